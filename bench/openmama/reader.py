@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from mama_spark.contracts.message import MessageBatch
+from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder
@@ -40,16 +41,16 @@ COLUMNS = [column.split()[0] for column in FIELDS.split(", ")]
 
 def message(n: int) -> bytes:
     msg = MamaMsg()
-    msg.add_u8("MdMsgType", 1, 0)
-    msg.add_u8("MdMsgStatus", 2, 0)
-    msg.add_u32("MdSeqNum", 10, n)
-    msg.add_u64("MamaSenderId", 20, 72058139498795988)
-    msg.add_string("wIssueSymbol", 305, ("IBM", "MSFT", "A")[n % 3])
-    msg.add_f64("wBidPrice", 237, 100 + n % 1000 / 100)
-    msg.add_f64("wAskPrice", 109, 100.5 + n % 1000 / 100)
-    msg.add_i32("wBidSize", 238, 100 + n % 50)
-    msg.add_i32("wAskSize", 110, 200 + n % 50)
-    msg.add_string("wBidPartId", 433, "N")
+    msg.add(FieldType.U8, "MdMsgType", 1, 0)
+    msg.add(FieldType.U8, "MdMsgStatus", 2, 0)
+    msg.add(FieldType.U32, "MdSeqNum", 10, n)
+    msg.add(FieldType.U64, "MamaSenderId", 20, 72058139498795988)
+    msg.add(FieldType.STRING, "wIssueSymbol", 305, ("IBM", "MSFT", "A")[n % 3])
+    msg.add(FieldType.F64, "wBidPrice", 237, 100 + n % 1000 / 100)
+    msg.add(FieldType.F64, "wAskPrice", 109, 100.5 + n % 1000 / 100)
+    msg.add(FieldType.I32, "wBidSize", 238, 100 + n % 50)
+    msg.add(FieldType.I32, "wAskSize", 110, 200 + n % 50)
+    msg.add(FieldType.STRING, "wBidPartId", 433, "N")
     return encode(msg)
 
 

@@ -24,7 +24,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions
 from mama_spark.registry import log_bridge
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind, decode_events
 from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
 from mama_spark.tango.log.records import RecordKind, decode
 from mama_spark.testing.waiting import until
@@ -155,11 +155,11 @@ class Memory:
     def run(self, count: int) -> dict[str, Any]:
         """One replay, taken in as columns."""
         self._subscriber.take(HWM)  # the first values
-        found, came, deadline = [], 0, time.monotonic() + _PATIENCE
+        found, came, deadline, decoder = [], 0, time.monotonic() + _PATIENCE, BatchDecoder()
         with Watch(count, producer=self._producer.pid, reader=os.getpid()) as watch:
             self._producer.begin("memory", count)
             while came < count:
-                batch = self._subscriber.take_batch(HWM, 1.0)
+                batch = decode_events(self._subscriber.take(HWM, 1.0), decoder)
                 if any(event.kind is not SubscriptionEventKind.EVENT for event in batch.events):
                     raise RuntimeError(f"not only events came: {self._subscriber.counts}")
                 if time.monotonic() > deadline:

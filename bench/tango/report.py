@@ -20,18 +20,14 @@ TITLES = {
     "record-nats": "**`mama record`** to JetStream, stored on disk",
     "record-durable": "**`mama record`** to `mama broker`, engine `durable`",
     "push": "**event source**, nobody subscribed, one by one",
-    "push-table": "**event source**, nobody subscribed, as a table",
     "send": "**event source**, subscribed and nobody attached, one by one",
-    "send-table": "**event source**, subscribed and nobody attached, as a table",
     "client": "**event source** to one `tango.DeviceProxy`, one by one",
-    "client-table": "**event source** to one `tango.DeviceProxy`, as a table",
     "client-tango": "a device server of PyTango to one `tango.DeviceProxy`, one by one",
 }
 #: events a second, at least
 GOALS = {
     "decode": 1_000_000, "decode-many": 1_000_000, "receive": 100_000, "record-nats": 50_000, "record-durable": 50_000,
-    "push": 80_000, "push-table": 80_000, "send": 80_000, "send-table": 80_000,
-    "client": 30_000, "client-table": 30_000,
+    "push": 80_000, "send": 80_000, "client": 30_000,
 }  # fmt: skip
 _SPENT = ("producer_us", "source_us", "reader_us", "client_us", "log_us")
 

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-import pyarrow as pa
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.source.device import Attribute, Device
@@ -39,11 +37,6 @@ Push = Callable[[TangoEventSource, str, int], None]
 def one_by_one(source: TangoEventSource, name: str, count: int) -> None:
     for value in range(count):
         source.push_change_event(DEVICE, name, float(value))
-
-
-def as_a_table(source: TangoEventSource, name: str, count: int) -> None:
-    columns = {"device": [DEVICE] * count, "attribute": [name] * count, "value": np.arange(count, dtype=np.float64)}
-    source.push_batch(pa.table(columns))
 
 
 class Source:
@@ -88,11 +81,8 @@ class Source:
         """name -> a run of so many events."""
         return {
             "push": lambda count: self._alone(one_by_one, ALONE, count),
-            "push-table": lambda count: self._alone(as_a_table, ALONE, count),
             "send": lambda count: self._alone(one_by_one, LEFT, count),
-            "send-table": lambda count: self._alone(as_a_table, LEFT, count),
             "client": lambda count: self._ours(one_by_one, count),
-            "client-table": lambda count: self._ours(as_a_table, count),
             "client-tango": self._theirs,
         }
 

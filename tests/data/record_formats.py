@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.flightlog.dead_letter_table import commit_dead_letters
+from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.nats.server.nats_server import NatsServer
@@ -66,8 +67,8 @@ def openmama(admin: Admin, url: str) -> None:
     records = []
     for number in range(3):
         msg = MamaMsg()
-        msg.add_u32("MdSeqNum", 10, number)
-        msg.add_string("wIssueSymbol", 305, "IBM")
+        msg.add(FieldType.U32, "MdSeqNum", 10, number)
+        msg.add(FieldType.STRING, "wIssueSymbol", 305, "IBM")
         payload = encode(msg)
         frame = OZ.encode(BridgeFrame(FrameType.PUBLISH, "OM.IBM", payload))
         size = len(frame) - len(payload)

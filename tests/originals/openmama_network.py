@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mama_spark.contracts.message import MessageBatch
+from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import MsgStatus, MsgType
@@ -78,7 +79,7 @@ def network(framing: str, folder: Path) -> Iterator[EitherNetwork]:
 
 def row(n: int) -> bytes:
     msg = MamaMsg()
-    msg.add_i32("wNumber", 9001, n)
+    msg.add(FieldType.I32, "wNumber", 9001, n)
     return encode(stamped(Stamp(), msg.fields))
 
 
@@ -132,7 +133,7 @@ def capture(path: Path, symbols: tuple[str, ...], numbers: int) -> Path:
         for number in range(1, numbers + 1):
             for symbol in symbols:
                 msg = MamaMsg()
-                msg.add_f64("wBidPrice", 237, 100.0 + number)
+                msg.add(FieldType.F64, "wBidPrice", 237, 100.0 + number)
                 kind = MsgType.INITIAL if number == 1 else MsgType.UPDATE
                 payload = encode(stamped(Stamp(kind, number=number, sender=4711, symbol=symbol), msg.fields))
                 file.write(f"OM:oz:{symbol}:{len(payload)}".encode() + b"\x1d" + payload)

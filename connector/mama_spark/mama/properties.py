@@ -89,11 +89,6 @@ class Properties(Mapping[str, str]):
                 return cls.load(path, environ)
         raise ConfigError(f"no {FILE} in the folders of WOMBAT_PATH: {', '.join(folders)}")
 
-    def boolean(self, key: str, default: bool = False) -> bool:
-        """Whether the value is one of :data:`TRUE`; everything else is false."""
-        value = self._values.get(key)
-        return default if value is None else value.text in TRUE
-
     def where(self, key: str) -> str:
         """File and line of a key, for messages."""
         value = self._values.get(key)
@@ -214,7 +209,6 @@ def expand(
     given: Mapping[str, str],
     known: Iterable[str],
     environ: Mapping[str, str],
-    aliases: Mapping[str, str] = _ALIASES,
 ) -> Expanded:
     """Add the properties of the transport that the options name.
 
@@ -225,7 +219,6 @@ def expand(
     Without ``transport``, a file named by ``properties`` still defines the fields of source records.
 
     :param known: names of options; one that ends in ``.*`` stands for a family
-    :param aliases: other names of options, which take precedence as well
     :raises OptionError: for an empty transport, or one that is not in the file
     :raises ConfigError: no file, an unreadable one, or wrong fields in it
     """
@@ -253,12 +246,12 @@ def expand(
         given = {"url": ",".join(property_urls(properties, transport.name, below.get("framing", "oz"))), **given}
     spelled = {option.lower(): option for option in known}
     families = tuple(option.removesuffix("*") for option in spelled if option.endswith(".*"))
-    taken = {aliases.get(key, key) for key in low}
+    taken = {_ALIASES.get(key, key) for key in low}
     added: dict[str, str] = {}
     for prop, value in below.items():
         option = prop.lower()
         is_known = option in spelled or (bool(families) and option.startswith(families))
-        if is_known and aliases.get(option, option) not in taken | {"transport", "properties", "bridge"}:
+        if is_known and _ALIASES.get(option, option) not in taken | {"transport", "properties", "bridge"}:
             added[spelled.get(option, prop)] = value
     return Expanded(
         {**added, **given},

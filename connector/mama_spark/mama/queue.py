@@ -11,7 +11,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -83,16 +84,16 @@ class Queue:
 
     # --- dispatching -----------------------------------------------------------------------------------------
 
-    def dispatch(self) -> None:
+    def dispatch(self, timeout: float | None = None) -> None:
         """Make calls on this thread until :meth:`stop_dispatch` or :meth:`destroy`.
 
+        :param timeout: seconds at most (a call in progress is completed); None: no limit
         :raises StatusError: TOO_MANY_DISPATCHERS if another thread dispatches, QUEUE_END after :meth:`destroy`
         """
-        self._dispatch(None)
-
-    def timed_dispatch(self, timeout: float) -> None:
-        """:meth:`dispatch` for at most ``timeout`` seconds (a call in progress is completed)."""
-        self._dispatch(time.monotonic() + timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._as_dispatcher():
+            while (call := self._next_call(deadline)) is not None:
+                self._call(call)
 
     def dispatch_event(self) -> bool:
         """Make one call if one is waiting; True if so.
@@ -111,13 +112,23 @@ class Queue:
             self._stop = True
             self._changed.notify_all()
 
-    def _dispatch(self, deadline: float | None) -> None:
-        with self._as_dispatcher():
-            while (call := self._next_call(deadline)) is not None:
-                self._call(call)
-
-    def _as_dispatcher(self) -> _Dispatching:
-        return _Dispatching(self)
+    @contextmanager
+    def _as_dispatcher(self) -> Iterator[None]:
+        """The current thread dispatches. One thread at a time; it may dispatch again within a call."""
+        with self._changed:
+            self._raise_ended()
+            if self.dispatched_elsewhere:
+                raise StatusError(Status.TOO_MANY_DISPATCHERS, f"another thread dispatches {self!r}")
+            self._dispatching = threading.get_ident()
+            self._depth += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._depth -= 1
+                if not self._depth:
+                    self._dispatching = None
+                self._changed.notify_all()
 
     def _next_call(self, deadline: float | None) -> Call | None:
         with self._changed:
@@ -172,10 +183,6 @@ class Queue:
             self._open_objects -= 1
             self._changed.notify_all()
 
-    def can_destroy(self) -> bool:
-        """Whether no object uses the queue."""
-        return self._open_objects == 0
-
     def destroy(self) -> None:
         """End dispatching and drop the waiting calls. May be repeated.
 
@@ -184,29 +191,10 @@ class Queue:
         with self._changed:
             if self._open_objects:
                 raise StatusError(Status.QUEUE_OPEN_OBJECTS, f"{self._open_objects} objects still use {self!r}")
-            self._end()
-        self._join()
-
-    def destroy_wait(self, timeout: float = 10.0) -> None:
-        """:meth:`destroy` once no object uses the queue.
-
-        :raises StatusError: TIMEOUT
-        """
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self._open_objects, timeout):
-                raise StatusError(
-                    Status.TIMEOUT, f"{self._open_objects} objects still use {self!r} after {timeout:g} s"
-                )
-            self._end()
-        self._join()
-
-    def _end(self) -> None:
-        self._destroyed = True
-        self._reserved -= len(self._waiting)
-        self._waiting.clear()
-        self._changed.notify_all()
-
-    def _join(self) -> None:
+            self._destroyed = True
+            self._reserved -= len(self._waiting)
+            self._waiting.clear()
+            self._changed.notify_all()
         if self._dispatcher is not None:
             self._dispatcher.destroy()
 
@@ -217,30 +205,6 @@ class Queue:
     def __repr__(self) -> str:
         state = "destroyed" if self._destroyed else f"{len(self._waiting)} of {self.max_events}"
         return f"<Queue {self.name or 'unnamed'}, {state}>"
-
-
-class _Dispatching:
-    """Context manager: the current thread dispatches. One thread at a time; it may dispatch again within a call."""
-
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-
-    def __enter__(self) -> None:
-        queue = self._queue
-        with queue._changed:
-            queue._raise_ended()
-            if queue.dispatched_elsewhere:
-                raise StatusError(Status.TOO_MANY_DISPATCHERS, f"another thread dispatches {queue!r}")
-            queue._dispatching = threading.get_ident()
-            queue._depth += 1
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        queue = self._queue
-        with queue._changed:
-            queue._depth -= 1
-            if not queue._depth:
-                queue._dispatching = None
-            queue._changed.notify_all()
 
 
 class QueueDispatcher:

@@ -139,9 +139,6 @@ class Transport:
         """Queue for both callbacks; None (the default) = they run on the thread that reports the event."""
         self._queue = queue
 
-    def get_transport_callback_queue(self) -> Queue | None:
-        return self._queue
-
     def _on_bridge_event(self, event: BridgeEvent) -> None:
         transport_event = _EVENTS.get(event.kind)
         if transport_event is None:

@@ -114,18 +114,8 @@ class EventType(IntEnum):
         return self in _VALUE_EVENTS
 
 
-_WIRE_NAMES = {
-    EventType.CHANGE: "change",
-    EventType.QUALITY: "quality",
-    EventType.PERIODIC: "periodic",
-    EventType.ARCHIVE: "archive",
-    EventType.USER: "user_event",
-    EventType.ATTR_CONF: "attr_conf",
-    EventType.DATA_READY: "data_ready",
-    EventType.INTERFACE_CHANGE: "intr_change",
-    EventType.PIPE: "pipe",
-    EventType.ALARM: "alarm",
-}
+_OTHER_NAMES = {"USER": "user_event", "INTERFACE_CHANGE": "intr_change"}
+_WIRE_NAMES = {event: _OTHER_NAMES.get(event.name, event.name.lower()) for event in EventType}
 EVENT_NAMES: dict[str, EventType] = {name: event for event, name in _WIRE_NAMES.items()}
 _VALUE_EVENTS = frozenset(
     (EventType.CHANGE, EventType.QUALITY, EventType.PERIODIC, EventType.ARCHIVE, EventType.USER, EventType.ALARM)
@@ -152,42 +142,25 @@ class ValueKind(IntEnum):
     NO_DATA = 14
 
 
-#: numpy type of the kinds that are numbers
-DTYPES: dict[ValueKind, np.dtype[Any]] = {
-    ValueKind.BOOL: np.dtype(np.bool_),
-    ValueKind.SHORT: np.dtype(np.int16),
-    ValueKind.LONG: np.dtype(np.int32),
-    ValueKind.LONG64: np.dtype(np.int64),
-    ValueKind.FLOAT: np.dtype(np.float32),
-    ValueKind.DOUBLE: np.dtype(np.float64),
-    ValueKind.UCHAR: np.dtype(np.uint8),
-    ValueKind.USHORT: np.dtype(np.uint16),
-    ValueKind.ULONG: np.dtype(np.uint32),
-    ValueKind.ULONG64: np.dtype(np.uint64),
+#: Of the kinds that are numbers: letter of the module ``struct``, and numpy type.
+_NUMBERS = {
+    ValueKind.BOOL: ("B", "?"),
+    ValueKind.SHORT: ("h", "i2"),
+    ValueKind.LONG: ("i", "i4"),
+    ValueKind.LONG64: ("q", "i8"),
+    ValueKind.FLOAT: ("f", "f4"),
+    ValueKind.DOUBLE: ("d", "f8"),
+    ValueKind.UCHAR: ("B", "u1"),
+    ValueKind.USHORT: ("H", "u2"),
+    ValueKind.ULONG: ("I", "u4"),
+    ValueKind.ULONG64: ("Q", "u8"),
 }
-
-#: letter of the module ``struct`` of the kinds that are numbers
-STRUCT_CODES: dict[ValueKind, str] = {
-    ValueKind.BOOL: "B", ValueKind.SHORT: "h", ValueKind.LONG: "i", ValueKind.LONG64: "q", ValueKind.FLOAT: "f",
-    ValueKind.DOUBLE: "d", ValueKind.UCHAR: "B", ValueKind.USHORT: "H", ValueKind.ULONG: "I", ValueKind.ULONG64: "Q",
-}  # fmt: skip
-
+STRUCT_CODES: dict[ValueKind, str] = {kind: code for kind, (code, _) in _NUMBERS.items()}
+DTYPES: dict[ValueKind, np.dtype[Any]] = {kind: np.dtype(name) for kind, (_, name) in _NUMBERS.items()}
+_OTHER_KINDS = {DataType.BOOLEAN: ValueKind.BOOL, DataType.ENUM: ValueKind.SHORT}
 #: data type -> kind of its values; the attribute State has DEVICE_STATE instead
 KIND_OF: dict[DataType, ValueKind] = {
-    DataType.BOOLEAN: ValueKind.BOOL,
-    DataType.SHORT: ValueKind.SHORT,
-    DataType.LONG: ValueKind.LONG,
-    DataType.FLOAT: ValueKind.FLOAT,
-    DataType.DOUBLE: ValueKind.DOUBLE,
-    DataType.USHORT: ValueKind.USHORT,
-    DataType.ULONG: ValueKind.ULONG,
-    DataType.STRING: ValueKind.STRING,
-    DataType.STATE: ValueKind.STATE,
-    DataType.UCHAR: ValueKind.UCHAR,
-    DataType.LONG64: ValueKind.LONG64,
-    DataType.ULONG64: ValueKind.ULONG64,
-    DataType.ENCODED: ValueKind.ENCODED,
-    DataType.ENUM: ValueKind.SHORT,
+    kind: _OTHER_KINDS[kind] if kind in _OTHER_KINDS else ValueKind[kind.name] for kind in DataType
 }
 
 
@@ -235,6 +208,14 @@ def same_content(one: Content, other: Content) -> bool:
     return type(one) is type(other) and one == other
 
 
+def _equal(one: Any, other: Any) -> bool:
+    """Equality of two values with a content."""
+    if type(one) is not type(other):
+        return False
+    rest = (getattr(one, name) == getattr(other, name) for name in one.__slots__ if name != "content")
+    return all(rest) and same_content(one.content, other.content)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AttributeValue:
     """A value of an attribute, AttributeValue_5 and older (ATTRIBUTE_DATA, TG-17).
@@ -274,17 +255,9 @@ class AttributeValue:
         return self.content[start : start + self.w_dim.size]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, AttributeValue):
-            return NotImplemented
-        return self._rest() == other._rest() and same_content(self.content, other.content)
+        return _equal(self, other)
 
     __hash__ = None  # type: ignore[assignment]
-
-    def _rest(self) -> tuple[Any, ...]:
-        return (
-            self.name, self.kind, self.time, self.quality, self.format, self.data_type, self.r_dim, self.w_dim,
-            self.errors,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,12 +378,7 @@ class PipeElement:
     inner_blob_name: str = ""
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PipeElement):
-            return NotImplemented
-        mine = (self.name, self.kind, self.inner, self.inner_blob_name)
-        return mine == (other.name, other.kind, other.inner, other.inner_blob_name) and same_content(
-            self.content, other.content
-        )
+        return _equal(self, other)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from mama_spark.mama import DQPublisher, MamaMsg, MsgStatus, MsgType, Queue, Status, StatusError
+from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.testing.waiting import until
 
@@ -16,7 +17,7 @@ from tests.support.mama.mama_harness import CallbackRecorder, MamaHarness, Memor
 def of_type(kind: MsgType | None) -> MamaMsg:
     msg = MamaMsg()
     if kind is not None:
-        msg.add_i32("MdMsgType", 1, int(kind))
+        msg.add(FieldType.I32, "MdMsgType", 1, int(kind))
     return msg
 
 

@@ -22,6 +22,7 @@ from mama_spark.mama import (
     StatusError,
     Transport,
 )
+from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import until
@@ -119,7 +120,7 @@ def test_answers_come_on_the_queue_of_the_inbox(harness: MamaHarness) -> None:
     publisher = Publisher.create(transport, harness.symbol, ASKED)
     publisher.send_from_inbox(answers.inbox(transport, queue), a_message(1))
     while not requests:
-        queue.timed_dispatch(0.02)
+        queue.dispatch(0.02)
     publisher.send_reply_to_inbox(requests[0], a_message(2))
     until(queue.get_event_count)
     assert answers.msgs == []
@@ -270,11 +271,11 @@ def test_a_full_queue_drops_an_answer_with_a_warning(caplog: pytest.LogCaptureFi
 def request_for(symbol: str | None, message: int | None, kind: int | None = 0) -> MamaMsg:
     msg = MamaMsg()
     if symbol is not None:
-        msg.add_string("MdSubscSymbol", 71, symbol)
+        msg.add(FieldType.STRING, "MdSubscSymbol", 71, symbol)
     if kind is not None:
-        msg.add_i32("MdSubscriptionType", 60, kind)
+        msg.add(FieldType.I32, "MdSubscriptionType", 60, kind)
     if message is not None:
-        msg.add_i32("MdSubscMsgType", 61, message)
+        msg.add(FieldType.I32, "MdSubscMsgType", 61, message)
     return msg
 
 

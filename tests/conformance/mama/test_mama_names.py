@@ -26,11 +26,9 @@ NAMES: dict[str, str] = {
     "Transport": """
         mamaTransport_create mamaTransport_destroy mamaTransport_setTransportTopicCallback
         mamaTransport_setTransportCallback mamaTransport_setTransportCallbackQueue
-        mamaTransport_getTransportCallbackQueue
     """,
     "Queue": """
-        mamaQueue_dispatch mamaQueue_timedDispatch mamaQueue_dispatchEvent mamaQueue_stopDispatch
-        mamaQueue_getEventCount mamaQueue_canDestroy mamaQueue_destroy mamaQueue_destroyWait
+        mamaQueue_dispatch mamaQueue_dispatchEvent mamaQueue_stopDispatch mamaQueue_getEventCount mamaQueue_destroy
     """,
     "QueueDispatcher": "mamaDispatcher_destroy",
     "DQPublisher": """

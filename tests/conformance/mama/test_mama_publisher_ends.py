@@ -44,7 +44,7 @@ def test_destroy_waits_for_the_answers_and_nothing_comes_after_it(
     assert recorder.counters == expected
     assert recorder.heard[-1][0] == "destroy"
     publisher.destroy()
-    queue.timed_dispatch(0.02)
+    queue.dispatch(0.02)
     assert recorder.counters == expected, "destroy may be repeated, and is done once"
     queue.destroy()
 
@@ -190,7 +190,7 @@ def test_a_callback_may_destroy_its_own_publisher(
     if when != "create":
         assert recorder.count(when) == 1, "what was still due is not told"
     if queue is not None:
-        queue.timed_dispatch(0.01)
+        queue.dispatch(0.01)
         queue.destroy()
     assert recorder.count("destroy") == 1
 

@@ -26,7 +26,7 @@ def test_calls_are_made_in_order_by_the_thread_that_dispatches() -> None:
     assert queue.get_event_count() == 5
     assert made == []
     while queue.get_event_count():
-        queue.timed_dispatch(0.05)
+        queue.dispatch(0.05)
     assert made == [(i, threading.get_ident()) for i in range(5)]
     assert queue.get_event_count() == 0
 
@@ -56,7 +56,7 @@ def test_dispatch_ends_when_it_is_stopped_from_a_call_or_another_thread() -> Non
     assert not thread.is_alive()
 
 
-def test_timed_dispatch_ends_in_time_although_calls_keep_coming() -> None:
+def test_dispatch_ends_in_time_although_calls_keep_coming() -> None:
     queue, made = Queue(), list[int]()
 
     def again() -> None:
@@ -66,7 +66,7 @@ def test_timed_dispatch_ends_in_time_although_calls_keep_coming() -> None:
     again()
     while len(made) == 1:  # where this thread stands still for so long, nothing is called
         begin = time.monotonic()
-        queue.timed_dispatch(0.1)
+        queue.dispatch(0.1)
         assert time.monotonic() - begin >= 0.1
 
 
@@ -94,7 +94,7 @@ def test_a_destroyed_queue_is_at_its_end() -> None:
     queue.destroy()
     for call in (queue.dispatch, queue.dispatch_event, queue.reserve, queue.open, queue.start):
         fails(Status.QUEUE_END, call)
-    fails(Status.QUEUE_END, queue.timed_dispatch, 0.1)
+    fails(Status.QUEUE_END, queue.dispatch, 0.1)
     fails(Status.QUEUE_END, queue.enqueue, lambda: None)
     assert not queue.put(lambda: None)
 
@@ -102,12 +102,9 @@ def test_a_destroyed_queue_is_at_its_end() -> None:
 def test_a_queue_with_open_objects_is_not_destroyed() -> None:
     queue = Queue()
     queue.open()
-    assert not queue.can_destroy()
     fails(Status.QUEUE_OPEN_OBJECTS, queue.destroy)
-    fails(Status.TIMEOUT, queue.destroy_wait, 0.01)
-    threading.Timer(0.05, queue.close).start()
-    queue.destroy_wait(60)
-    assert queue.can_destroy()
+    queue.close()
+    queue.destroy()
 
 
 def test_a_queue_has_one_dispatcher() -> None:
@@ -116,7 +113,7 @@ def test_a_queue_has_one_dispatcher() -> None:
         fails(Status.TOO_MANY_DISPATCHERS, queue.start)
         until(lambda: queue._dispatching is not None)
         fails(Status.TOO_MANY_DISPATCHERS, queue.dispatch)
-    queue.timed_dispatch(0.01)
+    queue.dispatch(0.01)
     fails(Status.TOO_MANY_DISPATCHERS, _dispatch_within, queue)
 
 

@@ -293,7 +293,7 @@ def test_publish_with_callbacks_bad_source(
         publisher.send(a_message(i))
     if harness.publisher_style:
         while recorder.count("error") < 10:
-            queue.timed_dispatch(0.05)
+            queue.dispatch(0.05)
     else:
         until(lambda: len(recorder.topics) >= 10)
     assert publisher.state is PublisherState.LIVE

@@ -130,9 +130,11 @@ def test_user_event(probe: DeviceProbe, made: Made) -> None:
     source = made(Attribute("a", change=None, archive=None), Attribute("e", DataType.ENCODED))
     heard = listening(probe, source, "a", EventType.USER)
     for value in (1.0, 1.0, 2.0):
-        source.push_user_event(DEVICE, "a", value)
+        source.push_event(EventType.USER, DEVICE, "a", value)
     assert heard.told(3) == [1.0, 1.0, 2.0]
-    encoded = Listening(probe, source, "e", "user_event", lambda: source.push_user_event(DEVICE, "e", b"\x01\x02"))
+    encoded = Listening(
+        probe, source, "e", "user_event", lambda: source.push_event(EventType.USER, DEVICE, "e", b"\x01\x02")
+    )
     assert probe.events(encoded.number)[-1]["value"]["value"] == ["", "0102"]
 
 
@@ -148,7 +150,8 @@ def test_state_event(probe: DeviceProbe, made: Made) -> None:
     state.settle(lambda e: e["value"]["value"] == "UNKNOWN")
     status.settle(lambda e: e["value"]["value"] == "here we go")
     for one in states:
-        source.set_state(DEVICE, one)
+        source.set(DEVICE, "State", one)
+        source.set(DEVICE, "Status", f"The device is in {one.name} state.")
     assert state.told(3) == [one.name for one in states]
     assert status.told(3) == [f"The device is in {one.name} state." for one in states]
 
@@ -167,11 +170,15 @@ def test_scan(probe: DeviceProbe, made: Made) -> None:
 def test_att_conf_event(probe: DeviceProbe, made: Made) -> None:
     """The first configuration, then one event for each change"""
     source = made(Attribute("a", unit="V"))
-    heard = Listening(probe, source, "a", "attr_conf", lambda: source.configure(DEVICE, "a", unit="A"))
+
+    def configure(**properties: Any) -> None:
+        source.add_attributes(DEVICE, [Attribute("a", **properties)], replace=True)
+
+    heard = Listening(probe, source, "a", "attr_conf", lambda: configure(unit="A"))
     assert heard.first[0]["config"]["unit"] == "V"
     heard.settle(lambda e: e["config"]["unit"] == "A")
-    source.configure(DEVICE, "a", unit="W")
-    source.configure(DEVICE, "a", description="end")
+    configure(unit="W")
+    configure(unit="W", description="end")
     probe.wait_event(heard.number, lambda e: e["config"]["description"] == "end")
     units = [e["config"]["unit"] for e in probe.events(heard.number)]
     assert units[-2:] == ["W", "W"]
@@ -247,7 +254,7 @@ def test_catch2_alarm_event(probe: DeviceProbe, made: Made) -> None:
     source.set(DEVICE, "a", errors=BROKEN)
     source.push_change_event(DEVICE, "a", 7, quality=Quality.ALARM)
     source.push_change_event(DEVICE, "a", 8, quality=Quality.ALARM)
-    source.push_alarm_event(DEVICE, "a", 9)
+    source.push_event(EventType.ALARM, DEVICE, "a", 9)
     assert heard.told(6) == [2, 4, 5, "Broken", 7, 9]
 
 

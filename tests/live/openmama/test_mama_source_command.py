@@ -16,7 +16,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.status import MsgStatus
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama.commands.mama_source import read_dictionary, read_rules
+from mama_spark.openmama.commands.mama_source import read_rules
 from mama_spark.openmama.wire.protocol.market_data import MarketDataRequest, subscription_topic
 from mama_spark.options import DiscoveryOptions, SubscribeOptions
 from mama_spark.registry import discovery_bridge, log_bridge
@@ -164,7 +164,7 @@ def test_what_it_cannot_start_with_is_named(
 def test_rules_of_the_configuration_file(tmp_path: Path) -> None:
     file = tmp_path / "rules.toml"
     file.write_text('unknown = "wait"\n[refuse]\n"X*" = "NOT_ENTITLED"\n[groups]\nG = ["A", "B"]\n')
-    rules = read_rules(file, read_dictionary(None))
+    rules = read_rules(file, [])
     assert (rules.status_for("XY"), rules.unknown, rules.groups) == (MsgStatus.NOT_ENTITLED, None, {"G": ["A", "B"]})
     assert read_rules(None, []).unknown is MsgStatus.NOT_FOUND
     for text, words in (("x = 1", "only unknown"), ('unknown = "x"', "must be one of"), ("[groups]\nG = 1", "a list"),

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import zmq
 from mama_spark.contracts.errors import ConfigError, Unavailable
@@ -160,7 +159,8 @@ def test_a_client_looks_around_and_reads(probe: DeviceProbe) -> None:
     with source_of(Attribute("a", change=change, unit="V"), Attribute("b", DataType.STRING)) as source:
         address = source.address(DEVICE)
         source.set(DEVICE, "a", 2.5, time=CALENDAR, quality=Quality.ALARM)
-        source.set_state(DEVICE, DevState.FAULT, "broken")
+        source.set(DEVICE, "State", DevState.FAULT)
+        source.set(DEVICE, "Status", "broken")
         assert probe.call("attributes", device=address) == ["a", "b", "State", "Status"]
         assert probe.call("commands", device=address) == ["Init", "State", "Status"]
         assert probe.call("ping", device=address) > 0
@@ -212,33 +212,6 @@ def test_a_client_counts_as_a_listener_when_its_subscription_has_reached_the_soc
         probe.unsubscribe(number)
         until(lambda: source.listeners() == {})
     assert source.listeners() == {}
-
-
-def test_tables_are_pushed_in_order(probe: DeviceProbe) -> None:
-    count = 300
-    with source_of(Attribute("a"), Attribute("b", DataType.STRING)) as source:
-        a = attached(probe, source, "a", "change", lambda: source.push_change_event(DEVICE, "a", -1.0))
-        b = attached(probe, source, "b", "change", lambda: source.push_change_event(DEVICE, "b", "-"))
-        table = pa.table(
-            {
-                "device": [DEVICE] * count,
-                "attribute": ["a"] * count,
-                "value": np.arange(count, dtype=np.float64),
-                "time": pa.array(range(1, count + 1), pa.timestamp("us")),
-                "quality": ["CHANGING"] * count,
-            }
-        )
-        assert source.push_batch(table) == count
-        words = pa.table({"device": [DEVICE] * 3, "attribute": ["b"] * 3, "value": ["x", "y", "z"]})
-        assert source.push_batch(words) == 3
-        probe.wait_event(a, lambda e: e["value"]["value"] == count - 1)
-        got = [e["value"] for e in probe.events(a) if e["value"]["value"] not in (None, -1.0)]
-        assert [v["value"] for v in got] == list(map(float, range(count)))
-        assert [v["time"] for v in got[:count]] == [n * 1000 for n in range(1, count + 1)]
-        assert {v["quality"] for v in got[:count]} == {"ATTR_CHANGING"}
-        probe.wait_event(b, lambda e: e["value"]["value"] == "z")
-        assert [e["value"]["value"] for e in probe.events(b)][-3:] == ["x", "y", "z"]
-        assert probe.call("read", device=source.address(DEVICE), attribute="a")["value"] == count - 1
 
 
 @pytest.mark.spec("TG-08", "TG-32", "TG-33")
@@ -294,8 +267,6 @@ def test_a_source_opens_nothing_when_it_is_made_and_can_be_closed_twice() -> Non
         source.add_device(Device(DEVICE.upper()))
     with pytest.raises(ConfigError):
         source.push_event(EventType.ATTR_CONF, DEVICE, "a", 1.0)
-    with pytest.raises(ConfigError, match="data_type"):
-        source.configure(DEVICE, "a", data_type=8)
 
 
 @pytest.mark.parametrize("times", [{"heartbeat_period": 0}, {"heartbeat_period": math.inf}, {"expiry": math.nan}])

@@ -235,13 +235,13 @@ def test_a_client_that_sends_invalid_data_and_does_not_read_uses_limited_memory(
         )
         with socket.create_connection(("127.0.0.1", source.port), TIMEOUT) as hostile:
             hostile.sendall(body * 8 + b"GET / HTTP/1.1\r\n\r\n")
-            service = source._server._giop_server
+            service = source._giop_server
             assert service is not None
-            until(lambda: any(client.closing for client in tuple(service._clients)))
+            until(lambda: any(client.closing for client in tuple(service.clients)))
             for _ in range(200):
                 hostile.sendall(bytes(1 << 16))
-            (client,) = service._clients
-            assert client.unsent
+            (client,) = service.clients
+            assert client.transport.get_write_buffer_size()
             assert len(client.assembler._data) < 1 << 20
             assert probe.call("read", device=source.address(DEVICE), attribute="State")["value"] == "ON"
 

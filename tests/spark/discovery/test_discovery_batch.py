@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.contracts.bridge import SourceKey
+from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source
@@ -93,7 +94,7 @@ def test_names_and_numbers_of_fields_come_from_the_properties_of_a_transport(
     assert spark.read.format("mamadiscovery").options(**options).load().count() == 0
     create_streams(nats_server.url)
     msg = MamaMsg()
-    msg.add_string("Feed", 20001, "other")
+    msg.add(FieldType.STRING, "Feed", 20001, "other")
     stranger.say(encode(msg), SourceKey("other", None))
     (row,) = spark.read.format("mamadiscovery").options(**options).load().collect()
     assert (row.source_name, row.transport, row.bridge, row.event) == ("other", "desk", "nats", "unknown")

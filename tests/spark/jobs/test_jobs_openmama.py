@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.contracts.record_log import RecordLog
+from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.nats.server.nats_server import NatsServer
@@ -49,12 +50,12 @@ def log(nats_server: NatsServer) -> Iterator[RecordLog]:
 
 def tick(symbol: str, n: int) -> MamaRecord:
     msg = MamaMsg()
-    msg.add_u8("MdMsgType", 1, 0)
-    msg.add_u32("MdSeqNum", 10, n)
-    msg.add_string("wIssueSymbol", 305, symbol)
-    msg.add_price("wBidPrice", 237, MamaPrice(100.0 + n))
-    msg.add_u32("wBidSize", 238, n)
-    msg.add_time("wActivityTime", 102, MamaTime(NOON + n))
+    msg.add(FieldType.U8, "MdMsgType", 1, 0)
+    msg.add(FieldType.U32, "MdSeqNum", 10, n)
+    msg.add(FieldType.STRING, "wIssueSymbol", 305, symbol)
+    msg.add(FieldType.PRICE, "wBidPrice", 237, MamaPrice(100.0 + n))
+    msg.add(FieldType.U32, "wBidSize", 238, n)
+    msg.add(FieldType.TIME, "wActivityTime", 102, MamaTime(NOON + n))
     payload = encode(msg)
     frame = OZ.encode(BridgeFrame(FrameType.PUBLISH, f"OM.{symbol}", payload))
     at = (NOON + n) * 10**9

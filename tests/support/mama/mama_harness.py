@@ -24,6 +24,7 @@ from mama_spark.mama import (
     Transport,
     TransportTopicEvent,
 )
+from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.connection.pool import POOL
@@ -53,7 +54,7 @@ def dispatch(queue: Queue) -> None:
 
 def a_message(number: int = 0) -> MamaMsg:
     msg = MamaMsg()
-    msg.add_i32("Number", 9000, number)
+    msg.add(FieldType.I32, "Number", 9000, number)
     return msg
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.openmama.source.name_server import NameServer
@@ -77,7 +78,7 @@ def message(**values: Any) -> bytes:
     msg = MamaMsg()
     for name, value in values.items():
         if isinstance(value, str):
-            msg.add_string(name, 0, value)
+            msg.add(FieldType.STRING, name, 0, value)
         else:
-            msg.add_i64(name, 0, value)
+            msg.add(FieldType.I64, name, 0, value)
     return encode(msg)

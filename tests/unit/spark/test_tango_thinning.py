@@ -7,8 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-from mama_spark.tango.archive.archive_strategies import Reading, Strategy
-from mama_spark.tango.archive.thinning import reading
+from mama_spark.tango.archive.thinning import Reading, Strategy, reading
 from mama_spark.tango.rows.tango_schema import VALUES
 from mama_spark.tango.source.attribute_readings import ReadingFactory
 from mama_spark.tango.source.device import Attribute, Criteria

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from mama_spark.contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
@@ -51,6 +51,7 @@ OnError = Callable[["SourceDiscovery", str, Any], None]
 OnImageEnd = Callable[["SourceDiscovery", Any], None]
 
 
+@dataclass(slots=True, kw_only=True)
 class SourceDiscoveryCallbacks:
     """The callbacks of source discovery; any of them may be None.
 
@@ -59,16 +60,9 @@ class SourceDiscoveryCallbacks:
     :param on_image_end: ``(discovery, closure)``: all sources of the image were reported. Not in the specification
     """
 
-    __slots__ = ("on_error", "on_image_end", "on_msg")
-
-    def __init__(
-        self,
-        *,
-        on_msg: OnMsg | None = None,
-        on_error: OnError | None = None,
-        on_image_end: OnImageEnd | None = None,
-    ) -> None:
-        self.on_msg, self.on_error, self.on_image_end = on_msg, on_error, on_image_end
+    on_msg: OnMsg | None = None
+    on_error: OnError | None = None
+    on_image_end: OnImageEnd | None = None
 
 
 class Sources:
@@ -135,9 +129,7 @@ class SourceDiscovery:
 
     def __init__(self, callbacks: SourceDiscoveryCallbacks, queue: Queue | None, loop: DiscoveryLoop,
                  image_timeout: float) -> None:  # fmt: skip
-        self._callbacks = SourceDiscoveryCallbacks(
-            on_msg=callbacks.on_msg, on_error=callbacks.on_error, on_image_end=callbacks.on_image_end
-        )
+        self._callbacks = replace(callbacks)
         self._closure: Any = None
         self._loop = loop
         self._delivery = CallbackDelivery(queue, loop.transport.loop.post)

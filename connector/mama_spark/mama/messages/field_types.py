@@ -44,3 +44,20 @@ class FieldType(IntEnum):
     QUANTITY = 50
     COLLECTION = 99
     UNKNOWN = 100
+
+
+#: Types of numbers and booleans -> their layout, as a letter of the module ``struct``.
+STRUCT_CODES = {
+    FieldType.BOOL: "?",
+    FieldType.I8: "b",
+    FieldType.U8: "B",
+    FieldType.I16: "h",
+    FieldType.U16: "H",
+    FieldType.I32: "i",
+    FieldType.U32: "I",
+    FieldType.I64: "q",
+    FieldType.U64: "Q",
+    FieldType.F32: "f",
+    FieldType.F64: "d",
+    FieldType.QUANTITY: "I",  # four bytes on the wire, whatever the C type is
+}

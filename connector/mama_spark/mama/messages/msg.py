@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from .field_types import FieldType
 from .status import Status, StatusError
@@ -16,8 +15,6 @@ __all__ = ["MAX_DEPTH", "Field", "FieldType", "MamaMsg", "MamaPrice", "MamaTime"
 
 MAX_DEPTH = 16  #: levels of messages within messages, the outermost included
 
-T = TypeVar("T")
-
 
 class Field(NamedTuple):
     """One field. Scalars are Python's own; vectors are tuples; CHAR is one character of Latin-1."""
@@ -26,22 +23,6 @@ class Field(NamedTuple):
     fid: int  #: 16 bits; 0 = none
     type: FieldType
     value: Any
-
-
-class _Add(Generic[T]):
-    """Descriptor for the methods ``add_<type>(name, fid, value)``."""
-
-    def __init__(self, field_type: FieldType) -> None:
-        self.type = field_type
-
-    @overload
-    def __get__(self, msg: None, owner: type[MamaMsg]) -> _Add[T]: ...
-
-    @overload
-    def __get__(self, msg: MamaMsg, owner: type[MamaMsg]) -> Callable[[str, int, T], None]: ...
-
-    def __get__(self, msg: MamaMsg | None, owner: type[MamaMsg]) -> _Add[T] | Callable[[str, int, T], None]:
-        return self if msg is None else partial(msg.add, self.type)
 
 
 class MamaMsg:
@@ -57,41 +38,6 @@ class MamaMsg:
     def __init__(self, fields: list[Field] | None = None) -> None:
         """:param fields: not checked, for decoders; other callers use :meth:`add`"""
         self.fields: list[Field] = [] if fields is None else fields
-
-    add_msg = _Add["MamaMsg"](FieldType.MSG)
-    add_opaque = _Add[bytes](FieldType.OPAQUE)
-    add_string = _Add[str](FieldType.STRING)
-    add_bool = _Add[bool](FieldType.BOOL)
-    add_char = _Add[str](FieldType.CHAR)
-    add_i8 = _Add[int](FieldType.I8)
-    add_u8 = _Add[int](FieldType.U8)
-    add_i16 = _Add[int](FieldType.I16)
-    add_u16 = _Add[int](FieldType.U16)
-    add_i32 = _Add[int](FieldType.I32)
-    add_u32 = _Add[int](FieldType.U32)
-    add_i64 = _Add[int](FieldType.I64)
-    add_u64 = _Add[int](FieldType.U64)
-    add_f32 = _Add[float](FieldType.F32)
-    add_f64 = _Add[float](FieldType.F64)
-    add_time = _Add[MamaTime](FieldType.TIME)
-    add_price = _Add[MamaPrice](FieldType.PRICE)
-    add_quantity = _Add[int](FieldType.QUANTITY)
-    add_vector_bool = _Add[Sequence[bool]](FieldType.VECTOR_BOOL)
-    add_vector_char = _Add[Sequence[str]](FieldType.VECTOR_CHAR)
-    add_vector_i8 = _Add[Sequence[int]](FieldType.VECTOR_I8)
-    add_vector_u8 = _Add[Sequence[int]](FieldType.VECTOR_U8)
-    add_vector_i16 = _Add[Sequence[int]](FieldType.VECTOR_I16)
-    add_vector_u16 = _Add[Sequence[int]](FieldType.VECTOR_U16)
-    add_vector_i32 = _Add[Sequence[int]](FieldType.VECTOR_I32)
-    add_vector_u32 = _Add[Sequence[int]](FieldType.VECTOR_U32)
-    add_vector_i64 = _Add[Sequence[int]](FieldType.VECTOR_I64)
-    add_vector_u64 = _Add[Sequence[int]](FieldType.VECTOR_U64)
-    add_vector_f32 = _Add[Sequence[float]](FieldType.VECTOR_F32)
-    add_vector_f64 = _Add[Sequence[float]](FieldType.VECTOR_F64)
-    add_vector_string = _Add[Sequence[str]](FieldType.VECTOR_STRING)
-    add_vector_msg = _Add["Sequence[MamaMsg]"](FieldType.VECTOR_MSG)
-    add_vector_time = _Add[Sequence[MamaTime]](FieldType.VECTOR_TIME)
-    add_vector_price = _Add[Sequence[MamaPrice]](FieldType.VECTOR_PRICE)
 
     def add(self, field_type: FieldType, name: str, fid: int, value: Any) -> None:
         """Append a field.

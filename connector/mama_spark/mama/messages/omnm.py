@@ -23,7 +23,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from .field_runs import BadMessage, Reader, RunTable, text_of
-from .field_types import FieldType
+from .field_types import STRUCT_CODES, FieldType
 from .msg import MAX_DEPTH, Field, MamaMsg
 from .status import Status
 from .values import MamaPrice, MamaTime, unchecked_price, unchecked_time
@@ -33,20 +33,6 @@ __all__ = ["HEADER", "RUNS", "VERSION", "BadMessage", "decode", "encode"]
 HEADER = b"O\x01\x00"
 VERSION = 1
 
-_FORMATS = {
-    FieldType.BOOL: "?",
-    FieldType.I8: "b",
-    FieldType.U8: "B",
-    FieldType.I16: "h",
-    FieldType.U16: "H",
-    FieldType.I32: "i",
-    FieldType.U32: "I",
-    FieldType.I64: "q",
-    FieldType.U64: "Q",
-    FieldType.F32: "f",
-    FieldType.F64: "d",
-    FieldType.QUANTITY: "I",
-}
 _FID = struct.Struct("<H")
 _LENGTH = struct.Struct("<I")
 _TIME = struct.Struct("<B7xqIB14s5x")  # 40 bytes
@@ -200,7 +186,7 @@ def _read_msgs(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
 _READERS: dict[FieldType, Reader] = {
     **{
         FieldType[f"VECTOR_{t.name}"]: partial(_read_vector, code=code, size=struct.calcsize(f"<{code}"))
-        for t, code in _FORMATS.items()
+        for t, code in STRUCT_CODES.items()
         if t is not FieldType.QUANTITY
     },
     FieldType.STRING: _read_string,
@@ -215,7 +201,7 @@ _READERS: dict[FieldType, Reader] = {
 }
 #: Types of fixed size: code of the layout, and what makes the value of the bytes where ``struct`` does not.
 _FIXED: dict[FieldType, tuple[str, Callable[[bytes], Any] | None]] = {
-    **{t: (code, None) for t, code in _FORMATS.items()},
+    **{t: (code, None) for t, code in STRUCT_CODES.items()},
     FieldType.CHAR: ("1s", lambda octets: octets.decode("latin-1")),
     FieldType.TIME: (f"{_TIME.size}s", _time),
     FieldType.PRICE: (f"{_PRICE.size}s", _price),
@@ -275,10 +261,10 @@ def _write_price(value: MamaPrice, levels: int) -> bytes:
 
 
 _WRITE: dict[FieldType, Writer] = {
-    **{t: partial(_write_scalar, layout=struct.Struct(f"<{code}")) for t, code in _FORMATS.items()},
+    **{t: partial(_write_scalar, layout=struct.Struct(f"<{code}")) for t, code in STRUCT_CODES.items()},
     **{
         FieldType[f"VECTOR_{t.name}"]: partial(_write_vector, code=code)
-        for t, code in _FORMATS.items()
+        for t, code in STRUCT_CODES.items()
         if t is not FieldType.QUANTITY
     },
     FieldType.CHAR: lambda value, levels: value.encode("latin-1"),

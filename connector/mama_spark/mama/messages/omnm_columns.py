@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .field_runs import BadMessage, Run, text_of
-from .field_types import FieldType
+from .field_types import STRUCT_CODES, FieldType
 from .msg import MAX_DEPTH
 from .omnm import HEADER, RUNS, VERSION, decode
 
@@ -31,19 +31,8 @@ TIME_DTYPE = np.dtype(
 PRICE_DTYPE = np.dtype({"names": ["hints", "value"], "formats": ["u1", "<f8"], "offsets": [0, 8], "itemsize": 24})
 #: Types whose values are arrays of numpy.
 DTYPES: dict[FieldType, np.dtype[Any]] = {
-    FieldType.BOOL: np.dtype("?"),
+    **{kind: np.dtype(np.dtype(f"<{code}").str) for kind, code in STRUCT_CODES.items()},
     FieldType.CHAR: np.dtype("u1"),
-    FieldType.I8: np.dtype("i1"),
-    FieldType.U8: np.dtype("u1"),
-    FieldType.I16: np.dtype("<i2"),
-    FieldType.U16: np.dtype("<u2"),
-    FieldType.I32: np.dtype("<i4"),
-    FieldType.U32: np.dtype("<u4"),
-    FieldType.I64: np.dtype("<i8"),
-    FieldType.U64: np.dtype("<u8"),
-    FieldType.F32: np.dtype("<f4"),
-    FieldType.F64: np.dtype("<f8"),
-    FieldType.QUANTITY: np.dtype("<u4"),
     FieldType.TIME: TIME_DTYPE,
     FieldType.PRICE: PRICE_DTYPE,
 }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from .field_types import FieldType
+from .field_types import STRUCT_CODES, FieldType
 from .status import Status, StatusError
 
 HAS_DATE, HAS_TIME, NO_TIMEZONE = 1, 2, 4  #: hints of a :class:`MamaTime`
@@ -216,14 +216,11 @@ def _strings(value: Any) -> tuple[str, ...]:
 _SCALARS: dict[FieldType, Check] = {
     FieldType.BOOL: _bool,
     FieldType.CHAR: _char,
-    FieldType.I8: _integer(8, True),
-    FieldType.U8: _integer(8, False),
-    FieldType.I16: _integer(16, True),
-    FieldType.U16: _integer(16, False),
-    FieldType.I32: _integer(32, True),
-    FieldType.U32: _integer(32, False),
-    FieldType.I64: _integer(64, True),
-    FieldType.U64: _integer(64, False),
+    **{
+        kind: _integer(8 * struct.calcsize(f"<{code}"), code.islower())
+        for kind, code in STRUCT_CODES.items()
+        if code in "bBhHiIqQ"
+    },
     FieldType.F32: _single,
     FieldType.F64: _float,
     FieldType.TIME: _instance(MamaTime),
@@ -233,10 +230,13 @@ _SCALARS: dict[FieldType, Check] = {
 #: The check of each type; :mod:`mama_spark.mama.messages.msg` checks nested messages.
 CHECKS: dict[FieldType, Check] = {
     **_SCALARS,
-    **{FieldType[f"VECTOR_{scalar.name}"]: _vector(check) for scalar, check in _SCALARS.items()},
+    **{
+        FieldType[f"VECTOR_{scalar.name}"]: _vector(check)
+        for scalar, check in _SCALARS.items()
+        if scalar is not FieldType.QUANTITY
+    },
     FieldType.STRING: _string,
     FieldType.VECTOR_STRING: _strings,
     FieldType.OPAQUE: _opaque,
     FieldType.COLLECTION: _opaque,
-    FieldType.QUANTITY: _integer(32, False),  # four bytes on the wire, whatever the C type is
 }

@@ -180,8 +180,8 @@ class DQPublisherManager:
     def _answer_refresh(topic: PublishTopic) -> None:
         """For all subscribers of the topic."""
         msg = MamaMsg()
-        msg.add_u8("MdMsgStatus", RESERVED["MdMsgStatus"].fid, MsgStatus.MISC)
-        msg.add_u8("MdMsgType", RESERVED["MdMsgType"].fid, MsgType.REFRESH)
+        msg.add(FieldType.U8, "MdMsgStatus", RESERVED["MdMsgStatus"].fid, MsgStatus.MISC)
+        msg.add(FieldType.U8, "MdMsgType", RESERVED["MdMsgType"].fid, MsgType.REFRESH)
         try:
             topic.publisher.send(msg)
         except StatusError as error:

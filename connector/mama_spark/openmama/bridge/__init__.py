@@ -1,9 +1,6 @@
 """OpenMAMA bridge: publishes straight to OpenMAMA programs, over the framings of their two ZeroMQ bridges."""
 
-from pathlib import Path
-
-from mama_spark.contracts.errors import ConfigError
-from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, parse_dictionary
+from mama_spark.openmama.wire.dictionary_file import dictionary_of_file
 from mama_spark.options import SinkOptions
 
 from .bridge import OpenMamaBridge
@@ -24,10 +21,6 @@ def row_codec(o: SinkOptions) -> FieldCodec:
 
     :raises ConfigError: a field has no such type, or the dictionary cannot be read
     """
-    entries: list[DictionaryEntry] = []
-    if o.mama_dictionary is not None:
-        try:
-            entries = parse_dictionary(Path(o.mama_dictionary).read_text(encoding="utf-8", errors="replace"))
-        except (OSError, ConfigError) as e:
-            raise ConfigError(f"option mamaDictionary: {o.mama_dictionary}: {e}") from e
+    path = o.mama_dictionary
+    entries = [] if path is None else dictionary_of_file(path, "option mamaDictionary:")
     return FieldCodec(FieldForms(o.mama_fields, entries), o.topic, o.topic_prefix)

@@ -20,7 +20,7 @@ from mama_spark.contracts.errors import BadRow, PublishError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import HEADER, encode
-from mama_spark.mama.messages.omnm_columns import PRICE_DTYPE, TIME_DTYPE
+from mama_spark.mama.messages.omnm_columns import DTYPES, PRICE_DTYPE, TIME_DTYPE
 from mama_spark.mama.messages.status import StatusError
 from mama_spark.mama.messages.values import (
     DAYS,
@@ -37,10 +37,6 @@ from .field_types import INTEGERS, FieldForm
 
 Octets = npt.NDArray[np.uint8]
 _INT64 = pa.int64()
-_DTYPES = {
-    FieldType.I8: "<i1", FieldType.U8: "<u1", FieldType.I16: "<i2", FieldType.U16: "<u2", FieldType.I32: "<i4",
-    FieldType.U32: "<u4", FieldType.I64: "<i8", FieldType.U64: "<u8",
-}  # fmt: skip
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -116,12 +112,12 @@ def _numbers(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
     low, high = INTEGERS[form.type]
     wrong = (found < low) | (found > min(high, (1 << 63) - 1))
     faults.add(form, wrong, lambda row: f"{found[row]} does not fit into {form.type.name}")
-    return _octets(np.where(wrong, 0, found).astype(_DTYPES[form.type]))
+    return _octets(np.where(wrong, 0, found).astype(DTYPES[form.type]))
 
 
 def _decimal_integers(form: FieldForm, values: pa.Array, faults: Faults) -> npt.NDArray[Any]:
     low, high = INTEGERS[form.type]
-    found = np.zeros(len(values), _DTYPES[form.type])
+    found = np.zeros(len(values), DTYPES[form.type])
     for row, value in enumerate(values.to_pylist()):  # numpy has no decimals
         if value is None:
             continue

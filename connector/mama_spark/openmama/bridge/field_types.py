@@ -22,38 +22,37 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from mama_spark.contracts.errors import ConfigError, SchemaError
 from mama_spark.mama.messages.field_types import FieldType
+from mama_spark.mama.messages.omnm_columns import DTYPES
 from mama_spark.mama.messages.status import RESERVED
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, type_named
 
 MAX_DECIMALS = 15  #: that the hints of a price can state
 #: Types of reserved fields that real programs cannot read otherwise.
 _STAMPS = {"MdMsgType": FieldType.U8, "MdMsgStatus": FieldType.U8, "MdSeqNum": FieldType.U32}
-_SCALARS: list[tuple[pa.DataType, FieldType]] = [
-    (pa.bool_(), FieldType.BOOL),
-    (pa.int8(), FieldType.I8),
-    (pa.int16(), FieldType.I16),
-    (pa.int32(), FieldType.I32),
-    (pa.int64(), FieldType.I64),
-    (pa.float32(), FieldType.F32),
-    (pa.float64(), FieldType.F64),
-    (pa.string(), FieldType.STRING),
-    (pa.binary(), FieldType.OPAQUE),
-    (pa.date32(), FieldType.TIME),
-]
-INTEGERS = {
-    FieldType.I8: (-(1 << 7), (1 << 7) - 1),
-    FieldType.U8: (0, (1 << 8) - 1),
-    FieldType.I16: (-(1 << 15), (1 << 15) - 1),
-    FieldType.U16: (0, (1 << 16) - 1),
-    FieldType.I32: (-(1 << 31), (1 << 31) - 1),
-    FieldType.U32: (0, (1 << 32) - 1),
-    FieldType.I64: (-(1 << 63), (1 << 63) - 1),
-    FieldType.U64: (0, (1 << 64) - 1),
+_SCALARS: dict[pa.DataType, FieldType] = {
+    pa.bool_(): FieldType.BOOL,
+    pa.int8(): FieldType.I8,
+    pa.int16(): FieldType.I16,
+    pa.int32(): FieldType.I32,
+    pa.int64(): FieldType.I64,
+    pa.float32(): FieldType.F32,
+    pa.float64(): FieldType.F64,
+    pa.string(): FieldType.STRING,
+    pa.large_string(): FieldType.STRING,
+    pa.binary(): FieldType.OPAQUE,
+    pa.large_binary(): FieldType.OPAQUE,
+    pa.date32(): FieldType.TIME,
+}
+INTEGERS: dict[FieldType, tuple[int, int]] = {
+    kind: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    for kind, dtype in DTYPES.items()
+    if dtype.kind in "iu" and kind not in (FieldType.CHAR, FieldType.QUANTITY)
 }
 _TYPE = re.compile(r"(\w+?)(?:\((\d+)\))?", re.ASCII)
 
@@ -135,13 +134,8 @@ def natural_type(name: str, column: pa.DataType) -> FieldType:
 
     :raises SchemaError: there is none
     """
-    for known, kind in _SCALARS:
-        if column.equals(known):
-            return kind
-    if pt.is_large_string(column):
-        return FieldType.STRING
-    if pt.is_large_binary(column):
-        return FieldType.OPAQUE
+    if column in _SCALARS:
+        return _SCALARS[column]
     if pt.is_timestamp(column):
         return FieldType.TIME
     if pt.is_decimal(column):

@@ -33,9 +33,10 @@ from ..source.market_data_source import MarketDataSource, PublisherEvent, Source
 from ..source.server import MarketDataServer
 from ..source.source_events import SourceEvents
 from ..source.source_state import SourceState
+from ..wire.dictionary_file import dictionary_of_file
 from ..wire.peer.peer import OpenMamaPeer
 from ..wire.peer.settings import PeerSettings
-from ..wire.protocol.dictionary import DictionaryEntry, by_name, parse_dictionary
+from ..wire.protocol.dictionary import DictionaryEntry, by_name
 from ..wire.protocol.market_data import REFUSALS
 
 _USE = command("mama-source", "stream", "wait_timeout")
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     o = served_log(args, log, _USE)
     if "." in args.source or not args.source.isprintable() or not args.source:
         raise OptionError(f"--source is one name without dots, got {args.source!r}")
-    entries = read_dictionary(args.dictionary)
+    entries = [] if args.dictionary is None else dictionary_of_file(args.dictionary, "--dictionary")
     rules = read_rules(args.conf_file, entries)
     settings = peer_settings(args.to)
     state = SourceState(args.state or default_state_file("mama-source", log, args.source, ".sqlite"), args.source)
@@ -141,16 +142,6 @@ def peer_settings(text: str) -> PeerSettings:
     if not settings.naming and not settings.incoming:
         raise ConfigError("--to needs incoming=tcp://host:port in direct mode: where subscribers send their requests")
     return replace(settings, heartbeat=_HEARTBEAT, linger=_LINGER, program="mama-source")
-
-
-def read_dictionary(path: Path | None) -> list[DictionaryEntry]:
-    """:raises ConfigError: it cannot be read, or is no dictionary"""
-    if path is None:
-        return []
-    try:
-        return parse_dictionary(path.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, ConfigError) as e:
-        raise ConfigError(f"--dictionary {path}: {e}") from e
 
 
 def read_rules(path: Path | None, dictionary: list[DictionaryEntry]) -> SourceRules:

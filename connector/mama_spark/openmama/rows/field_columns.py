@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +29,9 @@ from mama_spark.contracts.errors import ConfigError, OptionError
 from mama_spark.contracts.record_log import RecordLogBridge
 from mama_spark.mama.messages.column_types import TypedField, arrow_type_of
 from mama_spark.mama.messages.omnm import BadMessage, decode
+from mama_spark.openmama.wire.dictionary_file import dictionary_of_file
 from mama_spark.openmama.wire.log.records import DICTIONARY, MamaRecordKind, decode_records
-from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of, parse_dictionary
+from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of
 from mama_spark.options import SubscribeOptions
 from mama_spark.registry import logs_to_read
 
@@ -108,11 +108,7 @@ def read_dictionary(o: SubscribeOptions) -> Mapping[str, DictionaryEntry]:
         return {}
     if o.dictionary.lower() == FEED:
         return by_name(log_reader.call(o, lambda bridge: _of_feed(bridge, o)))
-    try:
-        text = Path(o.dictionary).read_text(encoding="utf-8", errors="replace")
-    except OSError as e:
-        raise ConfigError(f"option dictionary: {o.dictionary}: {e.strerror or e}") from e
-    return by_name(parse_dictionary(text))
+    return by_name(dictionary_of_file(o.dictionary, "option dictionary:"))
 
 
 def _of_feed(bridge: RecordLogBridge, o: SubscribeOptions) -> list[DictionaryEntry]:

@@ -59,16 +59,21 @@ Bad = dict[int, PublishError]
 class AttributeTopics:
     """Topics of the values of one attribute.
 
+    :ivar record: topic of its records in the log; device and attribute if these are invalid
+    :ivar error: why they are invalid; None: they are not, and the others are there
     :ivar topic: Tango topic
     :ivar frame: encoded Tango topic
     :ivar name: name of the attribute as in the row
-    :ivar record: topic of its records in the log
     """
 
-    topic: Topic
-    frame: bytes
-    name: str
     record: str
+    error: PublishError | None = None
+    topic: Topic | None = None
+    frame: bytes = b""
+    name: str = ""
+
+    def is_one_of(self, names: Sequence[str]) -> bool:
+        return self.topic is not None and self.topic.attribute in names
 
 
 class RecordCodec:
@@ -80,7 +85,7 @@ class RecordCodec:
 
     def __init__(self, source: str, prefix: str) -> None:
         self._source, self._prefix = source, prefix
-        self._topics: dict[str, AttributeTopics | PublishError] = {}
+        self._topics: dict[str, AttributeTopics] = {}
 
     @property
     def columns(self) -> Mapping[str, str]:
@@ -99,22 +104,20 @@ class RecordCodec:
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
         bad: Bad = {}
-        codes, attribute_topics, record_topics = self._find_topics(rows, bad)
+        codes, attribute_topics = self._find_topics(rows, bad)
         times = _times(rows, bad)
         qualities = _qualities(rows, bad)
         values = rows.column("value")
         has_value = _have_values(values, qualities, bad)
         form = form_of(values.type)
-        for row in _rows_without_topics(codes, attribute_topics):
-            found = attribute_topics[codes[row]]
-            assert isinstance(found, PublishError)
-            bad.setdefault(row, found)
+        errors = [p.error for p in attribute_topics]
         if form != _TEXT:
-            own = np.array(
-                [isinstance(p, AttributeTopics) and p.topic.attribute in _FIXED for p in attribute_topics], np.bool_
-            )
-            for row in np.flatnonzero(own[codes]).tolist() if own.any() else ():
-                bad.setdefault(row, BadRow("the attribute is State or Status, whose values must be strings"))
+            error = BadRow("the attribute is State or Status, whose values must be strings")
+            errors = [error if p.is_one_of(_FIXED) else p.error for p in attribute_topics]
+        if any(errors):
+            for row, code in enumerate(codes.tolist()):
+                if (found := errors[code]) is not None:
+                    bad.setdefault(row, found)
         good = np.ones(len(codes), np.bool_)
         good[list(bad)] = False
         datas: list[bytes] = [b""] * len(codes)
@@ -127,21 +130,16 @@ class RecordCodec:
         else:
             _write_others(batch, values, np.flatnonzero(good & has_value))
         _write_invalid(batch, np.flatnonzero(good & ~has_value))
-        frames = [p.frame if isinstance(p, AttributeTopics) else b"" for p in attribute_topics]
-        of_row = [frames[code] for code in codes.tolist()]
-        n = len(datas)
+        of_row, n = [attribute_topics[code].frame for code in codes.tolist()], len(datas)
         payloads = encode(RecordHeads(RecordKind.PUSH, times), RecordFrames(of_row, [LITTLE] * n, [_CALL] * n, datas))
-        return EncodedRows(
-            pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), record_topics), payloads, sorted(bad.items())
-        )
+        records = pa.array([p.record for p in attribute_topics], pa.string())
+        topics = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), records)
+        return EncodedRows(topics, payloads, sorted(bad.items()))
 
-    def _find_topics(
-        self, rows: pa.RecordBatch, bad: Bad
-    ) -> tuple[Int64s, list[AttributeTopics | PublishError], pa.Array]:
+    def _find_topics(self, rows: pa.RecordBatch, bad: Bad) -> tuple[Int64s, list[AttributeTopics]]:
         """Find the topics of each row.
 
-        :returns: index of each row into the other two, shape (n,); topics or errors; and topics of the records, or
-            device and attribute if these are invalid
+        :returns: index of each row into the topics, shape (n,); and the topics
         """
         parts = []
         for name in ("device", "attribute"):
@@ -152,21 +150,16 @@ class RecordCodec:
         coded = pc.binary_join_element_wise(*parts, _SPLIT).dictionary_encode()
         if len(self._topics) > _REMEMBERED:
             self._topics.clear()
-        names = coded.dictionary.to_pylist()
-        attribute_topics = [self._topics_of(name) for name in names]
-        record_topics = [
-            p.record if isinstance(p, AttributeTopics) else name.replace(_SPLIT, "/")
-            for p, name in zip(attribute_topics, names, strict=True)
-        ]
-        return coded.indices.to_numpy().astype(np.int64), attribute_topics, pa.array(record_topics, pa.string())
+        attribute_topics = [self._topics_of(name) for name in coded.dictionary.to_pylist()]
+        return coded.indices.to_numpy().astype(np.int64), attribute_topics
 
-    def _topics_of(self, names: str) -> AttributeTopics | PublishError:
+    def _topics_of(self, names: str) -> AttributeTopics:
         if names not in self._topics:
             device, _, attribute = names.partition(_SPLIT)
             try:
                 self._topics[names] = attribute_topics_of(self._source, self._prefix, device, attribute)
             except PublishError as e:
-                self._topics[names] = e
+                self._topics[names] = AttributeTopics(f"{device}/{attribute}", e)
         return self._topics[names]
 
 
@@ -186,7 +179,7 @@ def attribute_topics_of(source: str, prefix: str, device: str, attribute: str) -
         topic = event_topic(source, device, attribute, EventType.CHANGE, dbase=False)
     except BadEventTopic as e:
         raise BadTopic(str(e)) from e
-    return AttributeTopics(topic, topic.encode(), attribute, record_topic(topic, prefix))
+    return AttributeTopics(record_topic(topic, prefix), None, topic, topic.encode(), attribute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +193,7 @@ class _Batch:
     """
 
     codes: Int64s
-    attribute_topics: list[AttributeTopics | PublishError]
+    attribute_topics: list[AttributeTopics]
     times: Int64s
     qualities: npt.NDArray[np.uint32]
     form: ValueForm
@@ -208,12 +201,15 @@ class _Batch:
     bad: Bad
 
     def topics(self, row: int) -> AttributeTopics:
-        found = self.attribute_topics[self.codes[row]]
-        assert isinstance(found, AttributeTopics)
-        return found
+        return self.attribute_topics[int(self.codes[row])]
+
+    def is_state(self, row: int) -> bool:
+        """Whether the value is the text of the attribute State."""
+        return self.form.data_type is DataType.STRING and self.topics(row).is_one_of(("state",))
 
     def write(self, row: int, kind: ValueKind, content: Content, r_dim: Dim, data_type: DataType) -> None:
         topics = self.topics(row)
+        assert topics.topic is not None
         value = AttributeValue(
             topics.name, kind, content, int(self.times[row]), Quality(int(self.qualities[row])), self.form.format,
             data_type, r_dim,
@@ -225,11 +221,6 @@ class _Batch:
 
 
 # --- columns -----------------------------------------------------------------------------------------------
-
-
-def _rows_without_topics(codes: Int64s, attribute_topics: list[AttributeTopics | PublishError]) -> list[int]:
-    none = np.array([not isinstance(found, AttributeTopics) for found in attribute_topics], np.bool_)
-    return np.flatnonzero(none[codes]).tolist() if none.any() else []
 
 
 def _times(rows: pa.RecordBatch, bad: Bad) -> Int64s:
@@ -275,7 +266,7 @@ def _have_values(values: pa.Array, qualities: npt.NDArray[np.uint32], bad: Bad) 
 
 def _write_numbers(batch: _Batch, values: pa.Array, rows: Int64s) -> None:
     """Encode one number a row, in groups of attribute names of the same length."""
-    lengths = np.array([len(p.name) if isinstance(p, AttributeTopics) else 0 for p in batch.attribute_topics], np.int64)
+    lengths = np.array([len(p.name) for p in batch.attribute_topics], np.int64)
     found = numbers(values.take(pa.array(rows)))
     of_row = lengths[batch.codes[rows]]
     for length in np.unique(of_row).tolist():
@@ -288,7 +279,7 @@ def _frames(batch: _Batch, length: int, rows: Int64s, read: npt.NDArray[Any]) ->
     layout = FrameLayout(True, IDL, KIND_OF[batch.form.data_type], False, length)
     names = np.zeros((len(batch.attribute_topics), length), np.uint8)
     for at, topics in enumerate(batch.attribute_topics):
-        if isinstance(topics, AttributeTopics) and len(topics.name) == length:
+        if len(topics.name) == length:
             names[at] = np.frombuffer(topics.name.encode("ascii"), np.uint8)
     times, qualities = batch.times[rows], batch.qualities[rows]
     return layout.encode(names[batch.codes[rows]], batch.form.data_type, times, qualities, read)
@@ -297,8 +288,8 @@ def _frames(batch: _Batch, length: int, rows: Int64s, read: npt.NDArray[Any]) ->
 def _write_invalid(batch: _Batch, rows: Int64s) -> None:
     """Encode INVALID events, which have no data."""
     for row in rows.tolist():
-        state = batch.form.data_type is DataType.STRING and batch.topics(row).topic.attribute == "state"
-        batch.write(row, ValueKind.NO_DATA, None, NO_DIM, DataType.STATE if state else batch.form.data_type)
+        data_type = DataType.STATE if batch.is_state(row) else batch.form.data_type
+        batch.write(row, ValueKind.NO_DATA, None, NO_DIM, data_type)
 
 
 def _write_others(batch: _Batch, values: pa.Array, rows: Int64s) -> None:
@@ -310,7 +301,7 @@ def _write_others(batch: _Batch, values: pa.Array, rows: Int64s) -> None:
             if form.format is not Format.SCALAR:
                 elements, r_dim = _elements(value, form)
                 batch.write(row, kind, elements, r_dim, form.data_type)
-            elif form.data_type is DataType.STRING and batch.topics(row).topic.attribute == "state":
+            elif batch.is_state(row):
                 batch.write(row, ValueKind.DEVICE_STATE, _state(value.as_py()), ONE, DataType.STATE)
             elif form.data_type is DataType.STRING:
                 batch.write(row, kind, (value.as_py(),), ONE, form.data_type)

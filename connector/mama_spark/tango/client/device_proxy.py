@@ -20,6 +20,7 @@ from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..giop.ior import DATABASE_KEY, DeviceName, Reference, parse_device, parse_ior, parse_tango_host
 from ..giop.typecode import STRING, STRINGS, VOID, TypeCode, read_any
 from ..idl.calls import (
+    INFO,
     ClientIdent,
     CommandCall,
     DeviceInfo,
@@ -28,7 +29,6 @@ from ..idl.calls import (
     Operation,
     ReadCall,
     check,
-    read_info,
     read_values,
     reading,
     write_client,
@@ -47,7 +47,7 @@ from ..idl.negotiation import (
     confirm_argin,
     parse_import,
 )
-from ..idl.structs import CONFIG_3, CONFIG_5, CONFIG_SIZE, Struct, read_commands, read_pipe
+from ..idl.structs import COMMAND_INFO, CONFIG_3, CONFIG_5, Struct, read_pipe
 from ..types import AttributeConfig, AttributeValue, CommandInfo, PipeData
 from .rpc_connection import TIMEOUT, RpcConnection
 
@@ -123,7 +123,8 @@ class DeviceProxy:
 
     def info(self) -> DeviceInfo:
         """Class, server and IDL version of the device."""
-        return self.call(Operation.INFO, None, read_info)
+        found: DeviceInfo = self.call(Operation.INFO, None, INFO.read)
+        return found
 
     def adm_name(self) -> str:
         """Full name of the admin device of its server."""
@@ -153,15 +154,13 @@ class DeviceProxy:
 
         return self.call(Operation.COMMAND_4, body, lambda reader: read_any(reader)[1], timeout=timeout)
 
-    def read(
-        self, names: Sequence[str], idl: int = 5, *, source: DevSource = DevSource.CACHE_DEV
-    ) -> list[AttributeValue]:
+    def read(self, names: Sequence[str], idl: int = 5) -> list[AttributeValue]:
         """Read attributes; returns one value for each name. The value of an attribute that could not be read has
         ``errors``.
 
         :param idl: IDL version of the device
         """
-        operation, call = reading(idl), ReadCall(tuple(names), source, self.client)
+        operation, call = reading(idl), ReadCall(tuple(names), client=self.client)
 
         def body(writer: CdrWriter) -> None:
             write_reading(writer, call, operation)
@@ -177,7 +176,7 @@ class DeviceProxy:
 
     def _attribute_configs(self, operation: str, struct: Struct, names: Sequence[str]) -> list[AttributeConfig]:
         def read(reader: CdrReader) -> list[AttributeConfig]:
-            found = [struct.read(reader) for _ in range(reader.count(CONFIG_SIZE))]
+            found = list(struct.read_all(reader))
             if names != (ALL_ATTRIBUTES,) and len(found) != len(names):
                 raise CdrError(f"the device returned {len(found)} configurations of {len(names)} attributes")
             return found
@@ -186,7 +185,7 @@ class DeviceProxy:
 
     def command_infos(self) -> tuple[CommandInfo, ...]:
         """Descriptions of the commands of the device."""
-        return self.call("command_list_query_2", None, read_commands)
+        return self.call("command_list_query_2", None, COMMAND_INFO.read_all)
 
     def read_pipe(self, name: str) -> PipeData:
         """Read the value of a pipe."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 
@@ -28,40 +28,27 @@ from .event_delivery import EventDelivery
 from .event_dispatcher import EventDispatcher
 from .losses.loss_checks import CheckedSubscription, LossChecks
 from .subscription import SubscriberCounts, Subscription
-from .subscription_calls import NO_COMMAND, NegotiatedSubscription, SubscriptionCalls, errors_of, frames_of
+from .subscription_calls import NO_COMMAND, SubscriptionCalls, errors_of, frames_of
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind
-from .subscription_machine import SubscriptionMachine, channel_key
-from .subscription_states import Action, ReadReason, SubscriptionRequest, SubscriptionState, Timeouts
+from .subscription_machine import SubscriptionMachine
+from .subscription_states import Action, NegotiatedChannel, SubscriptionRequest, SubscriptionState, Timeouts
 from .zmq_event_receiver import ZmqEventReceiver
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _CALL_THREADS = 4
-_STOP_TIMEOUT = 10.0
-_MAX_SLEEP = 3600.0
+_STOP_TIMEOUT, _MAX_SLEEP = 10.0, 3600.0
 #: If the keep-alive thread wakes up later than its deadline by so many seconds, the process was stopped or got no CPU.
 _STOPPED_FOR = 0.5
-_HWM_VARIABLE = "TANGO_EVENT_BUFFER_HWM"
-_DEFAULT_HWM = 1000
+_HWM_VARIABLE, _DEFAULT_HWM = "TANGO_EVENT_BUFFER_HWM", 1000
 #: Seconds until a subscription message has reached the publisher, on a new and on an existing ZeroMQ connection.
 _SETTLE_NEW, _SETTLE = 0.02, 0.001
-_READ_KINDS = {
-    ReadReason.INITIAL: SubscriptionEventKind.INITIAL,
-    ReadReason.RESUBSCRIPTION: SubscriptionEventKind.RESUBSCRIPTION,
-}
 
 
 class EventConsumer:
-    """Executes the subscriptions of one subscriber; see the module.
+    """Executes the subscriptions of one subscriber; see the module. Its parameters are those of
+    :class:`~mama_spark.tango.client.subscriber.TangoSubscriber`.
 
-    :param limit: largest number of waiting events, of the shared queue and of the queue for callbacks each
-    :param octets: approximate memory of the events in each queue; 0: no limit
-    :param hwm: high-water mark of the sockets; None: ``TANGO_EVENT_BUFFER_HWM``, or the value that the server sends
-    :param timeouts: periods of heartbeat checks, confirmations and retries; None: those of cppTango
-    :param timeout: timeout of a call in seconds
-    :param report_availability: deliver ONLINE and OFFLINE
-    :param report_causes: deliver OFFLINE again when its cause becomes known
     :ivar delivery: its queues
     :ivar hwm: high-water mark of the newest connection
     """
@@ -75,10 +62,9 @@ class EventConsumer:
         timeouts: Timeouts | None,
         timeout: float,
         report_availability: bool,
-        report_causes: bool = False,
+        report_causes: bool,
     ) -> None:
-        self._configured_hwm = hwm
-        self.hwm = hwm or _DEFAULT_HWM
+        self._configured_hwm, self.hwm = hwm, hwm or _DEFAULT_HWM
         self._report_availability, self._report_causes = report_availability, report_causes
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -88,12 +74,10 @@ class EventConsumer:
         self._subscriptions: dict[int, Subscription] = {}
         self._heartbeat_channels: dict[bytes, str] = {}  # heartbeat topic -> channel
         self._heartbeat_endpoints: dict[str, str] = {}  # channel -> endpoint
-        self._server_hwms: dict[str, int] = {}  # channel -> high-water mark that its server sent
-        self._last_connect = 0.0
+        self._last_connect, self._reconnects = 0.0, 0
         self._calls = SubscriptionCalls(DeviceConnectionPool(timeout))
         self._receiver = ZmqEventReceiver(self, hwm=hwm or _DEFAULT_HWM)
         self._losses = LossChecks(self._calls, self._dispatcher, self._receiver.execute, self.delivery.deliver)
-        self._reconnects = 0
         self._wakeup = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
         self._call_pool: ThreadPoolExecutor | None = None
@@ -163,9 +147,11 @@ class EventConsumer:
         self._wakeup.set()
 
     def cancel(self, subscription: Subscription) -> None:
-        """Cancel a subscription; may be called twice."""
+        """Cancel a subscription, and discard its waiting events; may be called twice."""
         with self._lock:
             self._cancel(subscription.id)
+        if not self.closed:
+            subscription.queue.forget(subscription)
 
     def _cancel(self, id: int) -> None:
         subscription = self._subscriptions.get(id)
@@ -197,23 +183,18 @@ class EventConsumer:
     def check_losses(self) -> None:
         """See :meth:`~mama_spark.tango.client.subscriber.TangoSubscriber.check_losses`."""
         with self._lock:
-            connected = [
-                CheckedSubscription(s.device, s.attribute, s.event, s.idl, negotiated.topic)
-                for id, s in self._subscriptions.items()
-                if self._machine.state(id) is SubscriptionState.CONNECTED
-                and (negotiated := self._machine.negotiated(id)) is not None
-            ]
-        self._losses.check(connected)
+            states = {id: self._machine.state(id) for id in self._subscriptions}
+            connected = [s for s in self._subscriptions.values() if states[s.id] is SubscriptionState.CONNECTED]
+            found = [(s, self._machine.negotiated(s.id)) for s in connected]
+        self._losses.check(CheckedSubscription(s.device, s.attribute, s.event, s.idl, n.topic) for s, n in found if n)
         self._receiver.wait(self._timeout)
 
     @property
     def counts(self) -> SubscriberCounts:
         """Totals since the subscriber was made."""
         with self._lock:
-            dropped = self.delivery.dropped(list(self._subscriptions.values()))
-            return SubscriberCounts(
-                replace(self._dispatcher.counts), dropped, self.delivery.callback_errors, self._reconnects
-            )
+            found = self.delivery.dropped, self.delivery.callback_errors, self._reconnects
+            return SubscriberCounts(replace(self._dispatcher.counts), *found)
 
     # --- actions of the state machine; the lock is held, so that they are executed in the order of its decisions ---
 
@@ -249,7 +230,8 @@ class EventConsumer:
         self._heartbeat_endpoints[action.channel] = action.pair.heartbeat
         for topic in action.heartbeats:
             self._heartbeat_channels[topic.encode("latin-1")] = action.channel
-        self.hwm = self._configured_hwm or _environment_hwm() or self._server_hwms.get(action.channel, _DEFAULT_HWM)
+        variable = os.environ.get(_HWM_VARIABLE, "")
+        self.hwm = self._configured_hwm or int(variable if variable.isdecimal() else 0) or max(action.hwm, 1)
         self._last_connect = time.monotonic()
         self._receiver.connect(action.pair, action.heartbeats, self.hwm)
 
@@ -274,7 +256,7 @@ class EventConsumer:
         # Time of day: stamps events.
         subscription.queue.put([SubscriptionEvent(subscription, kind, time.time_ns(), None, 0, errors)])
 
-    def _submit(self, call: Callable[[T], None], action: T) -> None:
+    def _submit(self, call: Callable[[Any], None], action: Action) -> None:
         """Execute an action that makes a call, in a thread of the pool."""
 
         def run() -> None:
@@ -295,7 +277,7 @@ class EventConsumer:
             found = [self._subscriptions[id] for id in action.ids if id in self._subscriptions]
         if not found:
             return
-        results: Sequence[NegotiatedSubscription | MamaError]
+        results: Sequence[NegotiatedChannel | MamaError]
         try:
             results = self._calls.negotiate(found[0].device, [(s.attribute, s.event) for s in found])
         except Exception as error:  # a defect with one device must not end the other subscriptions
@@ -306,13 +288,12 @@ class EventConsumer:
                 self._negotiation_ended(subscription, result)
         self._wakeup.set()
 
-    def _negotiation_ended(self, subscription: Subscription, result: NegotiatedSubscription | MamaError) -> None:
+    def _negotiation_ended(self, subscription: Subscription, result: NegotiatedChannel | MamaError) -> None:
         now = time.monotonic()
-        subscription.failure = None if isinstance(result, NegotiatedSubscription) else result
-        if isinstance(result, NegotiatedSubscription):
-            subscription.idl, subscription.raises_errors = result.info.device_idl, False
-            self._server_hwms[channel_key(result.channel.channel)] = max(result.info.hwm, 1)
-            actions = self._machine.on_negotiated(now, subscription.id, result.channel)
+        subscription.failure = None if isinstance(result, NegotiatedChannel) else result
+        if isinstance(result, NegotiatedChannel):
+            subscription.idl, subscription.raises_errors = result.idl, False
+            actions = self._machine.on_negotiated(now, subscription.id, result)
         else:
             actions = self._machine.on_negotiation_failed(now, subscription.id, errors_of(result))
         if any(isinstance(action, subscription_states.ReadValue) for action in actions):
@@ -329,9 +310,7 @@ class EventConsumer:
             return  # cancelled
         self._receiver.wait(self._timeout)
         time.sleep(max(0.0, settled - time.monotonic()))
-        kind = _READ_KINDS[action.reason]
-        frames: list[bytes] | None = None
-        errors: tuple[DevError, ...] | None = None
+        kind, frames, errors = action.kind, None, None
         try:
             result = self._calls.read(subscription.device, subscription.attribute, subscription.event, subscription.idl)
             frames = frames_of(negotiated.topic, result)
@@ -362,7 +341,7 @@ class EventConsumer:
                 self._execute(actions)
         else:
             answers = {id: refused.get(one) for id, one in zip(action.ids, action.confirmations, strict=True)}
-            errors_by_id = {id: errors_of(error) for id, error in answers.items() if error is not None}
+            errors_by_id = {id: errors_of(error) for id, error in answers.items() if error}
             with self._lock:
                 for id in answers.keys() & self._subscriptions.keys():
                     self._subscriptions[id].failure = answers[id]
@@ -392,18 +371,11 @@ class EventConsumer:
     # --- EventSink, in the receiving thread ---
 
     def on_events(self, messages: Sequence[Sequence[bytes]], received: int) -> None:
-        """Deliver received events.
-
-        :param messages: four frames each
-        :param received: time of arrival, nanoseconds since the epoch
-        """
+        """Deliver received events, four frames each."""
         self.delivery.deliver(self._dispatcher.dispatch(messages, received))
 
     def on_heartbeats(self, topics: set[bytes]) -> None:
-        """Report received heartbeats.
-
-        :param topics: their topics
-        """
+        """Report received heartbeats, by their topics."""
         with self._lock:
             channels = self._heartbeat_channels
             for channel in {channels[topic] for topic in topics if topic in channels}:
@@ -422,12 +394,7 @@ class EventConsumer:
         """Report that a thread failed: close the queues and raise the error in waiting callers."""
         with self._lock:
             subscriptions = list(self._subscriptions.values())
-            self.delivery.close(subscriptions, error)
+            self.delivery.close(error)
             for subscription in subscriptions:
                 subscription.failure = subscription.failure or BackgroundTaskFailed(f"the subscriber failed: {error}")
                 subscription.ready.set()
-
-
-def _environment_hwm() -> int:
-    text = os.environ.get(_HWM_VARIABLE, "")
-    return int(text) if text.isdecimal() else 0

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
 
 from mama_spark.contracts.errors import BackgroundTaskFailed
 
 from .event_queue import EventQueue
-from .subscription import Callback, Subscription
+from .subscription import Subscription
 from .subscription_events import SubscriptionEvent
 
 logger = logging.getLogger(__name__)
@@ -30,30 +29,16 @@ class EventDelivery:
     :param lock: lock of the subscriber; some methods need it held
     :param limit: largest number of waiting events, of the shared queue and of the queue for callbacks each
     :param octets: approximate memory of the events in each queue; 0: no limit
-    :ivar shared_queue: queue of the subscriptions that have neither a callback nor a queue of their own
+    :ivar shared_queue: queue of the subscriptions without a callback
+    :ivar callback_queue: queue of the others
     :ivar callback_errors: number of callbacks that raised
     """
 
     def __init__(self, lock: threading.Lock, limit: int, octets: int) -> None:
-        self._lock, self._octets = lock, octets
-        self.shared_queue, self._callbacks = EventQueue(limit, octets=octets), EventQueue(limit, octets=octets)
+        self._lock = lock
+        self.shared_queue, self.callback_queue = EventQueue(limit, octets=octets), EventQueue(limit, octets=octets)
         self._held: dict[int, list[SubscriptionEvent]] = {}
-        self._dropped_by_ended = 0  # events that the queues of cancelled subscriptions dropped
         self.callback_errors = 0
-
-    def queue_for(self, callback: Callback | None, size: int | None) -> EventQueue:
-        """Return the queue of a new subscription.
-
-        :param size: largest number of events in a queue of its own, 0: no limit; None: it shares a queue
-        """
-        if callback is not None:
-            return self._callbacks
-        if size is None:
-            return self.shared_queue
-        return EventQueue(size, octets=self._octets, report_overflow=False)
-
-    def _has_own_queue(self, subscription: Subscription) -> bool:
-        return subscription.queue not in (self.shared_queue, self._callbacks)
 
     # --- with the lock held ---
 
@@ -69,24 +54,21 @@ class EventDelivery:
 
     def end(self, subscription: Subscription) -> None:
         """Forget a subscription that was cancelled."""
-        self._dropped_by_ended += subscription.queue.dropped if self._has_own_queue(subscription) else 0
         self._held.pop(subscription.id, None)
-
-    def dropped(self, subscriptions: Sequence[Subscription]) -> int:
-        """Number of events that full queues dropped: of these subscriptions, and of cancelled ones."""
-        own = sum(s.queue.dropped for s in subscriptions if self._has_own_queue(s))
-        return self.shared_queue.dropped + self._callbacks.dropped + self._dropped_by_ended + own
 
     # --- in any thread ---
 
-    def close(self, subscriptions: Sequence[Subscription] = (), failure: BaseException | None = None) -> None:
-        """Close all queues, and wake threads that wait in ``take``.
+    @property
+    def dropped(self) -> int:
+        """Number of events that full queues dropped."""
+        return self.shared_queue.dropped + self.callback_queue.dropped
 
-        :param subscriptions: subscriptions whose own queues are closed too
+    def close(self, failure: BaseException | None = None) -> None:
+        """Close both queues, and wake threads that wait in ``take``.
+
         :param failure: error that closes the subscriber; None: there is none
         """
-        own = (s.queue for s in subscriptions if self._has_own_queue(s))
-        for queue in (self.shared_queue, self._callbacks, *own):
+        for queue in (self.shared_queue, self.callback_queue):
             queue.close(failure)
 
     def deliver(self, events: list[SubscriptionEvent]) -> None:
@@ -114,17 +96,14 @@ class EventDelivery:
         if events and all(event[0].queue is self.shared_queue for event in events):
             self.shared_queue.put(events)
             return
-        by_queue: dict[int, list[SubscriptionEvent]] = {}
-        for event in events:
-            by_queue.setdefault(id(event.subscription.queue), []).append(event)
-        for found in by_queue.values():
-            found[0].subscription.queue.put(found)
+        for queue in (self.shared_queue, self.callback_queue):
+            queue.put([event for event in events if event.subscription.queue is queue])
 
     def run_callbacks(self) -> None:
         """Run callbacks until the queues are closed. Called in the callback thread."""
         while True:
             try:
-                events = self._callbacks.take(_CALLBACK_BATCH, None)
+                events = self.callback_queue.take(_CALLBACK_BATCH, None)
             except BackgroundTaskFailed:
                 return
             if not events:

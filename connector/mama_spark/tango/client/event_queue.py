@@ -39,15 +39,12 @@ class EventQueue:
 
     :param limit: largest number of waiting events; 0: no limit
     :param octets: approximate memory of waiting events; 0: no limit. The newest event is kept, whatever its size
-    :param report_overflow: report dropped events by one OVERFLOW event for each subscription, before its next event;
-        False: only count them, for users who want the newest events only
-    :ivar dropped: number of dropped events
+    :ivar dropped: number of dropped events, which one OVERFLOW event for each subscription reports
     """
 
-    def __init__(self, limit: int, *, octets: int = 0, report_overflow: bool = True) -> None:
+    def __init__(self, limit: int, *, octets: int = 0) -> None:
         self.limit, self.octets = limit, octets
         self.dropped = 0
-        self._report_overflow = report_overflow
         self._queue: deque[SubscriptionEvent] = deque()
         self._queued_octets = 0  #: 0 unless ``octets`` is a limit
         self._overflows: dict[object, QueueOverflow] = {}
@@ -83,8 +80,6 @@ class EventQueue:
 
     def _drop(self, event: SubscriptionEvent) -> None:
         self.dropped += 1
-        if not self._report_overflow:
-            return
         size, first, last = _missing_with(event)
         before = self._overflows.get(event.subscription)
         if before is not None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 import warnings
 from collections.abc import Iterable, Sequence
@@ -23,14 +22,13 @@ from typing import Self
 from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError
 
 from ..errors import CallLost
-from ..events.batch_decoder import BatchDecoder
 from ..giop.ior import parse_device
 from ..types import EVENT_NAMES, EventType
 from .event_consumer import EventConsumer
 from .event_queue import OCTETS
 from .subscription import Callback, EventSubMode, SubscriberCounts, Subscription
-from .subscription_events import EventBatch, SubscriptionEvent, decode_events
-from .subscription_states import SubscriptionState, Timeouts
+from .subscription_events import SubscriptionEvent
+from .subscription_states import Timeouts
 
 _ATTRIBUTE = re.compile(r"[!\"$-.0-~\xa1-\xff]+")
 
@@ -47,7 +45,7 @@ class TangoSubscriber:
     :param report_availability: also deliver ONLINE and OFFLINE when heartbeats of a server arrive again or are missing
     :param report_causes: then also deliver OFFLINE again when its cause becomes known: a server that was stopped, that
         was killed, or that is out of reach
-    :ivar queue: events of the subscriptions that have neither a callback nor a queue of their own
+    :ivar queue: events of the subscriptions without a callback
     """
 
     def __init__(
@@ -70,8 +68,6 @@ class TangoSubscriber:
             report_causes=report_causes,
         )  # fmt: skip
         self.queue = self._consumer.delivery.shared_queue
-        self._decoder = BatchDecoder()
-        self._decoder_lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<TangoSubscriber {self._consumer!r}, {self.queue!r}>"
@@ -113,7 +109,6 @@ class TangoSubscriber:
         *,
         mode: EventSubMode = EventSubMode.SYNC_READ,
         callback: Callback | None = None,
-        queue: int | None = None,
     ) -> Subscription:
         """Subscribe to one event type of one attribute (TG-25, TG-27).
 
@@ -123,14 +118,13 @@ class TangoSubscriber:
         :param mode: what the method waits for and whether it raises
         :param callback: called with each subscription event; one thread runs all callbacks. Its exceptions are logged
             and counted.
-        :param queue: size of a queue for :meth:`Subscription.get_events`, which keeps the newest events; 0: no limit.
-            Without callback and queue, events wait for :meth:`take`.
+            Without it, events wait for :meth:`take`.
         :raises ClientClosed: the subscriber is not open
         :raises BadAddress: the device name is invalid
-        :raises ConfigError: callback and queue are both given, or attribute or event type is invalid
+        :raises ConfigError: attribute or event type is invalid
         :raises MamaError: in the modes that raise: the server cannot be reached, or refused the subscription
         """
-        return self.subscribe_many([(device, attribute, event)], mode=mode, callback=callback, queue=queue)[0]
+        return self.subscribe_many([(device, attribute, event)], mode=mode, callback=callback)[0]
 
     def subscribe_many(
         self,
@@ -138,7 +132,6 @@ class TangoSubscriber:
         *,
         mode: EventSubMode = EventSubMode.STATELESS,
         callback: Callback | None = None,
-        queue: int | None = None,
     ) -> list[Subscription]:
         """As :meth:`subscribe`, for many subscriptions. Devices are negotiated in parallel, the attributes of one
         device one after the other.
@@ -147,16 +140,14 @@ class TangoSubscriber:
         :raises MamaError: in the modes that raise: the first failure; all subscriptions of this call are cancelled then
         """
         self._check_open()
-        if callback is not None and queue is not None:
-            raise ConfigError("a subscription has a callback or a queue of its own, not both: give one of them")
-        subscriptions = [self._new_subscription(*request, callback, queue) for request in requests]
+        subscriptions = [self._new_subscription(*request, callback) for request in requests]
         self._consumer.add(subscriptions, read=mode.reads, raises_errors=mode.raises)
         if mode.waits:
             self._wait_until_ready(subscriptions, mode)
         return subscriptions
 
     def _new_subscription(
-        self, device: str, attribute: str | None, event: EventType | str, callback: Callback | None, queue: int | None
+        self, device: str, attribute: str | None, event: EventType | str, callback: Callback | None
     ) -> Subscription:
         name = parse_device(device, self.tango_host)
         kind = event if isinstance(event, EventType) else EVENT_NAMES.get(event.lower())
@@ -167,8 +158,9 @@ class TangoSubscriber:
             found = ""
         elif not _ATTRIBUTE.fullmatch(found):
             raise ConfigError(f"invalid attribute name for {device}: {found[:200]!r}")
-        own_queue = self._consumer.delivery.queue_for(callback, queue)
-        return Subscription(self, replace(name, attribute=None), found, kind, own_queue, callback)
+        delivery = self._consumer.delivery
+        queue = delivery.shared_queue if callback is None else delivery.callback_queue
+        return Subscription(self._consumer, replace(name, attribute=None), found, kind, queue, callback)
 
     def _wait_until_ready(self, subscriptions: Sequence[Subscription], mode: EventSubMode) -> None:
         deadline = time.monotonic() + 10 * self._timeout + 0.05 * len(subscriptions)
@@ -179,14 +171,8 @@ class TangoSubscriber:
             failure = failure or subscription.failure
         if failure is not None and mode.raises:
             for subscription in subscriptions:
-                self.unsubscribe(subscription)
+                subscription.unsubscribe()
             raise failure
-
-    def unsubscribe(self, subscription: Subscription) -> None:
-        """See :meth:`Subscription.unsubscribe`."""
-        self._consumer.cancel(subscription)
-        if not self._consumer.closed:
-            subscription.queue.forget(subscription)
 
     def _check_open(self) -> None:
         if self._consumer.closed or not self._consumer.is_open:
@@ -199,14 +185,6 @@ class TangoSubscriber:
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions that were not cancelled."""
         return self._consumer.subscriptions
-
-    def state(self, subscription: Subscription) -> SubscriptionState:
-        """See :attr:`Subscription.state`."""
-        return self._consumer.state(subscription)
-
-    def topic(self, subscription: Subscription) -> str | None:
-        """See :attr:`Subscription.topic`."""
-        return self._consumer.topic(subscription)
 
     def check_losses(self) -> None:
         """Ask all servers what they have sent, to find events that were lost and that no later event shows (TG-46).
@@ -226,20 +204,13 @@ class TangoSubscriber:
     # --- received events ---
 
     def take(self, limit: int = 10_000, timeout: float | None = 0.0) -> list[SubscriptionEvent]:
-        """Remove and return events of the subscriptions without a callback and a queue of their own, in order of
-        arrival.
+        """Remove and return events of the subscriptions without a callback, in order of arrival.
 
         :param limit: largest number of events
         :param timeout: seconds to wait for the first event; None: no limit
         :raises BackgroundTaskFailed: a thread failed, and all events received before have been taken
         """
         return self.queue.take(limit, timeout)
-
-    def take_batch(self, limit: int = 10_000, timeout: float | None = 0.0) -> EventBatch:
-        """As :meth:`take`, with the events decoded into columns."""
-        events = self.queue.take(limit, timeout)
-        with self._decoder_lock:
-            return decode_events(events, self._decoder)
 
     @property
     def hwm(self) -> int:

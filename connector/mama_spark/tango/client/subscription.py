@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import MamaError
 
 from ..giop.ior import DeviceName
 from ..types import EventType
@@ -73,42 +73,40 @@ class SubscriberCounts:
 
 
 class SubscriptionOwner(Protocol):
-    """The part of a subscriber that its subscriptions need."""
-
-    queue: EventQueue
+    """What a subscription needs: an :class:`~mama_spark.tango.client.event_consumer.EventConsumer`."""
 
     def state(self, subscription: Subscription) -> SubscriptionState: ...
 
     def topic(self, subscription: Subscription) -> str | None: ...
 
-    def unsubscribe(self, subscription: Subscription) -> None: ...
+    def cancel(self, subscription: Subscription) -> None: ...
 
 
 class Subscription:
     """One subscription; :meth:`~mama_spark.tango.client.subscriber.TangoSubscriber.subscribe` returns it.
 
     :ivar idl: IDL version of the device
-    :ivar queue: queue of its events; subscriptions without ``queue`` and callback share one
+    :ivar queue: queue of its events; subscriptions without a callback share one
     :ivar raises_errors: ``subscribe`` raises errors; until the first negotiation succeeds they are not delivered
     :ivar ready: set when ``subscribe`` may return: the first negotiation has ended, and the value was read
     :ivar failure: why the last negotiation or confirmation failed; None: the server accepted it
     """
 
     __slots__ = (
-        "_subscriber", "attribute", "callback", "cancelled", "device", "event", "failure", "id", "idl", "queue",
+        "_owner", "attribute", "callback", "cancelled", "device", "event", "failure", "id", "idl", "queue",
         "raises_errors", "ready",
     )  # fmt: skip
 
     def __init__(
         self,
-        subscriber: SubscriptionOwner,
+        owner: SubscriptionOwner,
         device: DeviceName,
         attribute: str,
         event: EventType,
         queue: EventQueue,
         callback: Callback | None,
     ) -> None:
-        self._subscriber = subscriber
+        self._owner = owner
         self.id = 0
         self.device, self.attribute, self.event = device, attribute, event
         self.idl = 5
@@ -128,25 +126,13 @@ class Subscription:
     @property
     def state(self) -> SubscriptionState:
         """Current state."""
-        return self._subscriber.state(self)
+        return self._owner.state(self)
 
     @property
     def topic(self) -> str | None:
         """Topic of its events; None before the first negotiation."""
-        return self._subscriber.topic(self)
-
-    def get_events(self, limit: int = 1_000_000) -> list[SubscriptionEvent]:
-        """Remove and return the events in the queue of this subscription, in order (pull model).
-
-        :param limit: largest number of events
-        :raises ConfigError: the subscription has no queue of its own
-        """
-        if self.queue is self._subscriber.queue or self.callback is not None:
-            raise ConfigError(
-                f"{self} has no queue of its own: give ``queue`` to subscribe, or use TangoSubscriber.take()"
-            )
-        return self.queue.take(limit)
+        return self._owner.topic(self)
 
     def unsubscribe(self) -> None:
         """Cancel the subscription and discard its waiting events. May be called twice and in a callback."""
-        self._subscriber.unsubscribe(self)
+        self._owner.cancel(self)

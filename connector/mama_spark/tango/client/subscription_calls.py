@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from mama_spark.contracts.errors import MamaError
 
@@ -13,7 +12,7 @@ from ..errors import BadReply, CallLost, DevFailed, ServerAway
 from ..events.event_codec import Data, Event, encode
 from ..events.frames import CallInfo
 from ..giop.ior import DeviceName
-from ..idl.negotiation import Confirmation, EndpointPair, SubscriberInfo, SubscriptionInfo
+from ..idl.negotiation import Confirmation, EndpointPair, SubscriberInfo
 from ..topics import MulticastRefused, check_endpoint, is_multicast, parse
 from ..types import DevError, EventType, InterfaceChange, Severity
 from .device_connections import DeviceConnectionPool
@@ -35,18 +34,6 @@ def errors_of(error: MamaError) -> tuple[DevError, ...]:
     return (DevError(reason, Severity.ERR, str(error), type(error).__name__),)
 
 
-@dataclass(frozen=True, slots=True)
-class NegotiatedSubscription:
-    """Result of a negotiation.
-
-    :ivar channel: the part that the state machine needs
-    :ivar info: the complete reply of the server
-    """
-
-    channel: NegotiatedChannel
-    info: SubscriptionInfo
-
-
 class SubscriptionCalls:
     """Makes calls over the connections of one subscriber. Methods may be called in any thread."""
 
@@ -59,7 +46,7 @@ class SubscriptionCalls:
 
     def negotiate(
         self, name: DeviceName, requests: Sequence[tuple[str, EventType]]
-    ) -> list[NegotiatedSubscription | MamaError]:
+    ) -> list[NegotiatedChannel | MamaError]:
         """Negotiate subscriptions to one device (TG-26 to TG-28).
 
         :param requests: attribute and event type of each subscription
@@ -70,7 +57,7 @@ class SubscriptionCalls:
         except MamaError as error:
             self._connections.drop(name)
             return [error] * len(requests)
-        results: list[NegotiatedSubscription | MamaError] = []
+        results: list[NegotiatedChannel | MamaError] = []
         chosen: dict[tuple[EndpointPair, ...], EndpointPair] = {}
         for attribute, event in requests:
             try:
@@ -81,8 +68,8 @@ class SubscriptionCalls:
                     chosen[info.endpoints] = choose(info.endpoints)
                 assert info.topic is not None
                 assert info.channel is not None
-                channel = NegotiatedChannel(str(parse(info.topic)), info.channel, chosen[info.endpoints])
-                results.append(NegotiatedSubscription(channel, info))
+                topic, pair = str(parse(info.topic)), chosen[info.endpoints]
+                results.append(NegotiatedChannel(topic, info.channel, pair, info.device_idl, info.hwm))
             except MamaError as error:
                 results.append(error)
                 if isinstance(error, ServerAway):  # else every further request would wait for the timeout

@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from zlib import crc32
 
 from mama_spark.contracts.backoff import Backoff
 
-from ..idl.negotiation import Confirmation, EndpointPair
-from ..topics import NO_DATABASE, heartbeat_topics
+from ..idl.negotiation import Confirmation
+from ..topics import heartbeat_topics
 from ..types import DevError, EventType, Severity
+from .subscription_events import SubscriptionEventKind
 from .subscription_states import (
     NO_SUCH_EVENTS,
-    TABLE,
     Action,
+    Channel,
     ConfirmSubscription,
     Connect,
     Disconnect,
-    IllegalTransition,
     MachineEvent,
     MarkRestarted,
+    Member,
     Negotiate,
     NegotiatedChannel,
-    ReadReason,
     ReadValue,
     ReportAvailability,
     ReportError,
@@ -38,55 +37,10 @@ from .subscription_states import (
     SubscriptionState,
     Timeouts,
     UnsubscribeTopic,
+    channel_key,
 )
 
 _ATTEMPT_TIMEOUT = 120.0  #: seconds after which an attempt to reach a server counts as failed without a report
-
-
-@dataclass(slots=True)
-class _Subscription:
-    id: int
-    request: SubscriptionRequest
-    state: SubscriptionState = SubscriptionState.NEGOTIATING
-    negotiated: NegotiatedChannel | None = None
-    failures: int = 0  #: consecutive negotiations that failed
-    next_retry: float = 0.0
-    next_error: float = float("-inf")
-    was_read: bool = False
-    cause: str = ""  #: reason that was reported last for OFFLINE
-
-    def apply(self, event: MachineEvent) -> SubscriptionState:
-        """Apply an event; returns the state before it.
-
-        :raises IllegalTransition: the table has no transition for this event in this state
-        """
-        before, after = self.state, TABLE[self.state].get(event)
-        if after is None:
-            raise IllegalTransition(f"{event.name} in {self.state.name}")
-        self.state = after
-        return before
-
-
-@dataclass(slots=True)
-class _Channel:
-    name: str
-    pair: EndpointPair
-    last_heartbeat: float
-    next_check: float
-    next_confirm: float
-    heartbeats: tuple[str, str]
-    stale: bool = False  #: heartbeats are missing: connect again after the next negotiation
-    disconnected: bool = False  #: the heartbeat connection ended
-    confirming: bool = False  #: a confirmation is in progress
-    can_confirm: bool = True  #: the server has the command EventConfirmSubscription
-    members: dict[int, None] = field(default_factory=dict)  #: ids of its subscriptions
-    failures: int = 0  #: consecutive attempts to reach the missing server
-    next_attempt: float = 0.0  #: to reach the missing server, by one of its devices
-
-
-def channel_key(channel: str) -> str:
-    """Normalised name of a heartbeat channel: in lower case, without ``#dbase=no``."""
-    return channel.lower().removesuffix(NO_DATABASE)
 
 
 class SubscriptionMachine:
@@ -102,8 +56,8 @@ class SubscriptionMachine:
     def __init__(self, timeouts: Timeouts | None = None, seed: float | None = None) -> None:
         self.timeouts = timeouts or Timeouts()
         self._seed = random.random() if seed is None else seed
-        self._subscriptions: dict[int, _Subscription] = {}
-        self._channels: dict[str, _Channel] = {}
+        self._subscriptions: dict[int, Member] = {}
+        self._channels: dict[str, Channel] = {}
         self._topics: dict[str, dict[int, None]] = {}
         self._retrying: dict[int, None] = {}  # POSTPONED or HEARTBEAT_LOST
         self._newest_id = 0
@@ -113,26 +67,19 @@ class SubscriptionMachine:
         counts = ", ".join(f"{states.count(s)} {s.value}" for s in SubscriptionState if s in states)
         return f"<SubscriptionMachine {counts or 'none'}, {len(self._channels)} channels>"
 
-    def __len__(self) -> int:
-        return len(self._subscriptions)
-
     def state(self, id: int) -> SubscriptionState:
         """Current state of a subscription; CANCELLED for an unknown id."""
-        subscription = self._subscriptions.get(id)
-        return SubscriptionState.CANCELLED if subscription is None else subscription.state
+        return self._subscriptions[id].state if id in self._subscriptions else SubscriptionState.CANCELLED
 
     def negotiated(self, id: int) -> NegotiatedChannel | None:
         """Result of the last negotiation; None before the first one."""
-        subscription = self._subscriptions.get(id)
-        return None if subscription is None else subscription.negotiated
+        return self._subscriptions[id].negotiated if id in self._subscriptions else None
 
     def next_deadline(self) -> float:
         """Time of the next :meth:`tick` that has something to do; infinity if there is none."""
         times = [self._subscriptions[id].next_retry for id in self._retrying]
         for channel in self._channels.values():
-            times.append(channel.next_check)
-            if not channel.confirming:
-                times.append(channel.next_confirm)
+            times += [channel.next_check] if channel.confirming else [channel.next_check, channel.next_confirm]
         return min(times, default=float("inf"))
 
     # --- requests of users ---
@@ -142,7 +89,7 @@ class SubscriptionMachine:
         ids = []
         for request in requests:
             self._newest_id += 1
-            self._subscriptions[self._newest_id] = _Subscription(self._newest_id, request)
+            self._subscriptions[self._newest_id] = Member(self._newest_id, request)
             ids.append(self._newest_id)
         return ids, list(self._negotiate(ids))
 
@@ -215,9 +162,9 @@ class SubscriptionMachine:
         if found is None:
             return []
         found.last_heartbeat = now
-        actions: list[Action] = []
         if not found.stale or found.disconnected:  # after a new connection, HEARTBEAT_LOST members negotiate
-            return actions
+            return []
+        actions: list[Action] = []
         for id in found.members:
             subscription = self._subscriptions[id]
             if subscription.state is SubscriptionState.HEARTBEAT_LOST:
@@ -264,10 +211,8 @@ class SubscriptionMachine:
             return []
         found.confirming, found.next_confirm = False, now + min(self.timeouts.check, self.timeouts.confirm)
         if unsupported:
-            found.can_confirm = False
-            found.next_confirm = now
-            return []
-        return [] if unreachable else [ReportError(id, errors) for id in found.members]
+            found.can_confirm, found.next_confirm = False, now
+        return [] if unsupported or unreachable else [ReportError(id, errors) for id in found.members]
 
     # --- time ---
 
@@ -307,7 +252,7 @@ class SubscriptionMachine:
                 subscription.next_retry = channel.next_attempt
         return found
 
-    def _attempt_failed(self, now: float, channel: _Channel, subscription: _Subscription) -> None:
+    def _attempt_failed(self, now: float, channel: Channel, subscription: Member) -> None:
         """An attempt to reach a missing server failed: put off all of its subscriptions."""
         if channel.next_attempt > now + self.timeouts.retry.most:  # the first report of this attempt
             channel.next_attempt = now + self._delay(self.timeouts.retry, channel.name, channel.failures)
@@ -320,7 +265,7 @@ class SubscriptionMachine:
         """Delay of a retry, with the same jitter for all subscriptions of one name: they are negotiated together."""
         return backoff.delay(failures, lambda: (self._seed + crc32(f"{failures} {name}".encode()) / 2**32) % 1)
 
-    def _heartbeat_missed(self, now: float, channel: _Channel, reason: str) -> Iterator[Action]:
+    def _heartbeat_missed(self, now: float, channel: Channel, reason: str) -> Iterator[Action]:
         error = DevError("API_EventTimeout", Severity.ERR, reason, channel.name)
         channel.stale = True
         for id in channel.members:
@@ -333,7 +278,7 @@ class SubscriptionMachine:
                 yield from self._report_offline(subscription, (error,))
             yield from self._report_error(now, subscription, (error,))
 
-    def _confirm(self, now: float, channel: _Channel) -> Iterator[Action]:
+    def _confirm(self, now: float, channel: Channel) -> Iterator[Action]:
         ids = tuple(id for id in channel.members if self._subscriptions[id].state is SubscriptionState.CONNECTED)
         channel.next_confirm = now + self.timeouts.confirm
         if not ids:
@@ -353,17 +298,19 @@ class SubscriptionMachine:
 
     # --- parts of transitions ---
 
-    def _recovered(self, subscription: _Subscription) -> None:
+    def _recovered(self, subscription: Member) -> None:
         subscription.failures, subscription.next_error = 0, float("-inf")
         self._retrying.pop(subscription.id, None)
 
-    def _stale_channel(self, subscription: _Subscription) -> _Channel | None:
+    def _stale_channel(self, subscription: Member) -> Channel | None:
         """Channel of a subscription whose heartbeats are missing; None: it has no such channel."""
-        negotiated = subscription.negotiated
-        channel = None if negotiated is None else self._channels.get(channel_key(negotiated.channel))
+        channel = self._channel_of(subscription.negotiated)
         return channel if channel is not None and channel.stale else None
 
-    def _try_others(self, now: float, channel: _Channel) -> None:
+    def _channel_of(self, negotiated: NegotiatedChannel | None) -> Channel | None:
+        return None if negotiated is None else self._channels.get(channel_key(negotiated.channel))
+
+    def _try_others(self, now: float, channel: Channel) -> None:
         """A device of a missing server was reached: try the others now."""
         channel.failures, channel.next_attempt = 0, now
         for id in channel.members:
@@ -376,12 +323,12 @@ class SubscriptionMachine:
         for found in by_device.values():
             yield Negotiate(tuple(found))
 
-    def _report_error(self, now: float, subscription: _Subscription, errors: tuple[DevError, ...]) -> Iterator[Action]:
+    def _report_error(self, now: float, subscription: Member, errors: tuple[DevError, ...]) -> Iterator[Action]:
         if now >= subscription.next_error:
             subscription.next_error = now + self.timeouts.check
             yield ReportError(subscription.id, errors)
 
-    def _report_offline(self, subscription: _Subscription, errors: tuple[DevError, ...]) -> Iterator[Action]:
+    def _report_offline(self, subscription: Member, errors: tuple[DevError, ...]) -> Iterator[Action]:
         """Report that the server is missing, again when its cause is another than before: a server that ended, that was
         stopped, or that cannot be reached."""
         cause = f"{errors[0].reason}: {errors[0].desc}" if errors else ""
@@ -389,7 +336,7 @@ class SubscriptionMachine:
             again, subscription.cause = bool(subscription.cause), cause
             yield ReportAvailability(subscription.id, False, errors, again)
 
-    def _read_value(self, subscription: _Subscription) -> Iterator[Action]:
+    def _read_value(self, subscription: Member) -> Iterator[Action]:
         """Read the first value, or the value after a reconnection. Nothing is read for data_ready events; periodic
         events need no value after a reconnection."""
         event, first = subscription.request.event, not subscription.was_read
@@ -397,16 +344,17 @@ class SubscriptionMachine:
         if event is EventType.DATA_READY or (first and not subscription.request.read):
             return
         if first or event is not EventType.PERIODIC:
-            yield ReadValue(subscription.id, ReadReason.INITIAL if first else ReadReason.RESUBSCRIPTION)
+            kind = SubscriptionEventKind.INITIAL if first else SubscriptionEventKind.RESUBSCRIPTION
+            yield ReadValue(subscription.id, kind)
 
-    def _join_channel(self, now: float, subscription: _Subscription, negotiated: NegotiatedChannel) -> Iterator[Action]:
+    def _join_channel(self, now: float, subscription: Member, negotiated: NegotiatedChannel) -> Iterator[Action]:
         key = channel_key(negotiated.channel)
         channel = self._channels.get(key)
         if channel is None:
             topics = heartbeat_topics(negotiated.channel)
             times = (now, now + self.timeouts.check, now + self.timeouts.confirm)
-            channel = self._channels[key] = _Channel(key, negotiated.pair, *times, topics)
-            yield Connect(key, negotiated.pair, topics)
+            channel = self._channels[key] = Channel(key, negotiated.pair, *times, topics)
+            yield Connect(key, negotiated.pair, topics, hwm=negotiated.hwm)
         elif channel.stale or channel.pair != negotiated.pair:
             old, channel.pair = channel.pair, negotiated.pair
             channel.stale, channel.disconnected = False, False
@@ -415,24 +363,22 @@ class SubscriptionMachine:
             if old != negotiated.pair:
                 yield Disconnect(key, old, channel.heartbeats)
                 yield MarkRestarted(self._topics_of(channel))
-            yield Connect(key, negotiated.pair, channel.heartbeats, True)
+            yield Connect(key, negotiated.pair, channel.heartbeats, True, negotiated.hwm)
         channel.members[subscription.id] = None
 
-    def _topics_of(self, channel: _Channel) -> tuple[str, ...]:
+    def _topics_of(self, channel: Channel) -> tuple[str, ...]:
         found = (self._subscriptions[id].negotiated for id in channel.members)
         return tuple(dict.fromkeys(negotiated.topic for negotiated in found if negotiated is not None))
 
-    def _change_server(
-        self, subscription: _Subscription, old: NegotiatedChannel, new: NegotiatedChannel
-    ) -> Iterator[Action]:
+    def _change_server(self, subscription: Member, old: NegotiatedChannel, new: NegotiatedChannel) -> Iterator[Action]:
         """The device runs in another server now, so its counters start again. Only the first subscription of a topic
         marks this."""
         yield from self._leave_channel(subscription, old)
-        there = self._channels.get(channel_key(new.channel))
+        there = self._channel_of(new)
         if there is None or there.members.keys().isdisjoint(self._topics[new.topic]):
             yield MarkRestarted((new.topic,))
 
-    def _unsubscribe_topic(self, subscription: _Subscription) -> Iterator[Action]:
+    def _unsubscribe_topic(self, subscription: Member) -> Iterator[Action]:
         negotiated = subscription.negotiated
         if negotiated is None:
             return
@@ -443,8 +389,8 @@ class SubscriptionMachine:
         yield UnsubscribeTopic(negotiated.topic, subscription.id)
         yield from self._leave_channel(subscription, negotiated)
 
-    def _leave_channel(self, subscription: _Subscription, negotiated: NegotiatedChannel) -> Iterator[Action]:
-        channel = self._channels.get(channel_key(negotiated.channel))
+    def _leave_channel(self, subscription: Member, negotiated: NegotiatedChannel) -> Iterator[Action]:
+        channel = self._channel_of(negotiated)
         if channel is None:
             return
         channel.members.pop(subscription.id, None)

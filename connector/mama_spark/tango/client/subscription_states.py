@@ -14,7 +14,9 @@ from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import MamaError
 
 from ..idl.negotiation import Confirmation, EndpointPair
+from ..topics import NO_DATABASE
 from ..types import DevError, EventType
+from .subscription_events import SubscriptionEventKind
 
 
 class SubscriptionState(Enum):
@@ -76,13 +78,6 @@ TABLE: dict[SubscriptionState, dict[MachineEvent, SubscriptionState]] = {
 }
 
 
-class ReadReason(Enum):
-    """Why the value of an attribute is read."""
-
-    INITIAL = "initial"
-    RESUBSCRIPTION = "resubscription"
-
-
 _RETRY = Backoff(1.0, 10.0, jitter=0.3)
 #: Reasons of a server for the refusal of a subscription that may be accepted later: the attribute sends no such events
 #: now, since it is not polled or has no criteria.
@@ -129,16 +124,77 @@ class SubscriptionRequest:
 
 @dataclass(frozen=True, slots=True)
 class NegotiatedChannel:
-    """The part of SUBSCRIPTION_INFO (TG-28) that the state machine needs.
+    """The part of SUBSCRIPTION_INFO (TG-28) that a subscription needs.
 
     :ivar topic: topic of the events
     :ivar channel: heartbeat channel of the server
     :ivar pair: the chosen endpoints
+    :ivar idl: IDL version of the device
+    :ivar hwm: high-water mark that the subscriber is to set
     """
 
     topic: str
     channel: str
     pair: EndpointPair
+    idl: int = 5
+    hwm: int = 0
+
+
+class IllegalTransition(MamaError):
+    """An event without a transition in :data:`TABLE` for this state: a defect of this package."""
+
+
+# --- what the machine keeps ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Member:
+    """One subscription as the state machine keeps it."""
+
+    id: int
+    request: SubscriptionRequest
+    state: SubscriptionState = SubscriptionState.NEGOTIATING
+    negotiated: NegotiatedChannel | None = None
+    failures: int = 0  #: consecutive negotiations that failed
+    next_retry: float = 0.0
+    next_error: float = float("-inf")
+    was_read: bool = False
+    cause: str = ""  #: reason that was reported last for OFFLINE
+
+    def apply(self, event: MachineEvent) -> SubscriptionState:
+        """Apply an event; returns the state before it.
+
+        :raises IllegalTransition: the table has no transition for this event in this state
+        """
+        before, after = self.state, TABLE[self.state].get(event)
+        if after is None:
+            raise IllegalTransition(f"{event.name} in {self.state.name}")
+        self.state = after
+        return before
+
+
+@dataclass(slots=True)
+class Channel:
+    """One server as the state machine keeps it: its endpoints and heartbeats, and the ids of its subscriptions."""
+
+    name: str
+    pair: EndpointPair
+    last_heartbeat: float
+    next_check: float
+    next_confirm: float
+    heartbeats: tuple[str, str]
+    stale: bool = False  #: heartbeats are missing: connect again after the next negotiation
+    disconnected: bool = False  #: the heartbeat connection ended
+    confirming: bool = False  #: a confirmation is in progress
+    can_confirm: bool = True  #: the server has the command EventConfirmSubscription
+    members: dict[int, None] = field(default_factory=dict)  #: ids of its subscriptions
+    failures: int = 0  #: consecutive attempts to reach the missing server
+    next_attempt: float = 0.0  #: to reach the missing server, by one of its devices
+
+
+def channel_key(channel: str) -> str:
+    """Normalised name of a heartbeat channel: in lower case, without ``#dbase=no``."""
+    return channel.lower().removesuffix(NO_DATABASE)
 
 
 # --- actions -----------------------------------------------------------------------------------------------
@@ -158,12 +214,14 @@ class Connect:
 
     :ivar heartbeats: both spellings of the heartbeat topic
     :ivar again: the channel was connected before; replace its connection
+    :ivar hwm: high-water mark that its server sent
     """
 
     channel: str
     pair: EndpointPair
     heartbeats: tuple[str, str]
     again: bool = False
+    hwm: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +258,10 @@ class MarkRestarted:
 
 @dataclass(frozen=True, slots=True)
 class ReadValue:
-    """Read the attribute and deliver its value as INITIAL or RESUBSCRIPTION."""
+    """Read the attribute and deliver its value as an event of this kind: INITIAL or RESUBSCRIPTION."""
 
     id: int
-    reason: ReadReason
+    kind: SubscriptionEventKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +311,3 @@ Action = (
     | ReportAvailability
     | ConfirmSubscription
 )
-
-
-class IllegalTransition(MamaError):
-    """An event without a transition in :data:`TABLE` for this state: a defect of this package."""

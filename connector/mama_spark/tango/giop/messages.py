@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .cdr import CdrError, CdrReader, CdrWriter, Octets
 
@@ -172,7 +172,78 @@ def read_header(data: Octets) -> MessageHeader:
     return MessageHeader(minor, flags, MessageType(kind), size)
 
 
-# --- reading -------------------------------------------------------------------------------------------------
+# --- headers of messages ----------------------------------------------------------------------------------------
+
+#: How a part of a header is read and written.
+_Part = tuple[Callable[[CdrReader], Any], Callable[[CdrWriter, Any], None]]
+
+
+def _enum(kind: type[IntEnum]) -> _Part:
+    return lambda reader: reader.enum(kind), CdrWriter.ulong
+
+
+def _read_contexts(reader: CdrReader) -> tuple[Context, ...]:
+    return tuple(Context(reader.ulong(), reader.octets()) for _ in range(reader.count(8)))
+
+
+def _write_contexts(writer: CdrWriter, contexts: tuple[Context, ...]) -> None:
+    writer.count(len(contexts))
+    for context in contexts:
+        writer.ulong(context.id)
+        writer.octets(context.data)
+
+
+def _read_target(reader: CdrReader) -> bytes:
+    """TargetAddress of GIOP 1.2 (CORBA 15.4.2.1). Of its three forms only KeyAddr is read, which clients try first."""
+    form = reader.ushort()
+    if form:
+        raise CdrError(f"the target address has the form {form}; only 0 (KeyAddr) is supported")
+    return reader.octets()
+
+
+def _write_target(writer: CdrWriter, key: bytes) -> None:
+    writer.ushort(0)
+    writer.octets(key)
+
+
+_ULONG: _Part = (CdrReader.ulong, CdrWriter.ulong)
+_FLAGS: _Part = (lambda reader: bool(reader.octet() & 1), lambda writer, wanted: writer.octet(3 if wanted else 0))
+_BOOLEAN: _Part = (CdrReader.boolean, CdrWriter.boolean)
+_TARGET: _Part = (_read_target, _write_target)
+_KEY: _Part = (CdrReader.octets, CdrWriter.octets)
+_TEXT: _Part = (CdrReader.string, CdrWriter.string)
+_CONTEXTS: _Part = (_read_contexts, _write_contexts)
+_RESERVED: _Part = (lambda reader: reader.raw(3), lambda writer, _: writer.raw(bytes(3)))
+_PRINCIPAL: _Part = (CdrReader.octets, lambda writer, _: writer.octets(b""))
+
+_ID = {"id": _ULONG}
+_REQUEST = {"contexts": _CONTEXTS, **_ID, "wants_reply": _BOOLEAN}
+_CALLED = {"key": _KEY, "operation": _TEXT, "_principal": _PRINCIPAL}
+_STATUS = {**_ID, "status": _enum(ReplyStatus)}
+#: Type of a message -> its number, and its header in GIOP 1.0, 1.1 and 1.2. What begins with ``_`` has no meaning.
+_HEADERS: dict[type[GiopMessage], tuple[MessageType, tuple[dict[str, _Part], ...]]] = {
+    GiopRequest: (
+        MessageType.REQUEST,
+        (
+            {**_REQUEST, **_CALLED},
+            {**_REQUEST, "_reserved": _RESERVED, **_CALLED},
+            {**_ID, "wants_reply": _FLAGS, "_reserved": _RESERVED, "key": _TARGET, "operation": _TEXT,
+             "contexts": _CONTEXTS},
+        ),
+    ),
+    GiopReply: (
+        MessageType.REPLY,
+        ({"contexts": _CONTEXTS, **_STATUS}, {"contexts": _CONTEXTS, **_STATUS}, {**_STATUS, "contexts": _CONTEXTS}),
+    ),
+    CancelRequest: (MessageType.CANCEL_REQUEST, (_ID,) * 3),
+    LocateRequest: (
+        MessageType.LOCATE_REQUEST, ({**_ID, "key": _KEY}, {**_ID, "key": _KEY}, {**_ID, "key": _TARGET})
+    ),
+    LocateReply: (MessageType.LOCATE_REPLY, ({**_ID, "status": _enum(LocateStatus)},) * 3),
+    CloseConnection: (MessageType.CLOSE_CONNECTION, ({},) * 3),
+    MessageError: (MessageType.MESSAGE_ERROR, ({},) * 3),
+}  # fmt: skip
+_CLASSES = {kind: cls for cls, (kind, _) in _HEADERS.items()}
 
 
 def decode(data: Octets) -> tuple[GiopMessage, CdrReader]:
@@ -185,84 +256,14 @@ def decode(data: Octets) -> tuple[GiopMessage, CdrReader]:
         raise CdrError(f"the header gives a size of {header.size} octets, {len(data) - HEADER} follow it")
     if header.more or header.type is MessageType.FRAGMENT:
         raise CdrError("the data is a fragment of a message")
-    reader = CdrReader(data, header.little, HEADER)
-    return _READERS[header.type](reader, header.minor, header.little), reader
-
-
-def _read_contexts(reader: CdrReader) -> tuple[Context, ...]:
-    return tuple(Context(reader.ulong(), reader.octets()) for _ in range(reader.count(8)))
-
-
-def _read_target(reader: CdrReader) -> bytes:
-    """TargetAddress of GIOP 1.2 (CORBA 15.4.2.1). Of its three forms only KeyAddr is read, which clients try first."""
-    form = reader.ushort()
-    if form:
-        raise CdrError(f"the target address has the form {form}; only 0 (KeyAddr) is supported")
-    return reader.octets()
-
-
-def _read_body_gap(reader: CdrReader, minor: int) -> None:
-    if minor == 2 and reader.left:
+    reader, cls = CdrReader(data, header.little, HEADER), _CLASSES[header.type]
+    found = {name: read(reader) for name, (read, _) in _HEADERS[cls][1][header.minor].items()}
+    if header.minor == 2 and cls in (GiopRequest, GiopReply, LocateReply) and reader.left:
         reader.align(8)
         if reader.left < 0:
             raise CdrError("truncated before the body")
-
-
-def _read_request(reader: CdrReader, minor: int, little: bool) -> GiopRequest:
-    if minor == 2:
-        number, flags = reader.ulong(), reader.octet()
-        reader.raw(3)
-        key, operation = _read_target(reader), reader.string()
-        contexts, wanted = _read_contexts(reader), bool(flags & 1)
-    else:
-        contexts, number, wanted = _read_contexts(reader), reader.ulong(), reader.boolean()
-        if minor:
-            reader.raw(3)
-        key, operation = reader.octets(), reader.string()
-        reader.octets()  # principal
-    _read_body_gap(reader, minor)
-    return GiopRequest(minor, little, id=number, key=key, operation=operation, wants_reply=wanted, contexts=contexts)
-
-
-def _read_status(reader: CdrReader, statuses: type[IntEnum]) -> int:
-    status = reader.ulong()
-    if status >= len(statuses):
-        raise CdrError(f"{status} is no {statuses.__name__}")
-    return status
-
-
-def _read_reply(reader: CdrReader, minor: int, little: bool) -> GiopReply:
-    contexts = _read_contexts(reader) if minor < 2 else ()
-    number, status = reader.ulong(), ReplyStatus(_read_status(reader, ReplyStatus))
-    if minor == 2:
-        contexts = _read_contexts(reader)
-    _read_body_gap(reader, minor)
-    return GiopReply(minor, little, id=number, status=status, contexts=contexts)
-
-
-def _read_locate_request(reader: CdrReader, minor: int, little: bool) -> LocateRequest:
-    number = reader.ulong()
-    return LocateRequest(minor, little, id=number, key=_read_target(reader) if minor == 2 else reader.octets())
-
-
-def _read_locate_reply(reader: CdrReader, minor: int, little: bool) -> LocateReply:
-    found = LocateReply(minor, little, id=reader.ulong(), status=LocateStatus(_read_status(reader, LocateStatus)))
-    _read_body_gap(reader, minor)
-    return found
-
-
-_READERS: dict[MessageType, Callable[[CdrReader, int, bool], GiopMessage]] = {
-    MessageType.REQUEST: _read_request,
-    MessageType.REPLY: _read_reply,
-    MessageType.CANCEL_REQUEST: lambda reader, minor, little: CancelRequest(minor, little, id=reader.ulong()),
-    MessageType.LOCATE_REQUEST: _read_locate_request,
-    MessageType.LOCATE_REPLY: _read_locate_reply,
-    MessageType.CLOSE_CONNECTION: lambda _, minor, little: CloseConnection(minor, little),
-    MessageType.MESSAGE_ERROR: lambda _, minor, little: MessageError(minor, little),
-}
-
-
-# --- writing -------------------------------------------------------------------------------------------------
+    fields = {name: part for name, part in found.items() if not name.startswith("_")}
+    return cls(header.minor, header.little, **fields), reader
 
 
 def encode(message: GiopMessage, body: Body | None = None) -> bytes:
@@ -272,8 +273,9 @@ def encode(message: GiopMessage, body: Body | None = None) -> bytes:
     :raises CdrError: a value does not fit its type, or the message is larger than 4 GiB
     """
     writer = CdrWriter(message.little, bytes(HEADER))
-    kind = _TYPES[type(message)]
-    _WRITERS.get(type(message), _write_nothing)(writer, message)
+    kind, headers = _HEADERS[type(message)]
+    for name, (_, write) in headers[message.minor].items():
+        write(writer, getattr(message, name, None))
     if body is not None:
         if message.minor == 2:
             writer.align(8)
@@ -282,87 +284,3 @@ def encode(message: GiopMessage, body: Body | None = None) -> bytes:
     if size >> 32:
         raise CdrError(f"a message of {size} octets is larger than 4 GiB")
     return MessageHeader(message.minor, int(message.little), kind, size).pack() + writer.getvalue()[HEADER:]
-
-
-def _write_nothing(writer: CdrWriter, message: GiopMessage) -> None:
-    """CloseConnection and MessageError are the GIOP header alone."""
-
-
-def _write_contexts(writer: CdrWriter, contexts: tuple[Context, ...]) -> None:
-    writer.count(len(contexts))
-    for context in contexts:
-        writer.ulong(context.id)
-        writer.octets(context.data)
-
-
-def _write_target(writer: CdrWriter, key: bytes) -> None:
-    writer.ushort(0)
-    writer.octets(key)
-
-
-def _write_request(writer: CdrWriter, message: GiopMessage) -> None:
-    assert isinstance(message, GiopRequest)
-    if message.minor == 2:
-        writer.ulong(message.id)
-        writer.octet(3 if message.wants_reply else 0)
-        writer.raw(bytes(3))
-        _write_target(writer, message.key)
-        writer.string(message.operation)
-        _write_contexts(writer, message.contexts)
-        return
-    _write_contexts(writer, message.contexts)
-    writer.ulong(message.id)
-    writer.boolean(message.wants_reply)
-    if message.minor:
-        writer.raw(bytes(3))
-    writer.octets(message.key)
-    writer.string(message.operation)
-    writer.octets(b"")  # principal
-
-
-def _write_reply(writer: CdrWriter, message: GiopMessage) -> None:
-    assert isinstance(message, GiopReply)
-    if message.minor < 2:
-        _write_contexts(writer, message.contexts)
-    writer.ulong(message.id)
-    writer.ulong(message.status)
-    if message.minor == 2:
-        _write_contexts(writer, message.contexts)
-
-
-def _write_cancel(writer: CdrWriter, message: GiopMessage) -> None:
-    assert isinstance(message, CancelRequest)
-    writer.ulong(message.id)
-
-
-def _write_locate_request(writer: CdrWriter, message: GiopMessage) -> None:
-    assert isinstance(message, LocateRequest)
-    writer.ulong(message.id)
-    if message.minor == 2:
-        _write_target(writer, message.key)
-    else:
-        writer.octets(message.key)
-
-
-def _write_locate_reply(writer: CdrWriter, message: GiopMessage) -> None:
-    assert isinstance(message, LocateReply)
-    writer.ulong(message.id)
-    writer.ulong(message.status)
-
-
-_TYPES: dict[type[GiopMessage], MessageType] = {
-    GiopRequest: MessageType.REQUEST,
-    GiopReply: MessageType.REPLY,
-    CancelRequest: MessageType.CANCEL_REQUEST,
-    LocateRequest: MessageType.LOCATE_REQUEST,
-    LocateReply: MessageType.LOCATE_REPLY,
-    CloseConnection: MessageType.CLOSE_CONNECTION,
-    MessageError: MessageType.MESSAGE_ERROR,
-}
-_WRITERS: dict[type[GiopMessage], Callable[[CdrWriter, GiopMessage], None]] = {
-    GiopRequest: _write_request,
-    GiopReply: _write_reply,
-    CancelRequest: _write_cancel,
-    LocateRequest: _write_locate_request,
-    LocateReply: _write_locate_reply,
-}

@@ -24,6 +24,7 @@ from ..giop.ior import Reference, read_reference
 from ..giop.messages import GiopReply, ReplyStatus
 from ..giop.typecode import TypeCode, read_any, write_any
 from ..types import AttributeValue
+from .structs import Struct
 from .values import read_errors, read_value, write_errors, write_value
 
 _SYSTEM = "IDL:omg.org/CORBA/"
@@ -38,7 +39,6 @@ class Operation(StrEnum):
     PING = "ping"
     INFO = "info"
     INFO_3 = "info_3"
-    INFO_6 = "info_6"
     ADM_NAME = "_get_adm_name"
     NAME = "_get_name"
     COMMAND = "command_inout"
@@ -91,10 +91,7 @@ def read_client(reader: CdrReader) -> ClientIdent:
 
     :raises CdrError: the data is truncated, or the language is unknown
     """
-    number = reader.ulong()
-    if number >= len(Language):
-        raise CdrError(f"{number} is no LockerLanguage")
-    language = Language(number)
+    language = reader.enum(Language)
     if language in (Language.CPLUSPLUS, Language.CPLUSPLUS_6):
         found = ClientIdent(language, reader.ulong())
     else:
@@ -137,14 +134,6 @@ class CommandCall:
     client: ClientIdent | None = None
 
 
-def read_source(reader: CdrReader) -> DevSource:
-    """:raises CdrError: the data is truncated, or the number is no DevSource"""
-    number = reader.ulong()
-    if number >= len(DevSource):
-        raise CdrError(f"{number} is no DevSource")
-    return DevSource(number)
-
-
 def read_command(reader: CdrReader, operation: str) -> CommandCall:
     """Decode the arguments of ``command_inout``.
 
@@ -153,7 +142,7 @@ def read_command(reader: CdrReader, operation: str) -> CommandCall:
     """
     name = reader.string()
     code, argin = read_any(reader)
-    source = DevSource.DEV if operation == Operation.COMMAND else read_source(reader)
+    source = DevSource.DEV if operation == Operation.COMMAND else reader.enum(DevSource)
     return CommandCall(name, code, argin, source, read_client(reader) if operation == Operation.COMMAND_4 else None)
 
 
@@ -195,7 +184,7 @@ def read_reading(reader: CdrReader, operation: str) -> ReadCall:
     :param operation: its version
     :raises CdrError: the data is truncated or invalid
     """
-    names, source = tuple(reader.strings()), read_source(reader)
+    names, source = tuple(reader.strings()), reader.enum(DevSource)
     return ReadCall(names, source, None if operation == Operation.READ_3 else read_client(reader))
 
 
@@ -229,7 +218,7 @@ def write_values(writer: CdrWriter, values: list[AttributeValue], operation: str
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """DevInfo (Tango IDL); DevInfo_3 added ``dev_type``, DevInfo_6 ``versions``.
+    """DevInfo (Tango IDL); DevInfo_3 added ``dev_type``.
 
     :ivar server_version: IDL version of the device
     """
@@ -239,37 +228,10 @@ class DeviceInfo:
     server_host: str
     server_version: int
     doc_url: str
-    dev_type: str | None = None
-    versions: tuple[tuple[str, str], ...] | None = None
+    dev_type: str = ""
 
 
-def read_info(reader: CdrReader, operation: str = Operation.INFO) -> DeviceInfo:
-    """Decode the result of ``info``.
-
-    :raises CdrError: the data is truncated
-    """
-    info = (reader.text(), reader.text(), reader.text(), reader.long(), reader.text())
-    if operation == Operation.INFO:
-        return DeviceInfo(*info)
-    dev_type = reader.text()
-    if operation == Operation.INFO_3:
-        return DeviceInfo(*info, dev_type)
-    return DeviceInfo(*info, dev_type, tuple((reader.text(), reader.text()) for _ in range(reader.count(10))))
-
-
-def write_info(writer: CdrWriter, info: DeviceInfo, operation: str = Operation.INFO) -> None:
-    """The inverse of :func:`read_info`."""
-    for text in (info.dev_class, info.server_id, info.server_host):
-        writer.text(text)
-    writer.long(info.server_version)
-    writer.text(info.doc_url)
-    if operation != Operation.INFO:
-        writer.text(info.dev_type or info.dev_class)
-    if operation == Operation.INFO_6:
-        writer.count(len(info.versions or ()))
-        for pair in info.versions or ():
-            for text in pair:
-                writer.text(text)
+INFO, INFO_3 = Struct(DeviceInfo, "dev_type"), Struct(DeviceInfo)
 
 
 # --- replies that are exceptions -----------------------------------------------------------------------------
@@ -301,10 +263,8 @@ def check(reply: GiopReply, reader: CdrReader) -> CdrReader:
             raise CdrError(f"the reply carries the exception {name:.100}, which no operation of a device declares")
         raise failed(read_errors(reader))
     if reply.status is ReplyStatus.SYSTEM_EXCEPTION:
-        name, minor, completed = reader.string(), reader.ulong(), reader.ulong()
-        if completed >= len(Completed):
-            raise CdrError(f"{completed} is no CompletionStatus")
-        raise system_exception(name.removeprefix(_SYSTEM).removesuffix(":1.0"), minor, Completed(completed))
+        name, minor, completed = reader.string(), reader.ulong(), reader.enum(Completed)
+        raise system_exception(name.removeprefix(_SYSTEM).removesuffix(":1.0"), minor, completed)
     if reply.status is ReplyStatus.NEEDS_ADDRESSING_MODE:
         raise CdrError("the server needs another addressing mode than KeyAddr")
     raise Forwarded(read_reference(reader))

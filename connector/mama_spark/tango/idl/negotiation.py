@@ -172,16 +172,11 @@ def parse_confirm(argin: Sequence[str]) -> list[Confirmation]:
 
 
 class Imported(NamedTuple):
-    """Result of ``DbImportDevice``: the entry of a device in the database."""
+    """Result of ``DbImportDevice``: where a device is reached, its server, and whether that runs."""
 
-    name: str
     ior: str
-    version: str
     server: str
-    host: str
-    dev_class: str
     exported: bool
-    pid: int
 
 
 def parse_import(longs: Sequence[int], strings: Sequence[str]) -> Imported:
@@ -191,6 +186,4 @@ def parse_import(longs: Sequence[int], strings: Sequence[str]) -> Imported:
     """
     if len(longs) < 1 or len(strings) < 5:
         raise BadReply(f"the result of {IMPORT} is too short: {list(longs)[:10]}, {list(strings)[:10]}")
-    name, ior, version, server, host = strings[:5]
-    dev_class, pid = strings[5] if len(strings) > 5 else "", int(longs[1]) if len(longs) > 1 else 0
-    return Imported(name, ior, version, server, host, dev_class, bool(longs[0]), pid)
+    return Imported(strings[1], strings[3], bool(longs[0]))

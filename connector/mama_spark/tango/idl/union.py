@@ -6,8 +6,6 @@ Counts are checked before memory is allocated, so decoding takes at most a small
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
-from functools import cache
 from typing import TypeVar, cast
 
 import numpy as np
@@ -16,34 +14,9 @@ import numpy.typing as npt
 from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..types import DTYPES, Content, DevState, Encoded, ValueKind
 
-_E = TypeVar("_E", bound=IntEnum)
 _STATES = tuple(DevState)
 #: smallest size of an encoded DevEncoded, in octets
 _ENCODED_SIZE = 12
-
-
-@cache
-def _members(enum: type[_E]) -> dict[int, _E]:
-    return {int(member): member for member in enum}
-
-
-def enum_of(enum: type[_E], value: int) -> _E:
-    """Return the member with this number.
-
-    :raises CdrError: the enumeration has no such member
-    """
-    found: _E | None = _members(enum).get(value)  # three times as fast as calling the enumeration
-    if found is None:
-        raise CdrError(f"{value} is no {enum.__name__}")
-    return found
-
-
-def read_enum(reader: CdrReader, enum: type[_E]) -> _E:
-    """Decode a member of an enumeration.
-
-    :raises CdrError: the enumeration has no member with this number
-    """
-    return enum_of(enum, reader.ulong())
 
 
 def read_union(reader: CdrReader) -> tuple[ValueKind, Content]:
@@ -51,7 +24,7 @@ def read_union(reader: CdrReader) -> tuple[ValueKind, Content]:
 
     :raises CdrError: the data is truncated or invalid
     """
-    kind = read_enum(reader, ValueKind)
+    kind = reader.enum(ValueKind)
     return kind, read_content(reader, kind)
 
 
@@ -68,7 +41,7 @@ def read_content(reader: CdrReader, kind: ValueKind) -> Content:
     if kind is ValueKind.STATE:
         return _read_states(reader)
     if kind is ValueKind.DEVICE_STATE:
-        return read_enum(reader, DevState)
+        return reader.enum(DevState)
     if kind is ValueKind.ENCODED:
         return tuple(Encoded(reader.string(), reader.octets()) for _ in range(reader.count(_ENCODED_SIZE)))
     reader.octet()  # the union carries a boolean without meaning

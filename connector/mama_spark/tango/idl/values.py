@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from ..giop.cdr import CdrError, CdrReader, CdrWriter
+from ..giop.cdr import CdrError, CdrReader, CdrWriter, enum_of
 from ..types import (
     AttributeValue,
     Content,
@@ -20,7 +20,7 @@ from ..types import (
     Severity,
 )
 from .any_value import read_any, write_any
-from .union import enum_of, read_enum, read_union, write_union
+from .union import read_union, write_union
 
 #: smallest size of an encoded error, in octets
 _ERROR_SIZE = 25
@@ -46,9 +46,7 @@ def read_errors(reader: CdrReader) -> tuple[DevError, ...]:
     count = reader.count(_ERROR_SIZE)
     if not count:
         return ()
-    return tuple(
-        DevError(reader.text(), read_enum(reader, Severity), reader.text(), reader.text()) for _ in range(count)
-    )
+    return tuple(DevError(reader.text(), reader.enum(Severity), reader.text(), reader.text()) for _ in range(count))
 
 
 def _write_error_text(writer: CdrWriter, text: str) -> None:

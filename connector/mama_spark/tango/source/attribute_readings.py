@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -33,6 +34,7 @@ from mama_spark.tango.types import (
 from .device import Attribute
 
 
+@dataclass(slots=True, eq=False)
 class AttributeReading:
     """Value of one attribute, or errors instead.
 
@@ -40,23 +42,13 @@ class AttributeReading:
     :ivar time: nanoseconds since the epoch
     """
 
-    __slots__ = ("_content", "errors", "numbers", "quality", "r_dim", "time", "w_dim")
-
-    def __init__(
-        self,
-        numbers: tuple[float, ...] | None,
-        content: Content,
-        time: int,
-        quality: Quality = Quality.VALID,
-        r_dim: Dim = ONE,
-        w_dim: Dim = NO_DIM,
-        errors: tuple[DevError, ...] = (),
-    ) -> None:
-        self.numbers, self._content, self.time, self.quality = numbers, content, time, quality
-        self.r_dim, self.w_dim, self.errors = r_dim, w_dim, errors
-
-    def __repr__(self) -> str:
-        return f"<AttributeReading {self.errors or self.numbers or self._content} {self.quality.name}>"
+    numbers: tuple[float, ...] | None
+    _content: Content
+    time: int
+    quality: Quality = Quality.VALID
+    r_dim: Dim = ONE
+    w_dim: Dim = NO_DIM
+    errors: tuple[DevError, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -178,16 +170,11 @@ def _checked(value: Any, cls: type[Any], name: str) -> Any:
     if not isinstance(value, cls):
         raise CdrError(f"{name}: {value!r:.100} is no {cls.__name__}")
     if cls is str and ("\0" in value or not value.isascii()):
-        _check_text(value, name)
+        try:  # refused when it is set, not when a client reads it
+            CdrWriter(True).string(value)
+        except CdrError as error:
+            raise CdrError(f"{name}: {error}") from None
     return value
-
-
-def _check_text(text: str, name: str) -> None:
-    """Raise when a text is set that cannot be sent, not when a client reads it."""
-    try:
-        CdrWriter(True).string(text)
-    except CdrError as error:
-        raise CdrError(f"{name}: {error}") from None
 
 
 def _converted(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mama_spark.tango.types import AttributeConfig, DataType, DevState, EventType, InterfaceChange, PipeData
+from mama_spark.tango.types import (
+    AttributeConfig,
+    CommandInfo,
+    DataType,
+    DevState,
+    EventType,
+    InterfaceChange,
+    PipeData,
+)
 
 from .attribute_readings import AttributeReading, ReadingFactory
-from .command_list import DEVICE_COMMANDS
 from .device import Attribute, Device
 from .event_channel import EventChannel
 from .event_filters import AlarmFilter, ChangeFilter
 
+NO_TEXT = "Uninitialised"  #: description of an argument of a command
+#: Commands of all devices, and of the admin device: CmdArgType is 0 for void, 8 for a string, 19 for a state.
+STATE_COMMANDS = (
+    CommandInfo("State", 0, 0, 0, 19, NO_TEXT, "Device state"),
+    CommandInfo("Status", 0, 0, 0, 8, NO_TEXT, "Device status"),
+)
+DEVICE_COMMANDS = (CommandInfo("Init", 0, 0, 0, 0, NO_TEXT, NO_TEXT), *STATE_COMMANDS)
 _STATE = Attribute("State", DataType.STATE)
 _STATUS = Attribute("Status", DataType.STRING)
 FIXED = (_STATE.key, _STATUS.key)  #: attributes that every device has

@@ -7,7 +7,7 @@ attribute configurations. They contain no values.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mama_spark.contracts.errors import ConfigError
@@ -221,26 +221,16 @@ class Device:
     """
 
     name: str
-    attributes: tuple[Attribute, ...] = ()
+    attributes: Sequence[Attribute] = ()
     dev_class: str = "EventSource"
     description: str = "A device of an event source"
 
-    def __init__(
-        self,
-        name: str,
-        attributes: Iterable[Attribute] = (),
-        dev_class: str = "EventSource",
-        description: str = "A device of an event source",
-    ) -> None:
-        check_device_name(name)
-        check_text(dev_class, f"{name}: class")
-        check_text(description, f"{name}: description")
-        found = tuple(attributes)
-        keys = [attribute.key for attribute in found]
+    def __post_init__(self) -> None:
+        check_device_name(self.name)
+        check_text(self.dev_class, f"{self.name}: class")
+        check_text(self.description, f"{self.name}: description")
+        keys = [attribute.key for attribute in self.attributes]
         twice = {key for key in keys if keys.count(key) > 1 or key in ("state", "status")}
         if twice:
-            raise ConfigError(f"{name}: attributes declared twice: {', '.join(sorted(twice))}")
-        for field, value in (
-            ("name", name), ("attributes", found), ("dev_class", dev_class), ("description", description)
-        ):  # fmt: skip
-            object.__setattr__(self, field, value)
+            raise ConfigError(f"{self.name}: attributes declared twice: {', '.join(sorted(twice))}")
+        object.__setattr__(self, "attributes", tuple(self.attributes))

@@ -17,13 +17,14 @@ from mama_spark.tango.giop.typecode import STRING, VOID, TypeCode, write_any
 from mama_spark.tango.idl import structs
 from mama_spark.tango.idl.any_value import STATE
 from mama_spark.tango.idl.calls import (
+    INFO,
+    INFO_3,
     DeviceInfo,
     Operation,
     device_type,
     read_command,
     read_reading,
     write_failure,
-    write_info,
     write_system_exception,
     write_values,
 )
@@ -39,9 +40,8 @@ from mama_spark.tango.types import (
     ValueKind,
 )
 
-from .attribute_state import AttributeState, DeviceState
-from .command_list import ADMIN_COMMANDS, DEVICE_COMMANDS
-from .dserver_servant import Caller, DServerServant, Identity
+from .attribute_state import DEVICE_COMMANDS, AttributeState, DeviceState
+from .dserver_servant import ADMIN_COMMANDS, AdminCall, Caller, Identity
 from .event_supplier import EventSupplier
 
 _ALL = frozenset(("all attributes", "all attributes_3"))
@@ -59,9 +59,8 @@ class DeviceServant:
 
     def __init__(self, supplier: EventSupplier, identity: Identity) -> None:
         self._supplier, self._identity = supplier, identity
-        self._dserver = DServerServant(supplier, identity)
         self._operations: dict[str, Callable[[_Call], messages.Body]] = {
-            **dict.fromkeys((Operation.INFO, "info_3"), self._info),
+            **dict.fromkeys((Operation.INFO, Operation.INFO_3), self._info),
             **dict.fromkeys((Operation.COMMAND, Operation.COMMAND_2, Operation.COMMAND_4), self._command),
             **dict.fromkeys((Operation.READ_3, Operation.READ_4, Operation.READ_5), self._read),
             **dict.fromkeys(("get_attribute_config_3", "get_attribute_config_5"), self._configs),
@@ -117,7 +116,8 @@ class DeviceServant:
             dev_class, self._supplier.server, self._identity.host_name, IDL, "Doc URL = http://www.tango-controls.org",
             dev_class,
         )  # fmt: skip
-        return lambda writer: write_info(writer, info, call.operation)
+        struct = INFO if call.operation == Operation.INFO else INFO_3
+        return lambda writer: struct.write(writer, info)
 
     def _state(self, call: _Call) -> DevState:
         if call.device is None:
@@ -155,13 +155,7 @@ class DeviceServant:
                     raise _no_attribute(call.name, name, call.operation)
             found = [attributes[name.lower()].config for name in names]
         struct = structs.CONFIG_5 if call.operation.endswith("5") else structs.CONFIG_3
-
-        def write(writer: CdrWriter) -> None:
-            writer.count(len(found))
-            for config in found:
-                struct.write(writer, config)
-
-        return write
+        return lambda writer: struct.write_all(writer, found)
 
     # --- pipes ---
 
@@ -201,7 +195,7 @@ class DeviceServant:
 
     def _command_list(self, call: _Call) -> messages.Body:
         found = self._commands(call)
-        return lambda writer: structs.write_commands(writer, found)
+        return lambda writer: structs.COMMAND_INFO.write_all(writer, found)
 
     def _command_query(self, call: _Call) -> messages.Body:
         name = call.reader.string()
@@ -214,7 +208,7 @@ class DeviceServant:
         command = read_command(call.reader, call.operation)
         name = command.name.lower()
         if call.device is None:
-            found = self._dserver.command(call.caller, call.now, command)
+            found = AdminCall(self._supplier, self._identity, call.caller, call.now, command).execute()
             if found is not None:
                 return _any(*found)
         elif name == "init":

@@ -12,6 +12,8 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
 
 import zmq
 
@@ -41,8 +43,8 @@ class EventServer:
     :param host_name: host in topics
     :param advertise: hosts or pairs of endpoints that clients connect to for events, instead of the address that they
         called; the preferred one, then alternates (TG-33)
-    :ivar lock: held during every use of ``supplier``
-    :ivar sent: number of messages that were passed to the event socket
+    :ivar host_name: name of the machine
+    :ivar sent: number of messages that were passed to the event socket, duplicates included
     :ivar heard: number of these that a connection had subscribed to
     :raises ConfigError: an endpoint in ``advertise`` is invalid
     """
@@ -56,7 +58,7 @@ class EventServer:
         host_name: str,
         advertise: Sequence[str | EndpointPair],
     ) -> None:
-        self.supplier, self.lock = supplier, threading.RLock()
+        self._supplier, self._lock = supplier, threading.RLock()
         self.host_name = host_name
         self._host, self._ports, self._hwm = host, ports, hwm
         self._advertise = tuple(advertise)
@@ -73,13 +75,13 @@ class EventServer:
 
     # --- start and stop --------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Listen. Forgets the subscriptions and counters of an earlier run. May be called twice.
+    def start(self) -> Self:
+        """Listen. May be called again after :meth:`close`; then counters start again, and values stay.
 
         :raises Unavailable: an address or a port cannot be bound
         """
         if self.running:
-            return
+            return self
         giop_server: GiopServer | None = None
         try:
             host = "0.0.0.0" if on_all_interfaces(self._host) else socket.gethostbyname(self._host)
@@ -89,26 +91,37 @@ class EventServer:
             if giop_server is not None:
                 giop_server.stop()
             raise Unavailable(f"an event source cannot listen at {self._host}, ports {self._ports}: {error}") from None
-        with self.lock:
+        with self._lock:
             self._publisher, self._giop_server, self._event_ports = publisher, giop_server, publisher.ports
-            self.supplier.reset(f"{self.host_name}:{giop_server.port}")
+            self._supplier.reset(f"{self.host_name}:{giop_server.port}")
         giop_server.start()
         if on_all_interfaces(self._host):
             logger.warning(
                 "clients are served on all interfaces, and Tango has no login: whoever reaches this machine can read. "
                 "Name one interface, or let a firewall decide"
             )
+        return self
 
-    def stop(self, linger: float = 0.0) -> bool:
-        """Stop listening; may be called twice. Whether all events were written within ``linger`` seconds."""
-        with self.lock:
+    def close(self, linger: float = 5.0) -> bool:
+        """Stop listening; may be called twice. Clients notice missing heartbeats.
+
+        :param linger: seconds to wait until clients have taken what was sent; the rest is dropped
+        :returns: whether the system took everything that was sent
+        """
+        with self._lock:
             giop_server, self._giop_server = self._giop_server, None
         if giop_server is None:
             return True
         giop_server.stop()
-        with self.lock:
+        with self._lock:
             publisher, self._publisher = self._publisher, None
         return publisher is None or publisher.close(linger)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
 
     @property
     def running(self) -> bool:
@@ -117,11 +130,11 @@ class EventServer:
 
     @property
     def port(self) -> int:
-        """Port of calls; 0 unless it runs."""
+        """Port of calls; 0 while it is closed."""
         return self._giop_server.port if self._giop_server is not None else 0
 
     @property
-    def address(self) -> str:
+    def _address(self) -> str:
         """``host:port`` that clients call."""
         return f"{self.host_name if on_all_interfaces(self._host) else self._host}:{self.port}"
 
@@ -154,32 +167,33 @@ class EventServer:
         return {} if self._publisher is None else self._publisher.subscribers()
 
     def is_writable(self) -> bool:
-        """Whether no client holds events back; see :meth:`ZmqPublisher.is_writable`."""
-        return self._publisher is None or self._publisher.is_writable()
+        """Whether no client holds events back now: the system takes more for each of them."""
+        with self._lock:
+            return self._publisher is None or self._publisher.is_writable()
 
     # --- RequestHandler, in the thread of the GIOP server ----------------------------------------------------
 
     def call(self, request: giop.GiopRequest, reader: CdrReader, client_host: str, local_host: str) -> giop.Body:
         """Execute a call of a client; see :class:`RequestHandler`."""
         caller = Caller(client_host, self.endpoints(local_host))
-        with self.lock:
+        with self._lock:
             return self._servant.execute(request, reader, caller, time.monotonic())
 
     def has(self, key: bytes) -> bool:
         """Whether there is an object with this key."""
-        with self.lock:
+        with self._lock:
             return self._servant.has(key)
 
     def tick(self) -> float | None:
         """Send heartbeats and events that are due; returns the seconds until the next deadline, None if there is
         none."""
-        with self.lock:
+        with self._lock:
             now = time.monotonic()
-            for frames in self.supplier.due_heartbeats(now):
+            for frames in self._supplier.due_heartbeats(now):
                 if self._publisher is not None:
                     self._publisher.send_heartbeat(frames)
-            self.send(self.supplier.due_events(now))
-            deadline = self.supplier.next_deadline()
+            self.send(self._supplier.due_events(now))
+            deadline = self._supplier.next_deadline()
         return None if deadline is None else deadline - time.monotonic()
 
 

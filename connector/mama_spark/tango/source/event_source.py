@@ -20,27 +20,19 @@ from __future__ import annotations
 import math
 import socket
 import time as _clock
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from types import TracebackType
-from typing import Any, Self
-
-import pyarrow as pa
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.errors import refusal
 from mama_spark.tango.events.event_codec import write_except
-from mama_spark.tango.giop.cdr import CdrError, CdrWriter
 from mama_spark.tango.giop.ior import Address, Reference
 from mama_spark.tango.idl.calls import device_type
 from mama_spark.tango.idl.negotiation import EndpointPair
-from mama_spark.tango.idl.structs import CONFIG_5
 from mama_spark.tango.topics import IDL, BadEventTopic, event_topic
 from mama_spark.tango.types import (
-    AttributeConfig,
     DataReady,
     DevError,
-    DevState,
     EventType,
     PipeBlob,
     PipeData,
@@ -50,19 +42,18 @@ from mama_spark.tango.types import (
 from .attribute_readings import AttributeReading
 from .attribute_state import FIXED, AttributeState, DeviceState
 from .device import Attribute, Criteria, Device
+from .event_channel import EventChannel
 from .event_server import EventServer
 from .event_supplier import EXPIRY, HEARTBEAT, EventSupplier
-from .value_batches import ValueGroup, group_values
 
 __all__ = ["Attribute", "Criteria", "Device", "TangoEventSource"]
 
 #: Default high-water mark. A burst of a log is a batch of 8192 records, up to three events each; Tango's 1000 lose most
 #: of it. An event that waits takes about 0.5 kB beyond its value: 100,000 take 50 MB for a client that does not read.
 HWM = 100_000
-_CHUNK = 512  #: most events that are sent while the lock is held
 
 
-class TangoEventSource:
+class TangoEventSource(EventServer):
     """Device server that sends events; see the module.
 
     :param devices: its first devices
@@ -104,16 +95,14 @@ class TangoEventSource:
             raise ConfigError(
                 f"heartbeats every {heartbeat_period:g} s, expiry {expiry:g} s: both must be above 0, the first finite"
             )
-        self._host_name = (host_name or socket.gethostname()).lower()
         self._named_database = None if database is None else database.split(",")[0]  # in topics and addresses
-        self._supplier = EventSupplier(
+        self.database = database
+        supplier = EventSupplier(
             server, little=little, expiry=expiry, heartbeat_period=heartbeat_period, database=self._named_database
         )
-        self.database = database
-        ports = (port, heartbeat_port, event_port)
-        self._server = EventServer(self._supplier, host, ports, hwm, self._host_name, advertise)
-        self._lock = self._server.lock
-        _check_names(f"{self._host_name}:1", self._supplier.admin)
+        name = (host_name or socket.gethostname()).lower()
+        super().__init__(supplier, host, (port, heartbeat_port, event_port), hwm, name, advertise)
+        _check_names(f"{name}:1", supplier.admin)
         self._attributes: dict[tuple[str, str], AttributeState] = {}  # by names as given, a cache
         for device in devices:
             self.add_device(device)
@@ -121,55 +110,6 @@ class TangoEventSource:
     def __repr__(self) -> str:
         where = f"at {self._supplier.tango_host}" if self.running else "closed"
         return f"<TangoEventSource {where}, {len(self._supplier.devices)} devices, {self.sent} events sent>"
-
-    # --- start and stop --------------------------------------------------------------------------------------
-
-    def start(self) -> Self:
-        """Listen. May be called again after :meth:`close`; then counters start again, and values stay.
-
-        :raises Unavailable: an address or a port cannot be bound
-        """
-        self._server.start()
-        return self
-
-    def close(self, linger: float = 5.0) -> bool:
-        """Stop listening; may be called twice. Clients notice missing heartbeats.
-
-        :param linger: seconds to wait until clients have taken what was sent; the rest is dropped
-        :returns: whether the system took everything that was sent
-        """
-        return self._server.stop(linger)
-
-    def is_writable(self) -> bool:
-        """Whether no client holds events back now: the system takes more for each of them."""
-        with self._lock:
-            return self._server.is_writable()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    @property
-    def running(self) -> bool:
-        """Whether it listens."""
-        return self._server.running
-
-    @property
-    def port(self) -> int:
-        """Port of calls; 0 while it is closed."""
-        return self._server.port
-
-    @property
-    def sent(self) -> int:
-        """Number of messages that were passed to the event socket, duplicates included."""
-        return self._server.sent
-
-    @property
-    def heard(self) -> int:
-        """Number of these messages that a connection had subscribed to."""
-        return self._server.heard
 
     @property
     def admin(self) -> str:
@@ -180,11 +120,11 @@ class TangoEventSource:
         """Full name of a device, for clients."""
         if self._named_database is not None:
             return f"tango://{self._named_database}/{device}"
-        return f"tango://{self._server.address}/{device}#dbase=no"
+        return f"tango://{self._address}/{device}#dbase=no"
 
     def reference(self, device: str) -> Reference:
         """Reference to a device or the admin device, for a database. The source must run."""
-        host, _, port = self._server.address.rpartition(":")
+        host, _, port = self._address.rpartition(":")
         return Reference((Address(host, int(port)),), device.lower().encode("latin-1"), device_type(IDL))
 
     @property
@@ -192,22 +132,10 @@ class TangoEventSource:
         """``exe/instance``"""
         return self._supplier.server
 
-    @property
-    def host_name(self) -> str:
-        """Name of the machine."""
-        return self._host_name
-
     def device_class(self, device: str) -> str:
         """Class of a device."""
         with self._lock:
             return self._supplier.device(device).declaration.dev_class
-
-    def endpoints(self, local: str = "127.0.0.1") -> tuple[EndpointPair, ...]:
-        """Endpoints that clients connect to for heartbeats and events (TG-08, TG-33).
-
-        :param local: local address of the connection over which a client called
-        """
-        return self._server.endpoints(local)
 
     # --- devices and attributes ------------------------------------------------------------------------------
 
@@ -242,15 +170,10 @@ class TangoEventSource:
         counts when its subscription message has reached the event socket, some milliseconds after :meth:`subscribed` is
         True."""
         with self._lock:
-            subscribers = self._server.subscribers()
+            subscribers = self.subscribers()
             found = {
-                (state.device, state.attribute.key, channel.event): sum(
-                    subscribers.get(topic.encode(), 0) for topic in channel.topics
-                )
-                for device in self._supplier.devices.values()
-                for state in device.attributes.values()
-                for channel in state.channels.values()
-                if channel.is_subscribed
+                key: sum(subscribers.get(topic.encode(), 0) for topic in channel.topics)
+                for key, channel in self._subscribed_channels()
             }
         return {key: number for key, number in found.items() if number}
 
@@ -258,13 +181,14 @@ class TangoEventSource:
         """Device, attribute and event type -> clients that negotiated or confirmed a subscription within the expiry:
         the address of each, and what its library says about itself (ClntIdent)."""
         with self._lock:
-            return {
-                (state.device, state.attribute.key, channel.event): frozenset(channel.clients)
-                for device in self._supplier.devices.values()
-                for state in device.attributes.values()
-                for channel in state.channels.values()
-                if channel.is_subscribed
-            }
+            return {key: frozenset(channel.clients) for key, channel in self._subscribed_channels()}
+
+    def _subscribed_channels(self) -> Iterator[tuple[tuple[str, str, EventType], EventChannel]]:
+        for device in self._supplier.devices.values():
+            for state in device.attributes.values():
+                for channel in state.channels.values():
+                    if channel.is_subscribed:
+                        yield (state.device, state.attribute.key, channel.event), channel
 
     def add_device(self, device: Device) -> None:
         """Add a device.
@@ -273,7 +197,7 @@ class TangoEventSource:
         """
         key = device.name.lower()
         for name in (None, *(attribute.name for attribute in device.attributes)):
-            _check_names(f"{self._host_name}:1", key, name)
+            _check_names(f"{self.host_name}:1", key, name)
         with self._lock:
             if key in self._supplier.devices or key == self._supplier.admin:
                 raise ConfigError(f"the device {key} exists already")
@@ -291,12 +215,12 @@ class TangoEventSource:
         with self._lock:
             found, new = self._supplier.device(device), list(attributes)
             for attribute in new:
-                _check_names(f"{self._host_name}:1", found.key, attribute.name)
+                _check_names(f"{self.host_name}:1", found.key, attribute.name)
                 there = attribute.key in found.attributes and not (replace and attribute.key not in FIXED)
                 if there or sum(attribute.key == other.key for other in new) > 1:
                     raise ConfigError(f"{device} has an attribute {attribute.name} already")
             self._attributes.clear()
-            self._server.send(self._supplier.add_attributes(found, new, _clock.time_ns(), _clock.monotonic()))
+            self.send(self._supplier.add_attributes(found, new, _clock.time_ns(), _clock.monotonic()))
 
     def remove_attributes(self, device: str, names: Iterable[str]) -> None:
         """Remove attributes of a device; clients get one interface change. Their subscriptions wait for attributes of
@@ -316,29 +240,10 @@ class TangoEventSource:
             self._send_interface(found)
 
     def _send_interface(self, device: DeviceState, started: bool = False) -> int:
-        return self._server.send(self._supplier.push_data(device.channel, device.interface(started)))
-
-    def configure(self, device: str, attribute: str, **changes: Any) -> AttributeConfig:
-        """Change the configuration of an attribute; clients get an attr_conf event. Event criteria do not change.
-
-        :param changes: fields of ``AttributeConfig``, except name, data type, format and writable
-        :raises ConfigError: a field cannot be changed, or has a value that cannot be sent
-        :raises DevFailed: there is no such attribute
-        """
-        fixed = {"name", "data_type", "data_format", "writable"} & set(changes)
-        if fixed:
-            raise ConfigError(f"{', '.join(sorted(fixed))} of an attribute cannot be changed")
-        with self._lock:
-            state = self._supplier.attribute(device, attribute)
-            config = replace(state.config, **changes)
-            for field in changes:
-                _check_field(config, field, f"{device}/{attribute}: {field}")
-            state.config = config
-            self._push_config(state)
-            return state.config
+        return self.send(self._supplier.push_data(device.channel, device.interface(started)))
 
     def _push_config(self, state: AttributeState) -> int:
-        return self._server.send(self._supplier.push_data(state.active_channel(EventType.ATTR_CONF), state.config))
+        return self.send(self._supplier.push_data(state.active_channel(EventType.ATTR_CONF), state.config))
 
     # --- values and events -----------------------------------------------------------------------------------
 
@@ -358,7 +263,7 @@ class TangoEventSource:
         with self._lock:
             state = self._attribute(device, attribute)
             reading = _reading(state, value, time, quality, written, errors)
-            return self._server.send(self._supplier.detect_and_push(state, reading, _clock.monotonic()))
+            return self.send(self._supplier.detect_and_push(state, reading, _clock.monotonic()))
 
     def push_event(
         self, event: EventType, device: str, attribute: str, value: Any = None, *, time: int | None = None,
@@ -376,23 +281,11 @@ class TangoEventSource:
             state = self._attribute(device, attribute)
             reading = _reading(state, value, time, quality, written, errors)
             messages = self._supplier.push(state, event, reading, _clock.monotonic())
-            return self._server.send(messages) if messages else 0
+            return self.send(messages) if messages else 0
 
     def push_change_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
         """:meth:`push_event` of a change event."""
         return self.push_event(EventType.CHANGE, device, attribute, value, **more)
-
-    def push_archive_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
-        """:meth:`push_event` of an archive event."""
-        return self.push_event(EventType.ARCHIVE, device, attribute, value, **more)
-
-    def push_alarm_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
-        """:meth:`push_event` of an alarm event."""
-        return self.push_event(EventType.ALARM, device, attribute, value, **more)
-
-    def push_user_event(self, device: str, attribute: str, value: Any = None, **more: Any) -> int:
-        """:meth:`push_event` of a user event."""
-        return self.push_event(EventType.USER, device, attribute, value, **more)
 
     def _attribute(self, device: str, attribute: str) -> AttributeState:
         """The present state of an attribute. The caller holds the lock."""
@@ -410,7 +303,7 @@ class TangoEventSource:
             state = self._attribute(device, attribute)
             data = DataReady(state.attribute.name, int(state.attribute.data_type), counter)
             channel = state.active_channel(EventType.DATA_READY)
-            return self._server.send(self._supplier.push_data(channel, data))
+            return self.send(self._supplier.push_data(channel, data))
 
     def push_attr_conf_event(self, device: str, attribute: str) -> int:
         """Send an attr_conf event with the configuration of an attribute (TG-13)."""
@@ -433,47 +326,10 @@ class TangoEventSource:
             channel, last = pipes.get(pipe.lower()) or (self._supplier.pipe_channel(), None)
             if errors or blob is None:
                 pipes[pipe.lower()] = channel, last
-                return self._server.send(self._supplier.push_errors(channel, errors))
+                return self.send(self._supplier.push_errors(channel, errors))
             data = PipeData(pipe, now, blob)
             pipes[pipe.lower()] = channel, data
-            return self._server.send(self._supplier.push_data(channel, data))
-
-    def set_state(self, device: str, state: DevState, status: str | None = None) -> int:
-        """Set State and Status of a device, and send their events. Returns the number of messages.
-
-        :param status: None: a text with the state
-        """
-        text = f"The device is in {state.name} state." if status is None else status
-        return self.set(device, "State", state) + self.set(device, "Status", text)
-
-    # --- many at once ----------------------------------------------------------------------------------------
-
-    def push_batch(self, columns: pa.Table | pa.RecordBatch | Mapping[str, Any], event: EventType | None = None) -> int:
-        """Push the rows of a table. Rows of one attribute and event type keep their order. Returns the number of
-        messages.
-
-        :param columns: ``device``, ``attribute`` and ``value``; optionally ``quality`` (names or numbers), ``time``
-            (timestamp, or integer nanoseconds since the epoch), ``written``, and ``event`` (names as in topics)
-        :param event: event type of all rows if there is no column ``event``; None: change
-        :raises ConfigError: a column is missing, unknown, or of a wrong type
-        :raises DevFailed: there is no such attribute
-        :raises CdrError: a value is not of its attribute's type; the groups of rows before it were sent
-        """
-        groups = group_values(columns, event or EventType.CHANGE, _clock.time_ns())
-        return sum(self._push_group(group) for group in groups)
-
-    def _push_group(self, group: ValueGroup) -> int:
-        sent = 0
-        with self._lock:
-            readings = group.readings(self._attribute(group.device, group.attribute).readings)
-        for at in range(0, len(readings), _CHUNK):
-            with self._lock:
-                state, now = self._attribute(group.device, group.attribute), _clock.monotonic()
-                for reading in readings[at : at + _CHUNK]:
-                    messages = self._supplier.push(state, group.event, reading, now)
-                    if messages:
-                        sent += self._server.send(messages)
-        return sent
+            return self.send(self._supplier.push_data(channel, data))
 
 
 def _reading(
@@ -484,14 +340,6 @@ def _reading(
         write_except(errors)  # refuse here, not when a client reads them
         return AttributeReading.failed(errors, when)
     return state.readings.make(value, when, quality, written)
-
-
-def _check_field(config: AttributeConfig, field: str, name: str) -> None:
-    """:raises ConfigError: the value of this field cannot be sent"""
-    try:
-        CONFIG_5.write(CdrWriter(True), config)
-    except (CdrError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{name}: {error}") from None
 
 
 def _check_names(tango_host: str, device: str, attribute: str | None = None) -> None:

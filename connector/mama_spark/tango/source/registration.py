@@ -39,6 +39,11 @@ class Registration:
     def __repr__(self) -> str:
         return f"<Registration of {self._source.server} at {self._database}, {len(self._registered)} devices>"
 
+    def _open(self) -> DeviceProxy:
+        """:raises ServerAway: the database cannot be reached"""
+        reference = Reference(parse_tango_host(self._database), DATABASE_KEY)
+        return open_reference(reference, f"the database {self._database}", timeout=self._timeout)
+
     def update(self) -> None:
         """Register and export devices that are new, and properties of attributes that are new.
 
@@ -50,26 +55,26 @@ class Registration:
         properties = self._new_properties()
         if not new and not properties and self._registered:
             return
-        with TangoDatabaseClient(self._database, self._timeout) as database:
+        with self._open() as database:
             if new or not self._registered:
                 self._register(database, devices, new)
             for device, found in properties.items():
-                database.put_attribute_properties(device, found)
+                put_attribute_properties(database, device, found)
         self._attributes |= {(device, name) for device, found in properties.items() for name in found}
 
-    def _register(self, database: TangoDatabaseClient, devices: tuple[str, ...], new: list[str]) -> None:
+    def _register(self, database: DeviceProxy, devices: tuple[str, ...], new: list[str]) -> None:
         source = self._source
         for name in new:
-            owner = database.server_of(name)
+            owner = server_of(database, name)
             if owner is not None and owner.lower() != source.server.lower():
                 raise ConfigError(
                     f"the device {name} belongs to the server {owner} in the database {self._database}: remove it "
                     "there, or give the rows another name of the device"
                 )
-        database.register(source.server, {name: source.device_class(name) for name in devices})
+        register(database, source.server, {name: source.device_class(name) for name in devices})
         for name in (source.admin, *new):
             ior = format_ior(source.reference(name))
-            database.export(name, ior, source.host_name, os.getpid(), str(IDL))
+            database.command("DbExportDevice", [name, ior, source.host_name, str(os.getpid()), str(IDL)])
         self._registered |= {*new, source.admin}
 
     def _new_properties(self) -> dict[str, dict[str, dict[str, list[str]]]]:
@@ -91,96 +96,65 @@ class Registration:
         """
         if not self._registered:
             return
-        with TangoDatabaseClient(self._database, self._timeout) as database:
-            database.unexport(self._source.server)
+        with self._open() as database:
+            database.command("DbUnExportServer", self._source.server)
             if remove:
                 source = self._source
                 found = {name: [one.name for one in source.attributes(name)] for name in source.devices}
-                database.remove(source.server, found)
+                remove_server(database, source.server, found)
 
 
-class TangoDatabaseClient:
-    """A Tango database (``DataBaseds``), by its commands. ``with`` connects.
+# --- commands of the database ---------------------------------------------------------------------------------
 
-    :param host: ``host:port``, or a list of these, as in ``TANGO_HOST``
-    :param timeout: of connecting and of each call, seconds
+
+def register(database: DeviceProxy, server: str, devices: Mapping[str, str]) -> None:
+    """Add a server with its devices.
+
+    :param server: ``exe/instance``
+    :param devices: device name -> class
+    :raises DevFailed: the database refuses
     """
+    words = [server, f"dserver/{server}", _ADMIN_CLASS]
+    for name, device_class in devices.items():
+        words += [name, device_class]
+    database.command("DbAddServer", words)
 
-    def __init__(self, host: str, timeout: float = 3.0) -> None:
-        self.host, self._timeout = host, timeout
-        self._reference = Reference(parse_tango_host(host), DATABASE_KEY)
-        self._proxy: DeviceProxy | None = None
 
-    def __enter__(self) -> TangoDatabaseClient:
-        """:raises ServerAway: the database cannot be reached"""
-        self._proxy = open_reference(self._reference, f"the database {self.host}", timeout=self._timeout)
-        return self
+def server_of(database: DeviceProxy, device: str) -> str | None:
+    """Server that a device belongs to; None: the database does not know the device."""
+    try:
+        found = database.command("DbGetDeviceInfo", device)
+    except DevFailed as error:
+        if error.reason in _UNKNOWN:
+            return None
+        raise
+    return str(found[1][3]) if isinstance(found, tuple) else None
 
-    def __exit__(self, *error: object) -> None:
-        if self._proxy is not None:
-            self._proxy.close()
-            self._proxy = None
 
-    def _command(self, name: str, argin: str | list[str]) -> object:
-        assert self._proxy is not None, "the database is not open"
-        return self._proxy.command(name, argin)
+def put_attribute_properties(
+    database: DeviceProxy, device: str, properties: Mapping[str, Mapping[str, Sequence[str]]]
+) -> None:
+    """Set properties of attributes, such as ``unit``.
 
-    def register(self, server: str, devices: Mapping[str, str]) -> None:
-        """Add a server with its devices.
+    :param properties: attribute -> name -> values
+    """
+    words = [device, str(len(properties))]
+    for attribute, named in properties.items():
+        words += [attribute, str(len(named))]
+        for name, values in named.items():
+            words += [name, str(len(values)), *(_utf8(value) for value in values)]
+    database.command("DbPutDeviceAttributeProperty2", words)
 
-        :param server: ``exe/instance``
-        :param devices: device name -> class
-        :raises DevFailed: the database refuses
-        """
-        words = [server, f"dserver/{server}", _ADMIN_CLASS]
-        for name, device_class in devices.items():
-            words += [name, device_class]
-        self._command("DbAddServer", words)
 
-    def server_of(self, device: str) -> str | None:
-        """Server that a device belongs to; None: the database does not know the device."""
-        try:
-            found = self._command("DbGetDeviceInfo", device)
-        except DevFailed as error:
-            if error.reason in _UNKNOWN:
-                return None
-            raise
-        return str(found[1][3]) if isinstance(found, tuple) else None
+def remove_server(database: DeviceProxy, server: str, devices: Mapping[str, Sequence[str]]) -> None:
+    """Remove a server, its devices and the properties of their attributes.
 
-    def export(self, device: str, ior: str, host: str, pid: int, version: str = "5") -> None:
-        """Tell where a device is reached.
-
-        :param ior: reference of the device
-        :param host: name of the machine
-        :param version: IDL version
-        """
-        self._command("DbExportDevice", [device, ior, host, str(pid), version])
-
-    def unexport(self, server: str) -> None:
-        """Tell that a server has ended."""
-        self._command("DbUnExportServer", server)
-
-    def put_attribute_properties(self, device: str, properties: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
-        """Set properties of attributes, such as ``unit``.
-
-        :param properties: attribute -> name -> values
-        """
-        words = [device, str(len(properties))]
-        for attribute, named in properties.items():
-            words += [attribute, str(len(named))]
-            for name, values in named.items():
-                words += [name, str(len(values)), *(_utf8(value) for value in values)]
-        self._command("DbPutDeviceAttributeProperty2", words)
-
-    def remove(self, server: str, devices: Mapping[str, Sequence[str]]) -> None:
-        """Remove a server, its devices and the properties of their attributes.
-
-        :param devices: device -> attributes
-        """
-        for device, attributes in devices.items():
-            if attributes:
-                self._command("DbDeleteAllDeviceAttributeProperty", [device, *attributes])
-        self._command("DbDeleteServer", server)
+    :param devices: device -> attributes
+    """
+    for device, attributes in devices.items():
+        if attributes:
+            database.command("DbDeleteAllDeviceAttributeProperty", [device, *attributes])
+    database.command("DbDeleteServer", server)
 
 
 def _utf8(text: str) -> str:

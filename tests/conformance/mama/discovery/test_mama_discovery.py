@@ -27,6 +27,7 @@ from mama_spark.mama import (
     TransportTopicEvent,
 )
 from mama_spark.mama.discovery.discovery import Sources
+from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, OFFLINE, decode_source, encode_source
 from mama_spark.mama.properties import Properties, TransportProperties
@@ -114,7 +115,7 @@ def test_callbacks_come_on_the_queue_and_a_full_one_loses_nothing(place: MamaDis
     until(lambda: queue.get_event_count() == 3)
     assert ear.heard == []
     while len(ear.heard) < 11:
-        queue.timed_dispatch(0.05)
+        queue.dispatch(0.05)
     assert [r.name for r in ear.heard[:10]] == [f"s{i}" for i in range(10)]
     assert ear.threads == {threading.current_thread().name}
     with pytest.raises(StatusError, match="QUEUE_OPEN_OBJECTS"):
@@ -190,7 +191,7 @@ def test_a_record_that_cannot_be_read_is_an_error_and_no_crash(place: MamaDiscov
 
 def test_a_collision_is_reported_and_the_record_is_told(place: MamaDiscoverySetup) -> None:
     msg = encode_source(record())
-    msg.add_i32("PublisherTopic", 10002, 5)
+    msg.add(FieldType.I32, "PublisherTopic", 10002, 5)
     place.source.announce(SourceKey("desk", 7), encode(msg), TTL)
     ear = DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, place.transport())

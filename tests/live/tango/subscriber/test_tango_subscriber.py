@@ -108,8 +108,6 @@ def test_invalid_names_and_settings_are_refused_before_any_call(subscriber: Tang
     for attribute in (None, "", "a/b", "a#b", "\u20ac"):
         with pytest.raises(ConfigError, match="invalid attribute name"):
             subscriber.subscribe("tango://h:1/a/b/c", attribute)
-    with pytest.raises(ConfigError, match="a callback or a queue"):
-        subscriber.subscribe("tango://h:1/a/b/c", "x", callback=print, queue=1)
 
 
 def test_a_subscriber_that_is_not_open_takes_no_subscriptions(lab: TangoServer) -> None:

@@ -41,7 +41,7 @@ def test_an_invalid_endpoint_is_an_error_and_other_subscriptions_continue(host: 
     ):
         with pytest.raises(ConfigError, match="cannot be advertised"):
             TangoEventSource(advertise=[host])
-        bad._server._advertise = (host,)
+        bad._advertise = (host,)
         with pytest.raises(BadEndpoint):
             subscriber.subscribe(bad.address(DEVICE), "level")
         subscriber._consumer._receiver.connect(pair(7)._replace(event=f"tcp://{host}:7"), ("a", "b"), 1000)

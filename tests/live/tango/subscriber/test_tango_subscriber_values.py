@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode, Subscription
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind, decode_events
+from mama_spark.tango.events.batch_decoder import BatchDecoder
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.types import AttributeValue, Encoded, Format, Quality
 from mama_spark.testing.waiting import until
@@ -74,7 +75,8 @@ def test_frames_are_delivered_unchanged_and_batches_as_columns(lab: TangoServer,
     lab.do("burst", "double", count=500)
     lab.push_error("double", "Last")
     until(lambda: len(subscriber.queue) == 501)
-    batches = [subscriber.take_batch(200) for _ in range(3)]
+    decoder = BatchDecoder()
+    batches = [decode_events(subscriber.take(200), decoder) for _ in range(3)]
     assert [len(batch) for batch in batches] == [200, 200, 101]
     events = [event for batch in batches for event in batch.events]
     values = [x for b in batches for part in b.columns.scalars for x in part.read.tolist()]

@@ -45,7 +45,7 @@ def test_a_run_is_cut_where_messages_differ() -> None:
     def of(*names: str) -> MamaMsg:
         msg = MamaMsg()
         for name in ("first", "second", *names):
-            msg.add_u8(name, 1000, 1)
+            msg.add(FieldType.U8, name, 1000, 1)
         return msg
 
     one, other = of("third", "fourth"), of("fourth", "third")
@@ -66,7 +66,7 @@ def test_heads_of_a_hostile_sender_are_not_all_remembered() -> None:
     chance = random.Random(1)
     for n in range(3 * MOST_RUNS):
         msg = MamaMsg()
-        msg.add_u8(f"hostile{n}", chance.randrange(65536), 1)
-        msg.add_string(f"{n}", 1, "")
+        msg.add(FieldType.U8, f"hostile{n}", chance.randrange(65536), 1)
+        msg.add(FieldType.STRING, f"{n}", 1, "")
         omnm.decode(omnm.encode(msg))
     assert len(omnm.RUNS) <= MOST_RUNS

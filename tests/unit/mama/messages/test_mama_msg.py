@@ -18,11 +18,11 @@ T = FieldType
 
 def sample() -> MamaMsg:
     msg = MamaMsg()
-    msg.add_i32("MdMsgType", 1, 0)
-    msg.add_string("SourceName", 10001, "S")
-    msg.add_u32("Other", 10001, 7)
-    msg.add_string("Region", 0, "EU")
-    msg.add_string("", 5, "nameless")
+    msg.add(FieldType.I32, "MdMsgType", 1, 0)
+    msg.add(FieldType.STRING, "SourceName", 10001, "S")
+    msg.add(FieldType.U32, "Other", 10001, 7)
+    msg.add(FieldType.STRING, "Region", 0, "EU")
+    msg.add(FieldType.STRING, "", 5, "nameless")
     return msg
 
 
@@ -54,8 +54,8 @@ def test_update_replaces_in_place_or_appends() -> None:
 def test_update_replaces_the_type_with_the_value() -> None:
     """The C library keeps the wide type with the short data, so that decoders misread the following fields."""
     msg = MamaMsg()
-    msg.add_i32("a", 1, 70000)
-    msg.add_string("s", 2, "x")
+    msg.add(FieldType.I32, "a", 1, 70000)
+    msg.add(FieldType.STRING, "s", 2, "x")
     msg.update(T.U8, "a", 1, 5)
     assert decode(encode(msg)) == msg
     assert msg.field("a") == Field("a", 1, T.U8, 5)
@@ -108,20 +108,20 @@ def test_numpy_numbers_become_python_numbers() -> None:
 
 def test_f32_values_are_rounded_when_they_are_added() -> None:
     msg = MamaMsg()
-    msg.add_f32("a", 1, 0.1)
+    msg.add(FieldType.F32, "a", 1, 0.1)
     assert msg.get("a") != 0.1
     assert decode(encode(msg)) == msg
 
 
 def test_nested_messages_are_copied() -> None:
     inner, outer = MamaMsg(), MamaMsg()
-    inner.add_u8("a", 1, 1)
-    outer.add_msg("m", 2, inner)
-    outer.add_vector_msg("v", 3, [inner, inner])
+    inner.add(FieldType.U8, "a", 1, 1)
+    outer.add(FieldType.MSG, "m", 2, inner)
+    outer.add(FieldType.VECTOR_MSG, "v", 3, [inner, inner])
     copy = outer.copy()
-    inner.add_u8("b", 2, 2)
+    inner.add(FieldType.U8, "b", 2, 2)
     assert len(outer.get("m")) == len(outer.get("v")[1]) == 1
-    outer.get("m").add_u8("c", 3, 3)
+    outer.get("m").add(FieldType.U8, "c", 3, 3)
     assert len(copy.get("m")) == 1
     assert copy != outer
 
@@ -129,17 +129,17 @@ def test_nested_messages_are_copied() -> None:
 def test_a_message_cannot_contain_itself() -> None:
     msg = MamaMsg()
     for _ in range(MAX_DEPTH - 1):
-        msg.add_msg("self", 1, msg)
+        msg.add(FieldType.MSG, "self", 1, msg)
         msg.fields[:] = msg.fields[-1:]
     assert decode(encode(msg)) == msg
     with pytest.raises(StatusError, match="levels deep"):
-        msg.add_msg("self", 1, msg)
+        msg.add(FieldType.MSG, "self", 1, msg)
 
 
 def test_a_message_nested_too_deep_is_not_encoded() -> None:
     msg = inner = MamaMsg()
     for _ in range(MAX_DEPTH):
-        inner.add_msg("m", 1, MamaMsg())
+        inner.add(FieldType.MSG, "m", 1, MamaMsg())
         inner = inner.get("m")
     with pytest.raises(BadMessage, match="deeper than 16"):
         encode(msg)
@@ -147,12 +147,12 @@ def test_a_message_nested_too_deep_is_not_encoded() -> None:
 
 def test_a_message_as_json() -> None:
     msg = MamaMsg()
-    msg.add_char("c", 1, "\xff")
-    msg.add_vector_f64("v", 2, [1.0, float("nan"), float("-inf")])
-    msg.add_opaque("o", 3, b"\0\1")
-    msg.add_price("p", 4, MamaPrice(float("inf"), 0x22, "EUR"))
-    msg.add_time("t", 5, MamaTime.from_us(-1))
-    msg.add_msg("m", 6, MamaMsg([Field("x", 0, T.BOOL, True)]))
+    msg.add(FieldType.CHAR, "c", 1, "\xff")
+    msg.add(FieldType.VECTOR_F64, "v", 2, [1.0, float("nan"), float("-inf")])
+    msg.add(FieldType.OPAQUE, "o", 3, b"\0\1")
+    msg.add(FieldType.PRICE, "p", 4, MamaPrice(float("inf"), 0x22, "EUR"))
+    msg.add(FieldType.TIME, "t", 5, MamaTime.from_us(-1))
+    msg.add(FieldType.MSG, "m", 6, MamaMsg([Field("x", 0, T.BOOL, True)]))
     values = [f["value"] for f in json.loads(json.dumps(msg.as_dict(), allow_nan=False))["fields"]]
     assert values == [
         {"$hex": "ff"}, [1.0, "nan", "-inf"], {"$hex": "0001"},

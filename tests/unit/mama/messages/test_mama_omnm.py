@@ -205,9 +205,9 @@ def test_a_shortened_vector_of_strings_keeps_the_remaining_strings() -> None:
 def test_elements_of_a_vector_of_messages_have_lengths_of_their_own() -> None:
     """The C library uses the first element's length for all; our decoder does not."""
     small, large = MamaMsg(), MamaMsg()
-    large.add_string("text", 1, "longer than the other")
+    large.add(FieldType.STRING, "text", 1, "longer than the other")
     msg = MamaMsg()
-    msg.add_vector_msg("v", 1, [small, large, small])
+    msg.add(FieldType.VECTOR_MSG, "v", 1, [small, large, small])
     assert decode(encode(msg)).get("v") == (small, large, small)
 
 

@@ -313,10 +313,10 @@ def test_an_event_has_a_kind_a_name_and_a_time(attribute: str) -> None:
 
 def test_a_field_of_another_type_is_refused_and_foreign_fields_are_ignored() -> None:
     msg = encode_event(ERROR)
-    msg.add_u8("EventInfo", 1, 1)
-    msg.add_string("Other", 10112, "x")
+    msg.add(FieldType.U8, "EventInfo", 1, 1)
+    msg.add(FieldType.STRING, "Other", 10112, "x")
     assert decode_event(msg) == ERROR
-    msg.add_u8("EventInfo", 10112, 1)
+    msg.add(FieldType.U8, "EventInfo", 10112, 1)
     with pytest.raises(BadSourceRecord, match=r"EventInfo\[10112\] must be STRING, got U8"):
         decode_event(msg)
 

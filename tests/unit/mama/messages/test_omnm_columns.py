@@ -93,11 +93,11 @@ def test_messages_of_few_layouts_are_not_read_one_by_one() -> None:
     payloads = []
     for n in range(300):
         msg = MamaMsg()
-        msg.add_u8("MdMsgType", 1, 0)
-        msg.add_string("wIssueSymbol", 305, "S" * (n % 7))
+        msg.add(FieldType.U8, "MdMsgType", 1, 0)
+        msg.add(FieldType.STRING, "wIssueSymbol", 305, "S" * (n % 7))
         if n % 3:
-            msg.add_price("wBidPrice", 237, MamaPrice(n / 4))
-        msg.add_time("wActivityTime", 102, MamaTime(n))
+            msg.add(FieldType.PRICE, "wBidPrice", 237, MamaPrice(n / 4))
+        msg.add(FieldType.TIME, "wActivityTime", 102, MamaTime(n))
         payloads.append(encode(msg))
     found = decoded(payloads)
     assert found.one_by_one == 0
@@ -110,9 +110,9 @@ def test_texts_of_equal_and_of_other_lengths_end_at_their_first_nul(texts: list[
     payloads = []
     for text in texts:
         msg = MamaMsg()
-        msg.add_string("wText", 1, text)
+        msg.add(FieldType.STRING, "wText", 1, text)
         if behind:
-            msg.add_i32("wNumber", 2, 7)
+            msg.add(FieldType.I32, "wNumber", 2, 7)
         payloads.append(encode(msg))
     assert_as_one_by_one(payloads, decoded(payloads))
     cut = [*payloads[:-1], payloads[-1][:-1]]
@@ -121,10 +121,10 @@ def test_texts_of_equal_and_of_other_lengths_end_at_their_first_nul(texts: list[
 
 def test_only_wanted_fields_are_decoded() -> None:
     msg = MamaMsg()
-    msg.add_u8("a", 1, 1)
-    msg.add_vector_i32("skipped", 2, [1, 2])
-    msg.add_opaque("skipped too", 3, b"1")
-    msg.add_f64("b", 4, 2.5)
+    msg.add(FieldType.U8, "a", 1, 1)
+    msg.add(FieldType.VECTOR_I32, "skipped", 2, [1, 2])
+    msg.add(FieldType.OPAQUE, "skipped too", 3, b"1")
+    msg.add(FieldType.F64, "b", 4, 2.5)
     found = decoded([encode(msg)] * COPIES, ColumnDecoder(lambda name, fid: name in ("a", "b")))
     assert {block.name for block in found.blocks} == {"a", "b"}
     assert found.one_by_one == 0
@@ -134,7 +134,7 @@ def test_a_thousand_layouts_are_read_in_the_end() -> None:
     payloads = []
     for n in range(1000):
         msg = MamaMsg()
-        msg.add_i32(f"field{n}", n % 60000 + 1, n)
+        msg.add(FieldType.I32, f"field{n}", n % 60000 + 1, n)
         payloads.append(encode(msg))
     found = decoded(payloads)
     assert found.one_by_one >= 990

@@ -115,7 +115,7 @@ def test_the_first_field_of_a_name_or_number_counts_and_others_have_null() -> No
     for fields in ([("f", 0, 1), ("f", 0, 2)], [("", 7, 3)], [("g", 7, 4), ("f", 1, 5)], [("g", 1, 6)]):
         msg = MamaMsg()
         for name, fid, value in fields:
-            msg.add_i32(name, fid, value)
+            msg.add(FieldType.I32, name, fid, value)
         payloads.append(encode(msg))
     (made,), reasons = typed_columns(decoded(payloads * COPIES), [TypedField("f", pa.int32(), 7)], 4 * COPIES)
     assert made.to_pylist() == [1, 3, 4, None] * COPIES
@@ -132,7 +132,7 @@ def test_a_column_has_a_type_that_a_field_can_have() -> None:
 
 def test_texts_of_values() -> None:
     inner = MamaMsg()
-    inner.add_i32("a", 1, 5)
+    inner.add(FieldType.I32, "a", 1, 5)
     assert text_of_value(inner) == '[{"type":"I32","type_number":18,"fid":1,"name":"a","value":5}]'
     assert text_of_value((MamaPrice(1.5), TIME)) == '[1.5,"2023-11-14T22:13:20.123456Z"]'
     assert text_of_value((MamaPrice(1.5, 0), MamaTime(0, hints=0))) == "[1.5,null]"

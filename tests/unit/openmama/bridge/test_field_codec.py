@@ -141,13 +141,14 @@ def test_rows_are_the_messages_that_the_codec_of_messages_makes(rows: list[dict[
     assert not found.bad
     for payload, row in zip(found.payloads.to_pylist(), batch.to_pylist(), strict=True):
         msg = stamped(Stamp(), [])
-        for name, add in (("i", msg.add_i64), ("f", msg.add_f64), ("s", msg.add_string), ("b", msg.add_opaque)):
+        for name, kind in (("i", "I64"), ("f", "F64"), ("s", "STRING"), ("b", "OPAQUE")):
             if row[name] is not None:
-                add(name, 0, row[name])
+                msg.add(FieldType[kind], name, 0, row[name])
         if row["p"] is not None:
-            msg.add_price("p", 0, MamaPrice(float(row["p"]), 34))
+            msg.add(FieldType.PRICE, "p", 0, MamaPrice(float(row["p"]), 34))
         if row["t"] is not None:
-            msg.add_time("t", 0, MamaTime.from_us((row["t"] - datetime(1970, 1, 1, tzinfo=UTC)) // (AT.resolution)))
+            at = MamaTime.from_us((row["t"] - datetime(1970, 1, 1, tzinfo=UTC)) // AT.resolution)
+            msg.add(FieldType.TIME, "t", 0, at)
         assert payload == encode(msg)
 
 

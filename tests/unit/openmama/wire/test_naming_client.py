@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 from mama_spark.openmama.wire.peer import naming_client
 from mama_spark.openmama.wire.peer.naming_client import (
     Announce,
-    ConnectReceiver,
-    ConnectSender,
-    DisconnectReceiver,
-    DisconnectSender,
+    Dial,
     NamingAction,
     NamingClient,
     PeerChange,
@@ -52,7 +49,7 @@ def joined(**more: Any) -> NamingClient:
 def test_it_announces_itself_ten_times_a_second_until_its_own_comes_back_then_each_second() -> None:
     client = NamingClient(ME)
     assert kinds(client.tick(0.0)) == [], "nobody listens before the welcome"
-    assert others(client.received(encode(SERVER), 1.0)) == [ConnectSender(SERVER.endpoint)]
+    assert others(client.received(encode(SERVER), 1.0)) == [Dial(SERVER.endpoint, sender=True)]
     sent = [(n, kind) for n in range(10) for kind in kinds(client.tick(1.0 + n * 0.0625))]
     assert sent == [(0, CONNECT), (2, CONNECT), (4, CONNECT), (6, CONNECT), (8, CONNECT)]
     assert not client.joined
@@ -66,7 +63,7 @@ def test_an_unknown_peer_is_connected_once_and_answered() -> None:
     client = joined()
     client.tick(5.0)
     first = client.received(encode(OTHER), 5.1)
-    assert others(first) == [ConnectReceiver(OTHER.endpoint), PeerChange(OTHER, PeerPresence.ONLINE)]
+    assert others(first) == [Dial(OTHER.endpoint), PeerChange(OTHER, PeerPresence.ONLINE)]
     assert client.received(encode(replace(OTHER, type=BEACON)), 5.2) == []
     assert [k for n in range(4) for k in kinds(client.tick(5.1 + n * 0.05))] == [CONNECT], "one answer, within 0.1 s"
 
@@ -75,10 +72,10 @@ def test_a_peer_that_takes_its_leave_is_disconnected_and_may_come_again_with_ano
     client = joined()
     client.received(encode(OTHER), 1.0)
     gone = client.received(encode(replace(OTHER, type=DISCONNECT)), 2.0)
-    assert gone == [DisconnectReceiver(OTHER.endpoint), PeerChange(OTHER, PeerPresence.OFFLINE, True)]
+    assert gone == [Dial(OTHER.endpoint, connect=False), PeerChange(OTHER, PeerPresence.OFFLINE, True)]
     assert client.received(encode(replace(OTHER, type=DISCONNECT)), 2.0) == []
     again = replace(OTHER, uuid="another")
-    assert ConnectReceiver(OTHER.endpoint) in client.received(encode(again), 3.0)
+    assert Dial(OTHER.endpoint) in client.received(encode(again), 3.0)
 
 
 @pytest.mark.spec("OW25")
@@ -86,7 +83,7 @@ def test_a_peer_that_crashed_and_comes_back_at_once_is_another_peer() -> None:
     client = joined()
     client.received(encode(OTHER), 1.0)
     back = replace(OTHER, uuid="new", endpoint="tcp://127.0.0.1:2001")
-    assert others(client.received(encode(back), 1.1))[0] == ConnectReceiver(back.endpoint)
+    assert others(client.received(encode(back), 1.1))[0] == Dial(back.endpoint)
     assert len(client.peers) == 2
     same_port = replace(OTHER, uuid="third")
     assert others(client.received(encode(same_port), 1.2)) == [PeerChange(same_port, PeerPresence.ONLINE)]
@@ -101,7 +98,9 @@ def test_a_silent_peer_turns_suspect_after_five_beacons_and_offline_after_fiftee
     seen = [(t, a.presence) for t in range(20) for a in client.tick(float(t)) if isinstance(a, PeerChange)]
     assert seen == [(5, PeerPresence.SUSPECT), (15, PeerPresence.OFFLINE)]
     assert client.received(encode(OTHER), 21.0) == [PeerChange(OTHER, PeerPresence.ONLINE)], "not connected again"
-    assert [a for t in range(22, 5000) for a in others(client.tick(float(t)))][-1] == DisconnectReceiver(OTHER.endpoint)
+    assert [a for t in range(22, 5000) for a in others(client.tick(float(t)))][-1] == Dial(
+        OTHER.endpoint, connect=False
+    )
     assert client.peers == {}
 
 
@@ -109,7 +108,10 @@ def test_a_silent_peer_turns_suspect_after_five_beacons_and_offline_after_fiftee
 def test_a_restarted_name_server_is_followed_to_its_new_address() -> None:
     client = joined()
     moved = replace(SERVER, endpoint="tcp://127.0.0.1:3001")
-    assert client.received(encode(moved), 9.0) == [DisconnectSender(SERVER.endpoint), ConnectSender(moved.endpoint)]
+    assert client.received(encode(moved), 9.0) == [
+        Dial(SERVER.endpoint, sender=True, connect=False),
+        Dial(moved.endpoint, sender=True),
+    ]
     assert kinds(client.tick(9.0)) == [CONNECT]
     assert client.received(encode(moved), 9.1) == [], "the same server again"
 
@@ -117,7 +119,7 @@ def test_a_restarted_name_server_is_followed_to_its_new_address() -> None:
 def test_two_name_servers_are_both_announced_to() -> None:
     client = joined(servers=2)
     second = replace(SERVER, endpoint="tcp://127.0.0.1:3001")
-    assert client.received(encode(second), 1.0) == [ConnectSender(second.endpoint)]
+    assert client.received(encode(second), 1.0) == [Dial(second.endpoint, sender=True)]
 
 
 @pytest.mark.spec("OW3")
@@ -152,9 +154,11 @@ def test_whatever_comes_each_connected_endpoint_is_connected_once(
         now += pause
         frame = NamingFrame(kind, "p", "h", 1, f"u{uuid}" if uuid else ME.uuid, f"tcp://h:{port}")
         for action in [*client.received(encode(frame), now), *client.tick(now)]:
-            if isinstance(action, ConnectReceiver):
+            if not isinstance(action, Dial) or action.sender:
+                continue
+            if action.connect:
                 assert action.endpoint not in connected
                 connected.add(action.endpoint)
-            elif isinstance(action, DisconnectReceiver):
+            else:
                 connected.remove(action.endpoint)
         assert connected == {p.frame.endpoint for p in client.peers.values()}

@@ -162,9 +162,9 @@ def test_the_event_of_a_source_says_what_it_is_and_values_stay_as_they_are(
 def test_fields_are_found_by_the_names_and_numbers_of_the_properties_and_collisions_are_reported() -> None:
     fields = SourceFields(source=FieldId("Feed", 20001))
     msg = MamaMsg()
-    msg.add_string("Feed", 20001, "desk")
-    msg.add_u64("SourceID", 10002, 7)
-    msg.add_string("PublisherTopic", 10003, "a.b")  # another program's use of the number of SourceState
+    msg.add(FieldType.STRING, "Feed", 20001, "desk")
+    msg.add(FieldType.U64, "SourceID", 10002, 7)
+    msg.add(FieldType.STRING, "PublisherTopic", 10003, "a.b")  # another program's use of the number of SourceState
     got = row(record(msg), DiscoveryRowReader("nats", "t", fields))
     assert got["source_name"] == "desk"
     assert "source_state" not in got
@@ -175,7 +175,7 @@ def test_fields_are_found_by_the_names_and_numbers_of_the_properties_and_collisi
 
 def _without_name() -> MamaMsg:
     msg = MamaMsg()
-    msg.add_string("SourceState", 10003, "ONLINE")
+    msg.add(FieldType.STRING, "SourceState", 10003, "ONLINE")
     return msg
 
 

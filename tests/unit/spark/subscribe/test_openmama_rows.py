@@ -32,13 +32,13 @@ ENTRIES = [DictionaryEntry(237, "wBidPrice", FieldType.PRICE), DictionaryEntry(2
 
 def tick(n: int, price: float = 100.0) -> MamaMsg:
     msg = MamaMsg()
-    msg.add_u8("MdMsgType", 1, 0)
-    msg.add_u8("MdMsgStatus", 2, 0)
-    msg.add_u32("MdSeqNum", 10, n)
-    msg.add_u64("MamaSenderId", 20, 2**63 + 1)
-    msg.add_string("wIssueSymbol", 305, "IBM")
-    msg.add_price("wBidPrice", 237, MamaPrice(price + n))
-    msg.add_u32("wBidSize", 238, 100 + n)
+    msg.add(FieldType.U8, "MdMsgType", 1, 0)
+    msg.add(FieldType.U8, "MdMsgStatus", 2, 0)
+    msg.add(FieldType.U32, "MdSeqNum", 10, n)
+    msg.add(FieldType.U64, "MamaSenderId", 20, 2**63 + 1)
+    msg.add(FieldType.STRING, "wIssueSymbol", 305, "IBM")
+    msg.add(FieldType.PRICE, "wBidPrice", 237, MamaPrice(price + n))
+    msg.add(FieldType.U32, "wBidSize", 238, 100 + n)
     return msg
 
 
@@ -121,8 +121,8 @@ def test_fields_are_columns_of_the_types_that_the_query_says(log: Log) -> None:
 def test_the_map_and_typed_columns_have_the_same_value(log: Log) -> None:
     """A price without the hint that it is valid has its number, and a time that was never set is null."""
     msg = tick(1)
-    msg.add_price("wAskPrice", 239, MamaPrice(7.5, hints=0))
-    msg.add_time("wTime", 1, MamaTime(0, hints=0))
+    msg.add(FieldType.PRICE, "wAskPrice", 239, MamaPrice(7.5, hints=0))
+    msg.add(FieldType.TIME, "wTime", 1, MamaTime(0, hints=0))
     log.put([encode(msg)] * 20)
     for row, typed in zip(log.rows(), log.rows(fields="wAskPrice string, wTime timestamp"), strict=True):
         fields = dict(row["mama"]["fields"])
@@ -162,7 +162,7 @@ def test_types_and_numbers_come_from_the_feeds_own_dictionary(log: Log) -> None:
     body = encode(dictionary_message(ENTRIES))
     log.put([MamaRecord(MamaRecordKind.DICTIONARY, "", AT, b"head" + body, "oz", 4).encode()], "mama._dictionary.OM")
     unnamed = MamaMsg()
-    unnamed.add_price("", 237, MamaPrice(7.5))
+    unnamed.add(FieldType.PRICE, "", 237, MamaPrice(7.5))
     log.put([encode(unnamed)])
     dictionary, row = log.rows(fields="wBidPrice", dictionary="feed")
     assert row["wBidPrice"] == 7.5

@@ -117,13 +117,6 @@ def test_a_gap_that_the_full_queue_drops_counts_as_the_events_that_it_told_of() 
     assert queue.take(10)[0].detail == QueueOverflow(10, 5, 14)
 
 
-def test_a_queue_of_newest_events_reports_no_overflow() -> None:
-    queue = EventQueue(2, report_overflow=False)
-    queue.put([event("s", n) for n in range(5)])
-    assert [n.ctr for n in queue.take(10)] == [3, 4]
-    assert queue.dropped == 3
-
-
 def test_take_waits_for_events_and_close_wakes_it() -> None:
     queue, got = EventQueue(0), []
     ready = threading.Barrier(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind
 from mama_spark.tango.client.subscription_states import (
     ConfirmSubscription,
     Connect,
@@ -10,7 +11,6 @@ from mama_spark.tango.client.subscription_states import (
     MarkRestarted,
     Negotiate,
     NegotiatedChannel,
-    ReadReason,
     ReadValue,
     ReportAvailability,
     SubscribeTopic,
@@ -78,7 +78,7 @@ def test_a_reconnection_replaces_the_connections_and_reads_the_value() -> None:
     assert machine.on_negotiated(21.0, id, negotiated()) == [
         Connect(CHANNEL, PAIR, HEARTBEATS, True),
         ReportAvailability(id, True),
-        ReadValue(id, ReadReason.RESUBSCRIPTION),
+        ReadValue(id, SubscriptionEventKind.RESUBSCRIPTION),
     ]
     assert machine.tick(30.0) == []  # its heartbeat counts from here
 

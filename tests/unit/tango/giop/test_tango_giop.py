@@ -89,7 +89,7 @@ def read_result(reply: GiopReply, reader: CdrReader, operation: str) -> Any:
     if operation in (Operation.IS_A, Operation.NON_EXISTENT):
         return reader.boolean()
     if operation == Operation.INFO:
-        return calls.read_info(reader)
+        return calls.INFO.read(reader)
     if operation == Operation.ADM_NAME:
         return reader.string()
     return calls.read_values(reader, operation) if operation.startswith("read_") else read_any(reader)
@@ -101,7 +101,7 @@ def write_result(writer: CdrWriter, operation: str, value: Any) -> None:
     elif operation in (Operation.IS_A, Operation.NON_EXISTENT):
         writer.boolean(value)
     elif operation == Operation.INFO:
-        calls.write_info(writer, value)
+        calls.INFO.write(writer, value)
     elif operation == Operation.ADM_NAME:
         writer.string(value)
     elif operation.startswith("read_"):

@@ -14,7 +14,7 @@ from mama_spark.tango.giop import messages
 from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.giop.ior import Address, Reference, write_reference
 from mama_spark.tango.idl import calls
-from mama_spark.tango.idl.calls import ClientIdent, DeviceInfo, Forwarded, Language, Operation
+from mama_spark.tango.idl.calls import ClientIdent, DeviceInfo, Forwarded, Language
 from mama_spark.tango.idl.negotiation import (
     Confirmation,
     EndpointPair,
@@ -24,6 +24,7 @@ from mama_spark.tango.idl.negotiation import (
     parse_confirm,
     parse_import,
 )
+from mama_spark.tango.idl.structs import Struct
 from mama_spark.tango.types import DevError, EventType, Severity
 
 from tests.support.tables import each
@@ -170,18 +171,17 @@ def test_client_identities_round_trip_and_fields_of_idl_6_are_skipped(little: bo
 
 
 @each(
-    ("operation", "info"),
+    ("struct", "info"),
     [
-        (Operation.INFO, DeviceInfo("C", "s/i", "vm", 5, "doc")),
-        (Operation.INFO_3, DeviceInfo("C", "s/i", "vm", 5, "doc", "type")),
-        (Operation.INFO_6, DeviceInfo("C", "s/i", "vm", 6, "doc", "type", (("a", "1"), ("b", "2")))),
+        (calls.INFO, DeviceInfo("C", "s/i", "vm", 5, "doc")),
+        (calls.INFO_3, DeviceInfo("C", "s/i", "vm", 5, "doc", "type")),
     ],
 )
-def test_information_of_devices_comes_back(operation: Operation, info: DeviceInfo) -> None:
+def test_information_of_devices_comes_back(struct: Struct, info: DeviceInfo) -> None:
     writer = CdrWriter(False)
-    calls.write_info(writer, info, operation)
+    struct.write(writer, info)
     reader = CdrReader(writer.getvalue(), False)
-    assert calls.read_info(reader, operation) == info
+    assert struct.read(reader) == info
     reader.finish()
 
 

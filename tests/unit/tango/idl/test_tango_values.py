@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -271,14 +272,14 @@ STRINGS = st.lists(TEXT, max_size=2).map(tuple)
 
 def flat(struct: structs.Struct) -> st.SearchStrategy[Any]:
     """Values of a structure."""
-    codes: dict[str, st.SearchStrategy[Any]] = {"s": TEXT, "S": STRINGS, "l": LONG, "b": st.booleans()}
+    kinds: dict[Any, st.SearchStrategy[Any]] = {str: TEXT, tuple[str, ...]: STRINGS, int: LONG, bool: st.booleans()}
 
-    def field(code: Any) -> st.SearchStrategy[Any]:
-        if isinstance(code, str):
-            return codes[code]
-        return flat(code) if isinstance(code, structs.Struct) else st.sampled_from(code)
+    def field(kind: Any) -> st.SearchStrategy[Any]:
+        if kind in kinds:
+            return kinds[kind]
+        return st.sampled_from(kind) if issubclass(kind, IntEnum) else flat(structs.Struct(kind))
 
-    return st.builds(struct.cls, **{name: field(code) for name, code in struct.fields})
+    return st.builds(struct.cls, **{name: field(kind) for name, kind in struct.fields.items()})
 
 
 ELEMENT: st.SearchStrategy[PipeElement] = st.deferred(

@@ -8,7 +8,7 @@ from mama_spark.tango.giop import messages as giop
 from mama_spark.tango.giop.cdr import CdrWriter
 from mama_spark.tango.giop.typecode import STRINGS
 from mama_spark.tango.idl import structs
-from mama_spark.tango.idl.calls import CommandCall, read_info, write_command
+from mama_spark.tango.idl.calls import INFO, INFO_3, CommandCall, write_command
 from mama_spark.tango.source.device_servant import locate_reply
 from mama_spark.tango.types import DevState, Quality
 
@@ -47,7 +47,7 @@ def test_a_device_answers_with_names_and_info(source: Source) -> None:
     assert source.call(DEVICE, "_get_name").string() == DEVICE
     assert source.call(DEVICE, "_get_adm_name").string() == ADMIN
     for operation in ("info", "info_3"):
-        info = read_info(source.call(DEVICE, operation), operation)
+        info = (INFO if operation == "info" else INFO_3).read(source.call(DEVICE, operation))
         assert (info.dev_class, info.server_id, info.server_host, info.server_version) == (
             "EventSource", "mama/t", "vm", 5,
         )  # fmt: skip

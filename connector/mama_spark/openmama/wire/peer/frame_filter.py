@@ -11,7 +11,8 @@ import numpy as np
 from mama_spark.contracts.message import Int64s
 from mama_spark.mama.messages.omnm import BadMessage
 
-from ..protocol.frames import BridgeFrame, FrameType, Framing, payload_fault
+from ..protocol.frames import BridgeFrame, FrameType, payload_fault
+from ..protocol.framings import Framing
 from .frame_columns import FrameColumns
 from .inboxes import OpenInboxes, is_inbox
 
@@ -67,6 +68,7 @@ class FrameFilter:
 
     def __init__(self, framing: Framing, inboxes: OpenInboxes, counters: PeerCounters) -> None:
         self._framing, self._inboxes, self._counters = framing, inboxes, counters
+        self._head_tail = framing.publish_tail + 1
         self._topics: set[str] = set()
         self._prefixes: tuple[str, ...] = ()
         self._warned: set[str] = set()
@@ -98,7 +100,7 @@ class FrameFilter:
     def accepted(self, raw: bytes) -> ReceivedFrame | None:
         """A received message, unless it is nothing for this peer."""
         self._counters.received += 1
-        place = self._heads.get(raw[: raw.find(0) + self._framing.publish_tail + 1])
+        place = self._heads.get(raw[: raw.find(0) + self._head_tail])
         if place is not None:
             topic, at = self._known[place]
             return ReceivedFrame(topic, raw, at, self._framing)
@@ -107,7 +109,7 @@ class FrameFilter:
     def columns(self, raws: list[bytes]) -> FrameColumns:
         """As :meth:`accepted`, of many messages, in columns: a lookup each."""
         self._counters.received += len(raws)
-        heads, upto = self._heads, self._framing.publish_tail + 1
+        heads, upto = self._heads, self._head_tail
         found = np.array([heads.get(raw[: raw.find(0) + upto], -1) for raw in raws], np.int64)
         parts, begin, known = list[FrameColumns](), 0, self._known
         for row in [*np.flatnonzero(found < 0).tolist(), len(raws)]:

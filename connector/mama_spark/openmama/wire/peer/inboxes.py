@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from ..protocol.frames import INBOX_PREFIX, Framing
+from ..protocol.frames import INBOX_PREFIX
+from ..protocol.framings import Framing
 from .subscription_table import SubscriptionTable
 
 MAX_REPLIES, REPLY_TIMEOUT = 10_000, 10.0  #: replies that wait for their requester, and seconds of each

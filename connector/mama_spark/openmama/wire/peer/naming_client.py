@@ -49,33 +49,24 @@ class PeerChange(NamedTuple):
     orderly: bool = False
 
 
-class ConnectSender(NamedTuple):
-    """Connect the sender of announcements."""
-
-    endpoint: str
-
-
-class DisconnectSender(NamedTuple):
-    endpoint: str
-
-
 class Announce(NamedTuple):
     """Send this frame by the sender of announcements."""
 
     data: bytes
 
 
-class ConnectReceiver(NamedTuple):
-    """Connect the receiving socket."""
+class Dial(NamedTuple):
+    """Connect the sender of announcements, or the receiving socket; or end that.
+
+    :ivar sender: the sender
+    """
 
     endpoint: str
+    sender: bool = False
+    connect: bool = True
 
 
-class DisconnectReceiver(NamedTuple):
-    endpoint: str
-
-
-NamingAction = ConnectSender | DisconnectSender | Announce | ConnectReceiver | DisconnectReceiver | PeerChange
+NamingAction = Announce | Dial | PeerChange
 
 
 @dataclass
@@ -158,9 +149,9 @@ class NamingClient:
             return []
         if endpoint not in self._senders:
             while len(self._senders) >= self._servers:  # a server that was restarted has another endpoint
-                actions.append(DisconnectSender(self._senders.pop(0)))
+                actions.append(Dial(self._senders.pop(0), sender=True, connect=False))
             self._senders.append(endpoint)
-            actions.append(ConnectSender(endpoint))
+            actions.append(Dial(endpoint, sender=True))
         self._joining = True
         self._next_announcement = now
         return actions
@@ -182,7 +173,7 @@ class NamingClient:
         self._answer_due = True
         self._next_announcement = min(self._next_announcement, now + CONNECT_INTERVAL)
         change = PeerChange(frame, PeerPresence.ONLINE)
-        return [change] if connected else [ConnectReceiver(frame.endpoint), change]
+        return [change] if connected else [Dial(frame.endpoint), change]
 
     def _gone(self, frame: NamingFrame) -> list[NamingAction]:
         peer = self.peers.pop(frame.uuid, None)
@@ -190,7 +181,7 @@ class NamingClient:
             return []
         change = PeerChange(peer.frame, PeerPresence.OFFLINE, True)
         endpoint = peer.frame.endpoint
-        return [change] if self._is_connected(endpoint) else [DisconnectReceiver(endpoint), change]
+        return [change] if self._is_connected(endpoint) else [Dial(endpoint, connect=False), change]
 
     def _silent(self, now: float) -> list[NamingAction]:
         actions: list[NamingAction] = []
@@ -199,7 +190,7 @@ class NamingClient:
             if silence >= FORGET_AFTER:
                 del self.peers[uuid]
                 if not self._is_connected(peer.frame.endpoint):
-                    actions.append(DisconnectReceiver(peer.frame.endpoint))
+                    actions.append(Dial(peer.frame.endpoint, connect=False))
             elif silence >= OFFLINE_AFTER and peer.presence is not PeerPresence.OFFLINE:
                 peer.presence = PeerPresence.OFFLINE
                 actions.append(PeerChange(peer.frame, PeerPresence.OFFLINE))

@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 
 import zmq
 
@@ -34,23 +33,22 @@ from ..protocol.naming import CONNECT, NAMING_TOPIC, NamingFrame
 from .frame_columns import FrameColumns
 from .frame_filter import FrameFilter, PeerCounters, ReceivedFrame
 from .inboxes import OpenInboxes, PendingReplies
-from .naming_client import (
-    Announce,
-    ConnectReceiver,
-    ConnectSender,
-    DisconnectReceiver,
-    DisconnectSender,
-    NamingAction,
-    NamingClient,
-    PeerChange,
-)
+from .naming_client import Announce, NamingAction, NamingClient, PeerChange
 from .settings import Endpoint, PeerSettings
-from .sockets import MAX_FRAME, MAX_SUBSCRIPTION, Socket, address_towards, attach, make_sender, make_socket
+from .sockets import (
+    MAX_FRAME,
+    MAX_SUBSCRIPTION,
+    Socket,
+    address_towards,
+    attach,
+    make_sender,
+    make_socket,
+    receive_single,
+)
 from .subscription_table import SubscriptionChange, SubscriptionTable
 
 PAUSE = 0.2  #: seconds between the last octet of data and ``D``: real receivers drop what they have not read by then
 _MOST = 4096  #: messages of one :meth:`OpenMamaPeer.poll`
-_PORTION = 512  #: of them that are pyzmq's Frames at once: these stay in the processor's cache
 
 
 class JoinTimeout(Unavailable):
@@ -127,7 +125,7 @@ class OpenMamaPeer:
         if s.receive:
             self._in = make_socket(data, zmq.SUB, MAX_FRAME, s.high_water_mark)
             self._poller.register(self._in, zmq.POLLIN)
-            if s.framing.name == "oz":
+            if s.framing.shared_inbox:
                 self._in.subscribe(self._inboxes.subscription("").encode())
         if s.naming:
             self._join()
@@ -246,7 +244,7 @@ class OpenMamaPeer:
         known = number is not None and inbox is not None
         if number is None or inbox is None:
             number, inbox = self._inboxes.open()
-            if self.settings.framing.name != "oz":
+            if not self.settings.framing.shared_inbox:
                 self._in.subscribe(inbox.encode() + b"\0")
         if not self.send(self.settings.framing.encode(BridgeFrame(FrameType.REQUEST, topic, payload, inbox))):
             if not known:
@@ -267,7 +265,7 @@ class OpenMamaPeer:
     def forget(self, number: int) -> None:
         """Drop further replies to this request."""
         inbox = self._inboxes.close(number)
-        if inbox is not None and self._in is not None and self.settings.framing.name != "oz":
+        if inbox is not None and self._in is not None and not self.settings.framing.shared_inbox:
             self._in.unsubscribe(inbox.encode() + b"\0")
 
     def reply(self, request: BridgeFrame, payload: bytes, topic: str | None = None) -> None:
@@ -276,7 +274,7 @@ class OpenMamaPeer:
         :param topic: that the answer is about, which framing ``zmq`` states; None: of the request
         """
         framing = self.settings.framing
-        subject = "" if framing.name == "oz" else topic or request.topic
+        subject = "" if framing.empty_address else topic or request.topic
         try:
             data = framing.encode(BridgeFrame(FrameType.REPLY, request.address, payload, subject))
         except BadMessage as e:
@@ -351,46 +349,12 @@ class OpenMamaPeer:
     def _read_frames(self, came: PeerInput, most: int, columns: bool) -> None:
         if self._in is None:
             return
-        raws = self._receive(self._in, most)
+        raws, multipart = receive_single(self._in, most)
+        self.counters.multipart += multipart
         if columns and raws:
             came.columns = self._filter.columns(raws)
         elif raws:
             came.frames += [found for found in map(self._filter.accepted, raws) if found is not None]
-
-    def _receive(self, sock: Socket, most: int) -> list[bytes]:
-        """Messages of one part each; others are counted."""
-        raws = list[bytes]()
-        for begin in range(0, most, _PORTION):
-            wanted = min(_PORTION, most - begin)
-            parts = self._parts(sock, wanted)
-            raws += self._single(parts)
-            if len(parts) < wanted:
-                break
-        return raws
-
-    @staticmethod
-    def _parts(sock: Socket, most: int) -> list[zmq.Frame]:
-        """Parts of messages, the last one whole; fewer than ``most``: there are no more."""
-        receive: Callable[..., zmq.Frame] = sock.recv
-        parts: list[zmq.Frame] = []
-        with contextlib.suppress(zmq.Again):  # what came before it stays in the list
-            # as Frames: to ask the socket for RCVMORE takes much longer
-            parts.extend(map(receive, repeat(zmq.DONTWAIT, most), repeat(False)))
-            while parts and parts[-1].more:  # the rest of the last message is there
-                parts.append(receive(zmq.DONTWAIT, copy=False))
-        return parts
-
-    def _single(self, parts: list[zmq.Frame]) -> list[bytes]:
-        """The octets of messages of one part."""
-        if not [part for part in parts if part.more]:
-            return [part.bytes for part in parts]
-        raws, begins = list[bytes](), True
-        for part in parts:
-            if begins and not part.more:
-                raws.append(part.bytes)
-            self.counters.multipart += begins and part.more
-            begins = not part.more
-        return raws
 
     # --- naming ----------------------------------------------------------------------------------------------
 
@@ -414,17 +378,9 @@ class OpenMamaPeer:
             if self._naming_out is not None:
                 with contextlib.suppress(zmq.Again):
                     self._naming_out.send(action.data, zmq.DONTWAIT)
-        elif isinstance(action, ConnectSender | DisconnectSender):
-            self._dial(self._naming_out, action.endpoint, isinstance(action, ConnectSender))
-        elif isinstance(action, ConnectReceiver | DisconnectReceiver):
-            self._dial(self._in, action.endpoint, isinstance(action, ConnectReceiver))
-
-    def _dial(self, sock: Socket | None, endpoint: str, connect: bool) -> None:
-        """What others announce may be no endpoint at all."""
-        if sock is None:
-            return
-        with contextlib.suppress(zmq.ZMQError):
-            (sock.connect if connect else sock.disconnect)(endpoint)
+        elif (sock := self._naming_out if action.sender else self._in) is not None:
+            with contextlib.suppress(zmq.ZMQError):  # what others announce may be no endpoint at all
+                (sock.connect if action.connect else sock.disconnect)(action.endpoint)
 
     # --- sockets ---------------------------------------------------------------------------------------------
 

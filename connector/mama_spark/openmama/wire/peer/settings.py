@@ -9,8 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from mama_spark.contracts.errors import ConfigError
 
-from ..protocol.frames import Framing
-from ..protocol.framings import FRAMINGS
+from ..protocol.framings import FRAMINGS, Framing
 
 NAMING_PORT, DATA_PORT, REQUEST_PORT = 5756, 5557, 5556
 NAMING, DIRECT = "naming", "direct"

@@ -1,9 +1,11 @@
-"""Makes and attaches the sockets of a peer."""
+"""Makes and attaches the sockets of a peer, and receives from them."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from urllib.parse import urlsplit
 
 import zmq
@@ -14,6 +16,7 @@ from .settings import Endpoint
 
 MAX_FRAME = 64 << 20  #: octets; whoever sends more is disconnected
 MAX_SUBSCRIPTION = 1 << 16  #: octets of a message that readers send
+_PORTION = 512  #: messages that are pyzmq's Frames at once: these stay in the processor's cache
 _RECONNECT, _MAX_RECONNECT = 0.1, 1.0  #: seconds until the first attempt, and at most
 
 Socket = zmq.Socket[bytes]
@@ -84,3 +87,35 @@ def address_towards(endpoint: str) -> str:
     except OSError as e:
         raise Unavailable(f"{endpoint}: {e.strerror or e}") from e
     return f"[{found}]" if ":" in found else found
+
+
+def receive_single(sock: Socket, most: int) -> tuple[list[bytes], int]:
+    """Waiting messages of one part each; and how many others there were."""
+    raws, others = list[bytes](), 0
+    for begin in range(0, most, _PORTION):
+        wanted = min(_PORTION, most - begin)
+        parts = _receive_parts(sock, wanted)
+        begins = True
+        if not [part for part in parts if part.more]:
+            raws += [part.bytes for part in parts]
+        else:
+            for part in parts:
+                if begins and not part.more:
+                    raws.append(part.bytes)
+                others += begins and part.more
+                begins = not part.more
+        if len(parts) < wanted:
+            break
+    return raws, others
+
+
+def _receive_parts(sock: Socket, most: int) -> list[zmq.Frame]:
+    """Parts of messages, the last one whole; fewer than ``most``: there are no more."""
+    receive: Callable[..., zmq.Frame] = sock.recv
+    parts: list[zmq.Frame] = []
+    with contextlib.suppress(zmq.Again):  # what came before it stays in the list
+        # as Frames: to ask the socket for RCVMORE takes much longer
+        parts.extend(map(receive, repeat(zmq.DONTWAIT, most), repeat(False)))
+        while parts and parts[-1].more:  # the rest of the last message is there
+            parts.append(receive(zmq.DONTWAIT, copy=False))
+    return parts

@@ -63,12 +63,6 @@ class SubscriptionTable:
         prefix = message[1:]
         return self._begin(prefix) if message[0] == _BEGIN else self._end(prefix)
 
-    def clear(self) -> None:
-        """Nobody is connected any more."""
-        self._readers.clear()
-        self._lengths.clear()
-        self.version += 1
-
     def wanted(self, topic: bytes) -> bool:
         """Whether some reader wants messages of this topic (without NUL), or may want them."""
         readers, octets = self._readers, topic + b"\0"

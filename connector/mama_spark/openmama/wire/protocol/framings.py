@@ -1,4 +1,4 @@
-"""The framings by name. A framing more is a class more, and its name here. Pure."""
+"""The framings by name: how each bridge makes octets of a message. A framing more is an entry more. Pure."""
 
 from __future__ import annotations
 
@@ -7,86 +7,109 @@ from dataclasses import dataclass
 
 from mama_spark.mama.messages.omnm import BadMessage
 
-from .frames import INBOX_PREFIX, BridgeFrame, FrameType, Framing, behind_header, octets_of, text_at, type_at
+from .frames import INBOX_PREFIX, BridgeFrame, FrameType
 
 __all__ = ["FRAMINGS", "OZ", "ZMQ", "BadMessage", "BridgeFrame", "FrameType", "Framing"]
 
-_OZ = {FrameType.PUBLISH: 1, FrameType.REQUEST: 2, FrameType.REPLY: 3}
-_OZ_TYPES = {number: kind for kind, number in _OZ.items()}
-_OZ_PUBLISH = bytes((0, _OZ[FrameType.PUBLISH], 0))
-_ZMQ = {FrameType.PUBLISH: 0, FrameType.REQUEST: 1, FrameType.REPLY: 2}
-_ZMQ_TYPES = {number: kind for kind, number in _ZMQ.items()}
-_RESERVED = bytes(8)  #: written as 0, and ignored when read
 
+@dataclass(frozen=True)
+class Framing:
+    """Topic, NUL, reserved bytes, type, address and NUL where there is one, payload.
 
-@dataclass(frozen=True, slots=True)
-class OzFraming:
-    """OZ, the maintained bridge: topic, NUL, type, address, NUL, payload.
-
-    A transport has one subscription, ``_INBOX.<uuid>``, for the replies to all its requests.
+    :ivar name: as in URLs
+    :ivar types: number of each type
+    :ivar addressed: types with an address
+    :ivar reserved: bytes that are written as 0, and ignored when they are read
+    :ivar empty_address: other types have an empty address, with its NUL
+    :ivar shared_inbox: a transport has one subscription for the replies to all its requests, ``_INBOX.<uuid>``; else
+        each request has an inbox and a subscription of its own
+    :ivar answers_requests: real programs of this framing survive a request
     """
 
-    name: str = "oz"
-    answers_requests: bool = True
-    publish_tail: int = len(_OZ_PUBLISH)
+    name: str
+    types: tuple[FrameType | None, ...]
+    addressed: frozenset[FrameType]
+    reserved: int
+    empty_address: bool
+    shared_inbox: bool
+    answers_requests: bool
+
+    @property
+    def publish_tail(self) -> int:
+        """Octets between topic and payload of a published message, the topic's NUL included."""
+        return len(self.publish_head(""))
 
     def decode(self, data: bytes) -> BridgeFrame:
-        topic, at = text_at(data, 0, "topic")
-        kind = type_at(data, at, _OZ_TYPES)
-        address, at = text_at(data, at + 1, "address")
-        if bool(address) != (kind is FrameType.REQUEST):
+        """:raises BadMessage: for octets that are no frame of this framing"""
+        topic, at = _text_at(data, 0, "topic")
+        at += self.reserved
+        if at >= len(data):
+            raise BadMessage("the frame ends inside its header")
+        kind = self.types[data[at]] if data[at] < len(self.types) else None
+        if kind is None:
+            raise BadMessage(f"{data[at]} is no type of a frame")
+        address, at = "", at + 1
+        if self.empty_address or kind in self.addressed:
+            address, at = _text_at(data, at, "address")
+        self._check_address(kind, address)
+        if at >= len(data):
+            raise BadMessage("the frame has no payload")
+        return BridgeFrame(kind, topic, data[at:], address)
+
+    def encode(self, frame: BridgeFrame) -> bytes:
+        """:raises BadMessage: for a frame that this framing cannot hold"""
+        self._check_address(frame.type, frame.address)
+        if "\0" in frame.topic + frame.address or not frame.payload:
+            raise BadMessage("topic and address hold no NUL, and a payload is needed")
+        try:
+            return self._head(frame.type, frame.topic, frame.address) + frame.payload
+        except UnicodeEncodeError:
+            raise BadMessage("topic and address are UTF-8") from None
+
+    def publish_head(self, topic: str) -> bytes:
+        """What stands before the payload of a published message."""
+        return self._head(FrameType.PUBLISH, topic, "")
+
+    def _head(self, kind: FrameType, topic: str, address: str) -> bytes:
+        end = address.encode() + b"\0" if self.empty_address or kind in self.addressed else b""
+        return topic.encode() + bytes((*bytes(1 + self.reserved), self.types.index(kind))) + end
+
+    def _check_address(self, kind: FrameType, address: str) -> None:
+        if bool(address) != (kind in self.addressed):
             raise BadMessage(f"{kind.value} {'with' if address else 'without'} an address")
-        return BridgeFrame(kind, topic, behind_header(data, at), address)
-
-    def encode(self, frame: BridgeFrame) -> bytes:
-        topic, address = octets_of(frame, frame.type is FrameType.REQUEST)
-        return topic + bytes((_OZ[frame.type],)) + address + frame.payload
-
-    def publish_head(self, topic: str) -> bytes:
-        return topic.encode() + _OZ_PUBLISH
 
     def inbox(self, transport: str, number: int) -> str:
-        return f"{INBOX_PREFIX}.{transport}.{number:016x}"
+        """Topic that replies to one request go to.
 
-    def inbox_subscription(self, transport: str, inbox: str) -> str:
-        return f"{INBOX_PREFIX}.{transport}"
-
-
-@dataclass(frozen=True, slots=True)
-class ZmqFraming:
-    """The older ZeroMQ bridge: topic, NUL, 8 reserved bytes, type, address and NUL where there is one, payload.
-
-    Each request has an inbox and a subscription of its own. Real programs end with a fault when they receive a request.
-    """
-
-    name: str = "zmq"
-    answers_requests: bool = False
-    publish_tail: int = 1 + len(_RESERVED) + 1
-
-    def decode(self, data: bytes) -> BridgeFrame:
-        topic, at = text_at(data, 0, "topic")
-        kind = type_at(data, at + len(_RESERVED), _ZMQ_TYPES)
-        address, at = "", at + len(_RESERVED) + 1
-        if kind is not FrameType.PUBLISH:
-            address, at = text_at(data, at, "address")
-            if not address:
-                raise BadMessage(f"{kind.value} without an address")
-        return BridgeFrame(kind, topic, behind_header(data, at), address)
-
-    def encode(self, frame: BridgeFrame) -> bytes:
-        topic, address = octets_of(frame, frame.type is not FrameType.PUBLISH)
-        head = topic + _RESERVED + bytes((_ZMQ[frame.type],))
-        return head + (b"" if frame.type is FrameType.PUBLISH else address) + frame.payload
-
-    def publish_head(self, topic: str) -> bytes:
-        return topic.encode() + b"\0" + _RESERVED + bytes((_ZMQ[FrameType.PUBLISH],))
-
-    def inbox(self, transport: str, number: int) -> str:
+        :param transport: uuid of the requesting transport
+        :param number: of the request; counts from 1
+        """
+        if self.shared_inbox:
+            return f"{INBOX_PREFIX}.{transport}.{number:016x}"
         return f"{INBOX_PREFIX}.{uuid.uuid5(uuid.UUID(transport), str(number))}"
 
     def inbox_subscription(self, transport: str, inbox: str) -> str:
-        return inbox
+        """What the requester subscribes to for the replies: one subscription for all inboxes, or one each."""
+        return f"{INBOX_PREFIX}.{transport}" if self.shared_inbox else inbox
 
 
-OZ, ZMQ = OzFraming(), ZmqFraming()
-FRAMINGS: dict[str, Framing] = {framing.name: framing for framing in (OZ, ZMQ)}
+def _text_at(data: bytes, at: int, what: str) -> tuple[str, int]:
+    """The NUL-terminated text at an offset, and the offset behind it.
+
+    :raises BadMessage: it has no end, or is not UTF-8
+    """
+    end = data.find(0, at)
+    if end < 0:
+        raise BadMessage(f"the {what} is not terminated")
+    try:
+        return data[at:end].decode(), end + 1
+    except UnicodeDecodeError:
+        raise BadMessage(f"the {what} is not UTF-8") from None
+
+
+_REQUEST, _REPLY = FrameType.REQUEST, FrameType.REPLY
+#: The maintained bridge.
+OZ = Framing("oz", (None, FrameType.PUBLISH, _REQUEST, _REPLY), frozenset((_REQUEST,)), 0, True, True, True)
+#: The older ZeroMQ bridge. Real programs end with a fault when they receive a request.
+ZMQ = Framing("zmq", (FrameType.PUBLISH, _REQUEST, _REPLY), frozenset((_REQUEST, _REPLY)), 8, False, False, False)
+FRAMINGS = {framing.name: framing for framing in (OZ, ZMQ)}

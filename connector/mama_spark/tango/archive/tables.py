@@ -1,13 +1,45 @@
-"""The table of configurations of attributes, each with the times between which it held."""
+"""The tables of an archive: what ``mamasub`` reads of devices, and the configurations of attributes, each with the
+times between which it held."""
 
 from __future__ import annotations
+
+import re
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from .archived_rows import NAME, rows
+#: Full name of an attribute, in SQL.
+NAME = "concat('tango://', tango.tango_host, '/', device, '/', attribute)"
+COLUMNS = [
+    "kind", "tango.tango_host", "device", "attribute", "event", "tango.origin", "time", "to_date(time) AS day",
+    "coalesce(tango.data_time, unix_micros(time) * 1000) AS data_time", "tango.received", "tango.quality",
+    "tango.data_type", "tango.format", "tango.dim_x", "tango.dim_y",  # and of a scalar, whatever its type, as a number:
+    """CASE WHEN tango.format = 'SCALAR' THEN coalesce(get(tango.value_double, 0), get(tango.value_long, 0),
+       double(get(tango.value_ulong, 0)), double(get(tango.value_bool, 0))) END AS value""",
+    *(f"tango.{part}_{kind}" for part in ("value", "set")
+      for kind in ("double", "long", "ulong", "bool", "string", "encoded")),
+    "tango.errors", "tango.gap_count", "tango.cause", "stream", "sequence",
+    f"CASE WHEN attribute IS NOT NULL THEN xxhash64({NAME}) END AS att_conf_id",
+]  # fmt: skip
+
+
+def rows(spark: SparkSession, options: dict[str, str], devices: list[str]) -> DataFrame:
+    """Records of the devices, and those that cannot be read, before :data:`COLUMNS` are taken of them.
+
+    :param options: of ``mamasub``
+    :param devices: names with ``*``; none = all devices
+    """
+    read = spark.readStream.format("mamasub").options(**options).option("tango", "true")
+    named = read.load().selectExpr(
+        "*", "tango.kind AS kind", "tango.device AS device", "tango.attribute AS attribute", "tango.event AS event",
+        "coalesce(timestamp_micros(tango.data_time div 1000), timestamp) AS time",
+    )  # fmt: skip
+    wanted = named.where("device IS NOT NULL OR kind = 'corrupt'")
+    patterns = "|".join(".*".join(map(re.escape, device.split("*"))) for device in devices)
+    return wanted.where(wanted.device.rlike(f"(?i)^({patterns})$") | (wanted.kind == "corrupt")) if devices else wanted
+
 
 #: Of a configuration: column in the table -> its name in the event.
 CONFIGURATION = {
@@ -20,7 +52,7 @@ CONFIGURATION = {
 
 
 def configurations(spark: SparkSession, options: dict[str, str], devices: list[str]) -> DataFrame:
-    """Records with configurations of attributes of the devices; parameters as of :func:`~.archived_rows.rows`."""
+    """Records with configurations of attributes of the devices; parameters as of :func:`rows`."""
     asked = options if "topics" in options else {**options, "topics": "*.*.*.*.*.*.attr_conf"}
     return rows(spark, asked, devices).where("event = 'attr_conf' AND tango.detail IS NOT NULL")
 
