@@ -1,8 +1,8 @@
 """One attempt at one partition: takes the markers of each stream, reads back, and says which rows are stored already.
 
 :mod:`.protocol` decides; this module talks to the middleware. The task's thread calls :meth:`BatchSession.begin` and
-:meth:`BatchSession.serve`; the publisher's thread asks :meth:`BatchSession.may_send` and :meth:`BatchSession.stored`; a
-thread of its own renews the task markers.
+:meth:`BatchSession.match_stored_rows`; the publisher's thread asks :meth:`BatchSession.may_send` and
+:meth:`BatchSession.stored`; a thread of its own renews the task markers.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from mama_spark.contracts.batch_ledger import BatchLedger, Marker, MarkerChanged, StoredIds
@@ -23,12 +22,13 @@ from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.publishing.ids.id_lifetime import known_for
+from mama_spark.publishing.ids.ids import Digests
 from mama_spark.publishing.window.flight_batch import StoredFlights
 
 from . import claims, protocol
-from .found_rows import Distinct, Found, FoundRows, Keys, free_numbers
+from .found_rows import Distinct, Found, FoundRows, Keys, free_numbers, keys_of
 from .protocol import Attempt, BatchMarker, Step, TaskMarker
-from .stored_rows import IdReader, StoredRows, keys_of_ids
+from .stored_rows import IdReader, StoredRows, digests_of_ids
 
 logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
@@ -83,7 +83,8 @@ class _Stream:
 
 
 class BatchSession:
-    """:param ledger: open; it stays open
+    """Calls: :meth:`open`, and :meth:`close` in any case.
+
     :param me: this attempt
     """
 
@@ -106,6 +107,10 @@ class BatchSession:
         self.found = 0
 
     # --- the task's thread: begin --------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """:raises ConfigError, Unavailable: see :meth:`.BatchLedger.open`"""
+        self._patiently(self._ledger.open)
 
     def begin(self, topics: pa.Array) -> None:
         """Before anything is published to these topics.
@@ -275,7 +280,7 @@ class BatchSession:
         """Something may be stored already."""
         return any(stream.tables() for stream in self._streams.values())
 
-    def serve(self, topics: pa.DictionaryArray, keys: Keys) -> tuple[Found, list[StoredFlights]]:
+    def match_stored_rows(self, topics: pa.DictionaryArray, keys: Keys) -> tuple[Found, list[StoredFlights]]:
         """Which of these rows are stored already; each stored row serves one row.
 
         :returns: for each row, and the same by stream
@@ -322,11 +327,18 @@ class BatchSession:
             table.claim(found.contents, mine=found.partition == me.partition)
         stream.claims_read += 1
 
-    def letters(self, batch: MessageBatch) -> list[StoredFlights]:
-        """Those of these messages that are stored under the same id: for dead letters."""
-        assert batch.ids is not None
+    def match_stored_letters(self, batch: MessageBatch) -> list[StoredFlights]:
+        """Those of these dead letters that are stored under the same id.
+
+        :raises ConfigError, Unavailable: see :meth:`begin`
+        """
+        self.begin(batch.topics.dictionary)
+        if not self.repeats or batch.ids is None:
+            return []
         if not self._rules.reader.prefixed:
-            return self.serve(batch.topics, keys_of_ids(batch.ids.cast(pa.binary()).to_pylist()))[1]
+            return self.match_stored_rows(
+                batch.topics, keys_of(digests_of_ids(batch.ids.cast(pa.binary()).to_pylist()))
+            )[1]
         texts, parts = [text.encode() for text in batch.ids.to_pylist()], []
         for stream, rows in self._by_stream(batch.topics):
             known = {text: sequence for table in stream.tables() for text, sequence in table.others.items()}
@@ -337,24 +349,20 @@ class BatchSession:
                 self.found += len(served)
         return parts
 
-    def renumber(self, topics: pa.DictionaryArray, keys: Keys, numbers: Int64s) -> Int64s:
-        """Numbers for the ids of rows that are published: none that a stored message of this partition has.
+    def free_numbers(self, topics: pa.DictionaryArray, digests: Digests, numbers: Int64s) -> Int64s:
+        """Numbers for the ids of messages that are published: none that a stored message of this partition has.
 
-        :param numbers: how many rows of the same content were published before each
+        :param numbers: how many messages of the same content were published before each
         """
+        if not self.repeats:
+            return numbers
         result = numbers.copy()
         for stream, rows in self._by_stream(topics):
-            wanted = keys.take(rows)
-            taken = [table.rows.numbers(wanted, self._me.partition) for table in stream.tables()]
-            _renumber(result, rows, taken)
-        return result
-
-    def renumber_packs(self, topics: pa.DictionaryArray, digests: npt.NDArray[np.uint8], numbers: Int64s) -> Int64s:
-        """As :meth:`renumber`, for packs."""
-        result = numbers.copy()
-        for stream, rows in self._by_stream(topics):
-            taken = [table.pack_numbers(digests[rows], self._me.partition) for table in stream.tables()]
-            _renumber(result, rows, taken)
+            taken = [table.numbers(digests[rows], self._me.partition) for table in stream.tables()]
+            for i in set().union(*taken):
+                used = np.unique(np.concatenate([some[i] for some in taken if i in some]))
+                at = rows[i]
+                result[at] = free_numbers(numbers[at : at + 1], used)[0]
         return result
 
     def _by_stream(self, topics: pa.DictionaryArray) -> Iterator[tuple[_Stream, Int64s]]:
@@ -438,13 +446,14 @@ class BatchSession:
         stream.task, stream.sure_until = mine, began + _SURE * self._rules.lease
 
     def close(self) -> None:
-        """Nothing is published any more: the next attempt need not wait. Never raises."""
+        """Nothing is published any more: the next attempt need not wait. Never raises, may be repeated."""
         self._closed.set()
         for stream in list(self._streams.values()):
             with stream.lock:
                 value = protocol.encode(protocol.released(stream.task))
                 self._ledger.release_marker(stream.key, value, stream.revision)
         self._streams.clear()
+        self._ledger.close()
 
 
 class _Seen:
@@ -463,11 +472,3 @@ class _Seen:
 
 def _nothing(n: int) -> Found:
     return Found(np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
-
-
-def _renumber(numbers: Int64s, rows: Int64s, taken: Sequence[dict[int, Int64s]]) -> None:
-    """Change the numbers of ``rows`` to ones that are not taken."""
-    for i in set().union(*taken):
-        used = np.unique(np.concatenate([some[i] for some in taken if i in some]))
-        at = rows[i]
-        numbers[at] = free_numbers(numbers[at : at + 1], used)[0]

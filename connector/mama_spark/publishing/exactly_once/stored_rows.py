@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from xxhash import xxh3_128_digest
 
 from mama_spark.contracts.batch_ledger import StoredIds
@@ -14,10 +13,11 @@ from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Records
 
 from ..ids import ids as message_ids
-from .found_rows import FoundRows, Keys, keys_of
+from ..ids.ids import Digests
+from .found_rows import FoundRows, keys_of
 
 #: The contents of the rows of packed messages, shape (rows, 16), and how many rows each message has.
-Unpack = Callable[[Records], tuple[npt.NDArray[np.uint8], Int64s]]
+Unpack = Callable[[Records], tuple[Digests, Int64s]]
 
 
 class StoredRows:
@@ -36,8 +36,11 @@ class StoredRows:
     def __len__(self) -> int:
         return len(self.rows) + len(self.others)
 
-    def pack_numbers(self, digests: npt.NDArray[np.uint8], partition: int) -> dict[int, Int64s]:
-        """As :meth:`.FoundRows.numbers`, for packs."""
+    def numbers(self, digests: Digests, partition: int) -> dict[int, Int64s]:
+        """The numbers that ids of messages of this partition have for contents, by the place of the content in
+        ``digests``; without those for which there are none."""
+        if not self.packs:
+            return self.rows.numbers(keys_of(digests), partition)
         found = {i: self.packs.get((partition, one.tobytes())) for i, one in enumerate(digests)}
         return {i: np.unique(np.array(numbers, np.int64)) for i, numbers in found.items() if numbers is not None}
 
@@ -59,7 +62,7 @@ class IdReader:
         """Note messages."""
         if not self.prefixed:
             zeros = np.zeros(len(found.ids), np.int64)
-            table.rows.add(keys_of_ids(found.ids), found.sequences, zeros, zeros)
+            table.rows.add(keys_of(digests_of_ids(found.ids)), found.sequences, zeros, zeros)
             return
         parsed = message_ids.parse(found.ids, table.head)
         if len(parsed.rows) < len(found.ids):
@@ -80,6 +83,6 @@ class IdReader:
         table.rows.add(keys_of(digests), sequences[each], parsed.partitions[each], numbers)
 
 
-def keys_of_ids(ids: Sequence[bytes]) -> Keys:
-    """Keys of rows whose ids are the user's: an id stands for the row."""
-    return keys_of(np.frombuffer(b"".join(map(xxh3_128_digest, ids)), np.uint8).reshape(len(ids), 16))
+def digests_of_ids(ids: Sequence[bytes]) -> Digests:
+    """Of rows whose ids are the user's: an id stands for the row."""
+    return np.frombuffer(b"".join(map(xxh3_128_digest, ids)), np.uint8).reshape(len(ids), 16)

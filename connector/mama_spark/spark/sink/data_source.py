@@ -27,7 +27,7 @@ from ..option_loading import read_options
 from ..plain_errors import plain_errors
 from ..worker_pauses import TaskObject, exempt_modules
 from ..write_note import COUNTS, REPEATS, leave_note
-from .job import OutcomeCounts, PartitionReport, SinkJob
+from .job import OutcomeCounts, PartitionReport, SinkJob, task_info
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,7 +130,7 @@ class _Committer(TaskObject):
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
         exempt_modules()
-        from .partition_writer import publish_partition, task_info
+        from .partition_writer import publish_partition
 
         return publish_partition(self.job, task_info(self.job.streaming), batches)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -15,30 +14,13 @@ from mama_spark.contracts.topics import PART_HEADERS, topic_head
 from mama_spark.packing import json_rows
 
 from ...trace_column import valid_traces
+from ..stages import SinkBatch
 from .column_plan import ColumnPlan
-from .header_entries import HeaderEntries, header_maps, one_value_lists
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedBatch:
-    """One Arrow batch as messages, row for row.
-
-    :ivar batch: with placeholders for rejected rows
-    :ivar rejected: rows that cannot become a message, with the reason, ascending, each row once
-    :ivar extra: the columns for the flight log
-    :ivar parts: of rows that are to be packed: the parts of the topic, by the name of their header
-    :ivar typed: columns that are packed with their types; the payloads in ``batch`` are empty
-    """
-
-    batch: MessageBatch
-    rejected: list[tuple[int, PublishError]]
-    extra: pa.RecordBatch | None
-    parts: pa.RecordBatch | None = None
-    typed: pa.RecordBatch | None = None
+from .header_entries import HeaderEntries, header_maps, one_value_lists, part_entries
 
 
 class RowEncoder:
-    """Turns record batches into :class:`EncodedBatch`, by a plan made on the driver.
+    """Turns record batches into :class:`~..stages.SinkBatch`, by a plan made on the driver.
 
     :param for_packing: rows are to be packed: parts of the topic are returned as columns, since they become headers of
         the packed message; where rows have headers, they are headers of each row, too
@@ -48,11 +30,12 @@ class RowEncoder:
         self, plan: ColumnPlan, topic: str | None, topic_prefix: str | None, *, for_packing: bool = False
     ) -> None:
         self._plan = plan
-        self._topic_parts_as_columns = for_packing
+        self._for_packing = for_packing
         self._topic = topic
         self._head = topic_head(topic_prefix)
 
-    def encode(self, rows: pa.RecordBatch) -> EncodedBatch:
+    def encode(self, rows: pa.RecordBatch, first: int = 0) -> SinkBatch:
+        """:param first: number of the first row in the partition"""
         plan, rejected = self._plan, dict[int, PublishError]()
         topics = self._topics(rows, rejected)
         typed = rows.select(list(plan.typed)) if plan.typed else None
@@ -82,7 +65,10 @@ class RowEncoder:
         batch = MessageBatch(
             topics, payloads, self._headers(rows, rejected), ids, self._streams(rows, rejected), traces
         )
-        return EncodedBatch(batch, sorted(rejected.items()), extra, self._parts(rows), typed)
+        numbers = np.arange(first, first + rows.num_rows)
+        return SinkBatch(
+            batch, sorted(rejected.items()), numbers, extra, self._parts(rows) if self._for_packing else None, typed
+        )
 
     def destinations(self, rows: pa.RecordBatch) -> MessageBatch:
         """Topics and streams of the rows, without payloads."""
@@ -91,7 +77,7 @@ class RowEncoder:
         return MessageBatch(self._topics(rows, ignored), payloads, streams=self._streams(rows, ignored))
 
     def _parts(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        if not self._topic_parts_as_columns or not self._plan.parts:
+        if not self._plan.parts:
             return None
         columns = [rows.column(name).cast(pa.string()) for _, name in self._plan.parts]
         return pa.RecordBatch.from_arrays(columns, [PART_HEADERS[part] for part, _ in self._plan.parts])
@@ -129,11 +115,9 @@ class RowEncoder:
             column = rows.column(plan.headers)
             if column.null_count < len(column):
                 entries.append(_HEADER_FORMS[plan.headers_form](column, rejected))
-        for part, name in () if self._topic_parts_as_columns and plan.headers is None else plan.parts:
-            values = rows.column(name).cast(pa.string())
-            there = np.flatnonzero(np.asarray(values.is_valid()))
-            keys = pa.array([PART_HEADERS[part]]).take(pa.array(np.zeros(len(there), np.int64)))
-            entries.append(HeaderEntries(there, keys, one_value_lists(values.take(pa.array(there)))))
+        parts = self._parts(rows)
+        if parts is not None and not (self._for_packing and plan.headers is None):
+            entries += part_entries(parts)
         return header_maps(entries, rows.num_rows) if entries else None
 
 
