@@ -67,6 +67,15 @@ class Found:
         served: Bools = self.sequence >= 0
         return served
 
+    @classmethod
+    def nothing(cls, n: int) -> Found:
+        """For ``n`` rows."""
+        return cls(np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
+
+    def put(self, rows: Int64s, some: Found) -> None:
+        """What was found for some of the rows."""
+        self.sequence[rows], self.partition[rows], self.number[rows] = some.sequence, some.partition, some.number
+
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
@@ -239,7 +248,7 @@ class FoundRows:
     def take(self, plan: Plan) -> Found:
         """Use up what the plan has; nothing may have changed since it was made."""
         n = len(plan.rows.order)
-        found = Found(np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
+        found = Found.nothing(n)
         for run, rows, places in plan.served():
             of = self._runs[run]
             found.sequence[rows] = of.offset[places].astype(np.int64) + self._after

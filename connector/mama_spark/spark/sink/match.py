@@ -15,9 +15,9 @@ from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Records
 from mama_spark.packing import Codec
 from mama_spark.packing.row_contents import contents_of_records, contents_of_rows
-from mama_spark.publishing.exactly_once.batch_session import BatchSession
-from mama_spark.publishing.exactly_once.found_rows import Found, keys_of
-from mama_spark.publishing.exactly_once.stored_rows import Unpack, digests_of_ids
+from mama_spark.publishing.exactly_once.found_rows import Found
+from mama_spark.publishing.exactly_once.matching import Unpack, digests_of_ids
+from mama_spark.publishing.exactly_once.session import BatchSession
 from mama_spark.publishing.ids.ids import Digests, digest, texts
 
 from .packs import rows_of
@@ -46,9 +46,7 @@ class MatchStored(Stage):
             return
         good = batch.good
         digests = self._digests(batch)
-        found, parts = self._session.match_stored_rows(
-            batch.messages.topics.take(pa.array(good)), keys_of(digests[good])
-        )
+        found, parts = self._session.match_stored_rows(batch.messages.topics.take(pa.array(good)), digests[good])
         stored = [replace(some, rows=good[some.rows]) for some in parts]
         own_ids = self._codec is None and batch.messages.ids is not None
         known = None if own_ids or not stored else self._known_ids(found, good, digests)

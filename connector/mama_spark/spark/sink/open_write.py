@@ -16,9 +16,9 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.batch_publisher import BatchPublisher
-from mama_spark.publishing.exactly_once.batch_session import BatchSession, Rules
+from mama_spark.publishing.exactly_once.matching import IdReader
 from mama_spark.publishing.exactly_once.protocol import Attempt
-from mama_spark.publishing.exactly_once.stored_rows import IdReader
+from mama_spark.publishing.exactly_once.session import BatchSession, Rules
 from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
 from mama_spark.publishing.ids.ids import IDS_MEMORY, IdMaker
 from mama_spark.publishing.patience import retry_while_unavailable
