@@ -31,8 +31,7 @@ from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.encoding.row_encoder import RowEncoder
 from mama_spark.spark.sink.id_stages import GiveIds
 from mama_spark.spark.sink.open_write import MAX_BYTES_IN_FLIGHT, PACKED_IDS_MEMORY
-from mama_spark.spark.sink.packable import MarkUnpackable
-from mama_spark.spark.sink.packs import MakePacks, pack_codec
+from mama_spark.spark.sink.packs import MakePacks, MarkUnpackable, pack_codec
 from mama_spark.spark.sink.stages import SinkBatch, Stage, finished, through
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 

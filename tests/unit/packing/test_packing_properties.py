@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from mama_spark.contracts.errors import SchemaError
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.contracts.record_log import Records
-from mama_spark.packing import Packed, Packer, Rows, Unpacked, codec_of, halves, singles, unpack
-from mama_spark.packing.packer import STORED
+from mama_spark.packing.codec import codec_of
+from mama_spark.packing.packer import STORED, Packed, Packer, Rows
+from mama_spark.packing.split import halves, singles
+from mama_spark.packing.unpacked import Unpacked
+from mama_spark.packing.unpacker import unpack
 
 from tests.support.memory import arrow_peak_of
 from tests.support.tables import each

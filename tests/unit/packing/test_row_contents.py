@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from mama_spark.contracts.errors import CorruptPack
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.contracts.record_log import Records
-from mama_spark.packing import PACK, PACK_ROWS, Rows, packed
 from mama_spark.packing.codec import ArrowCodec, Codec, LinesCodec
 from mama_spark.packing.compression import PackCompressor
-from mama_spark.packing.format import PACK_TOPIC
+from mama_spark.packing.format import PACK, PACK_ROWS, PACK_TOPIC
+from mama_spark.packing.packer import Rows, packed
 from mama_spark.packing.row_contents import contents_of_records, contents_of_rows, row_contents, with_topic_header
 from mama_spark.publishing.ids.ids import digest
 

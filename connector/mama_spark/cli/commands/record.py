@@ -27,7 +27,7 @@ from ...mama.properties import TRANSPORT_KEYS
 from ...options import SinkOptions, command
 from ...options.conf_file import as_options, load
 from ...options.urls import split_stream
-from ...packing import rows_of_messages
+from ...packing.pack_headers import rows_of_messages
 from ...publishing.resilient_publisher import ResilientPublisher
 from ...publishing.window.reconnecting import ReconnectingBridge
 from ...registry import log_bridge, publisher_bridge

@@ -28,7 +28,7 @@ from mama_spark.openmama.wire.log.records import (
     record_topic,
 )
 from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
-from mama_spark.packing import unpack
+from mama_spark.packing.unpacker import unpack
 
 from .market_data_requests import Asks, MarketDataAsk
 

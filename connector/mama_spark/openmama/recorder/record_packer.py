@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
-from mama_spark.packing import ArrowCodec, Packed, Packer, Rows
+from mama_spark.packing.codec import ArrowCodec
 from mama_spark.packing.format import VALUE
+from mama_spark.packing.packer import Packed, Packer, Rows
 
 _SCHEMA = pa.schema([pa.field(VALUE, pa.binary())])
 _NO_HEADERS = pa.scalar(None, HEADERS_TYPE)

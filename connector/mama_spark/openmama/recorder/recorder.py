@@ -36,7 +36,7 @@ from mama_spark.openmama.wire.protocol.market_data import (
     subscription_topic,
 )
 from mama_spark.openmama.wire.protocol.naming import encode_naming
-from mama_spark.packing import rows_of_messages
+from mama_spark.packing.pack_headers import rows_of_messages
 
 from ...telemetry.progress_lines import with_progress
 from ...telemetry.prometheus.exposition import Metric, counter, gauge

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Records
-from mama_spark.packing import Codec
+from mama_spark.packing.codec import Codec
 from mama_spark.packing.row_contents import contents_of_records, contents_of_rows
 from mama_spark.publishing.exactly_once.found_rows import Found
 from mama_spark.publishing.exactly_once.matching import Unpack, digests_of_ids

@@ -34,13 +34,12 @@ from .id_stages import GiveIds, MarkDoubledIds, TakeIdsAway
 from .job import PartitionReport, SinkJob, TaskInfo
 from .match import MatchStored, unpack_digests
 from .outcome_recorder import OutcomeRecorder
-from .packable import MarkUnpackable
-from .packs import FinishPacks, MakePacks, check_bridge, pack_codec
+from .packs import FinishPacks, MakePacks, MarkUnpackable, check_bridge, pack_codec
 from .progress_reporter import ProgressReporter
 from .stages import Stage
 
 if TYPE_CHECKING:
-    from mama_spark.packing import Codec
+    from mama_spark.packing.codec import Codec
 
     from ...telemetry.spark.partition_metrics import PartitionMetrics
     from .encoding.trace_headers import TraceHeaders

@@ -3,7 +3,7 @@
 ::
 
     rows of Spark → encoding/     one message a row: topic, headers, payload; bad rows are marked
-                  → packable      with packs: marks rows that no pack can carry
+                  → packs         with packs: marks rows that no pack can carry
                   → id_stages     marks rows whose id came before
                   → match         with exactlyOnce: recognises rows that are stored already, by the digest of each
                   → packs         with packs: packs of what is left
@@ -31,7 +31,7 @@ from mama_spark.publishing.ids.ids import Digests
 from mama_spark.publishing.window.flight_batch import StoredFlights
 
 if TYPE_CHECKING:
-    from mama_spark.packing import Packed
+    from mama_spark.packing.packer import Packed
 
 #: Flight and reason, ascending by flight, each once.
 Rejected = list[tuple[int, PublishError]]

@@ -8,7 +8,7 @@ import pyarrow as pa
 from mama_spark.contracts.bridge import RowCodec
 from mama_spark.contracts.errors import BadRow
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.packing import json_rows
+from mama_spark.packing.json_text import json_rows
 
 from ..stages import SinkBatch
 from .column_plan import ColumnPlan

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.contracts.topics import PART_HEADERS, topic_head
-from mama_spark.packing import json_rows
+from mama_spark.packing.json_text import json_rows
 
 from ...trace_column import valid_traces
 from ..stages import SinkBatch
