@@ -131,7 +131,7 @@ class BatchSession:
     def _begin_stream(self, name: str) -> None:
         me, lease = self._me, self._rules.lease
         keys = [me.key(name, "batch"), me.key(name, "task", me.partition)]
-        seen, bounds = self._ask(lambda: self._ledger.look(name, keys))
+        seen, bounds = self._ask(lambda: self._ledger.markers_and_bounds(name, keys))
         of_batch = BatchTurn(me, lease, bounds, lambda: self._last(name))
         step, marker = self._take(of_batch, keys[0], seen[0])
         batch = protocol.batch_marker(marker.value)
