@@ -158,7 +158,7 @@ class Matching:
                     wanted = Distinct.of(keys.take(left))
                     plan = table.rows.plan(wanted)
                     while shared and len((new := plan.claims()).keys):
-                        claim(name, table.rows, claims.parts(new)[0])
+                        claim(name, table.rows, new.head(claims.MOST))
                         plan = table.rows.plan(wanted)
                     found.put(left, table.rows.take(plan))
             matched = rows[found.sequence[rows] >= 0]

@@ -14,7 +14,7 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.publishing.exactly_once import protocol as p
-from mama_spark.publishing.exactly_once.claims import Claim, decode, encode, parts
+from mama_spark.publishing.exactly_once.claims import MOST, Claim, decode, encode
 from mama_spark.publishing.exactly_once.found_rows import Distinct, FoundRows, Keys, free_numbers, keys_of
 from mama_spark.publishing.exactly_once.protocol import (
     Attempt,
@@ -237,7 +237,7 @@ def test_tasks_that_follow_one_log_of_claims_never_use_one_row_twice(
             if not len(new.keys):
                 used += [int(s) for s in tables[task].take(plan).sequence if s >= 0]
                 break
-            made = decode(encode(Claim(7, "run", task, parts(new)[0])))
+            made = decode(encode(Claim(7, "run", task, new.head(MOST))))
             assert made is not None
             log.append(made)
     assert len(set(used)) == len(used)
@@ -291,7 +291,9 @@ def test_a_row_takes_24_bytes_at_most(partition: int, number: int, each: int) ->
     assert found.plan(Distinct.of(last)).want.tolist() == [1], "it serves one row"
 
 
-def test_claims_of_many_contents_are_several() -> None:
-    some = Distinct.of(keys([(n, 0) for n in range(40_000)]))
-    assert [len(part.keys) for part in parts(some)] == [16_384, 16_384, 7_232]
+def test_a_claim_has_a_bounded_number_of_contents() -> None:
+    some = Distinct.of(keys([(n, 0) for n in range(40_000)])).head(MOST)
+    made = decode(encode(Claim(7, "run", 0, some)))
+    assert made is not None
+    assert len(made.contents.keys) == MOST == 16_384
     assert decode(b"") is None
