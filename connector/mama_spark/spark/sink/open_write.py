@@ -91,7 +91,7 @@ def open_write(
         else CodecRows(job.plan, native)
     )
     bridge, destinations = publisher_bridge(o), encoder.destinations(first)
-    announcer = _announcer(job, task, report) if o.announce else None
+    announcer = _announcer(job, task, report, opened) if o.announce else None
 
     def disconnect() -> None:
         events.destroy()
@@ -253,14 +253,18 @@ def _trace_headers(
     return TraceHeaders(span.parent, span.state)
 
 
-def _announcer(job: SinkJob, task: TaskInfo, report: PartitionReport) -> SourceAnnouncer:
+def _announcer(
+    job: SinkJob, task: TaskInfo, report: PartitionReport, opened: contextlib.ExitStack
+) -> SourceAnnouncer:
     write_id = report.write_id
     record = source_record(
         job.options, _write(job, task)[0], streaming=job.streaming, query_name=job.query_name,
         app_name=task.app_name, app_id=task.app_id,
     )  # fmt: skip
     ids = f"{write_id.run_id}-{write_id.batch_id or 0}-{task.partition}-{task.unique_attempt}"
-    return SourceAnnouncer(job.options, job.discovery, record, ids)
+    announcer = SourceAnnouncer(job.options, job.discovery, record, ids)
+    opened.callback(announcer.finish)
+    return announcer
 
 
 def _progress(
