@@ -285,7 +285,7 @@ class BatchSession:
     # --- the publisher's thread ------------------------------------------------------------------------------------
 
     def may_send(self) -> bool:
-        """See :class:`~mama_spark.publishing.batch_publisher.SendGuard`."""
+        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         with self._lock:
             lost, until = self._lost, [lease.until for lease in self._leases.values()]
         if lost:

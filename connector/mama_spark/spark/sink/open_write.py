@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.options.window import WindowConfig
+from mama_spark.publishing.batch_config import BatchConfig, BatchHooks
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.exactly_once.matching import IdReader
 from mama_spark.publishing.exactly_once.protocol import Attempt
@@ -24,12 +25,11 @@ from mama_spark.publishing.ids.ids import IDS_MEMORY, IdMaker
 from mama_spark.publishing.patience import retry_while_unavailable
 from mama_spark.registry import batch_ledger, publisher_bridge, row_codec
 
-from ..local_folders import local_folders
 from ..write_counts import TaskCounts
 from .announcer import SourceAnnouncer, source_record
 from .encoding.codec_rows import CodecRows
 from .encoding.row_encoder import RowEncoder
-from .failure_policy import knows_ids, outage_repeats_task, tolerates_outages
+from .failure_policy import knows_ids, on_outage
 from .id_stages import GiveIds, MarkDoubledIds, TakeIdsAway
 from .job import PartitionReport, SinkJob, TaskInfo
 from .match import MatchStored, unpack_digests
@@ -124,17 +124,19 @@ def open_write(
     publisher = BatchPublisher(
         bridge,
         o.window,
-        open_bridge=connect,
         on_finished=recorder.on_finished if metrics is None else metrics.on_finished,
-        rate=o.max_rate_per_partition,
-        poll_time=min(o.poll_time, o.hold_pause_time),
-        name=str(task.partition),
-        survive_outage=tolerates_outages(o),
-        wait_through_outages=o.on_unavailable == "wait",
-        end_at_gap=o.order == "partition" and outage_repeats_task(o),
+        config=BatchConfig(
+            on_outage=on_outage(o),
+            rate=o.max_rate_per_partition,
+            poll_time=min(o.poll_time, o.hold_pause_time),
+            name=str(task.partition),
+        ),
+        hooks=BatchHooks(
+            open_bridge=connect,
+            outgoing=trace,
+            on_event=events.on_transport_event if metrics is None else metrics.on_event,
+        ),
         guard=session,
-        outgoing=trace,
-        on_event=events.on_transport_event if metrics is None else metrics.on_event,
     )
     opened.callback(publisher.stop)
     if metrics is not None:
@@ -152,32 +154,20 @@ def open_write(
     report.stores, report.knows_ids = can.ack is Ack.STORED, knows_ids(o, can)
     letter_ids = None if job.plan.id is None else _id_maker(job, task, DEAD_LETTER_IDS_MEMORY)
     recorder.begin(publisher, packs, with_ids=with_ids, content_ids=letter_ids)
-    stages = [
-        *_marks(job, task, report, opened),
-        *(() if session is None else (MatchStored(session, ids.prefix, codec),)),
-        *(() if packs is None else (packs,)),
+    stages: list[Stage | None] = [
+        None if packs is None else MarkUnpackable(lines=o.pack == "lines"),
+        None if job.plan.id is None else MarkDoubledIds(DoubledIdCheck(o.on_duplicate_id != "warn"), report.counts),
+        None if session is None else MatchStored(session, ids.prefix, codec),
+        packs,
         GiveIds(ids, None if session is None else session.free_numbers) if with_ids else TakeIdsAway(),
-        *(() if packs is None else (FinishPacks(o),)),
+        None if packs is None else FinishPacks(o),
     ]
 
     def end() -> None:
         progress.stop()  # its last counts go before the end of the publisher
         disconnect()
 
-    return OpenWrite(publisher, encoder, stages, session, end)
-
-
-def _marks(job: SinkJob, task: TaskInfo, report: PartitionReport, opened: contextlib.ExitStack) -> Iterator[Stage]:
-    """Stages that mark rows that cannot be sent."""
-    o = job.options
-    if o.pack != "off":
-        yield MarkUnpackable(lines=o.pack == "lines")
-    if job.plan.id is not None:
-        folders = local_folders()  # of Spark, for temporary data of this executor
-        folder = folders[task.partition % len(folders)] if folders else None
-        check = DoubledIdCheck(o.on_duplicate_id != "warn", folder)
-        opened.callback(check.close)
-        yield MarkDoubledIds(check, report.counts)
+    return OpenWrite(publisher, encoder, [stage for stage in stages if stage is not None], session, end)
 
 
 def _refuse_doubled_rows(o: SinkOptions, task: TaskInfo) -> None:
@@ -253,9 +243,7 @@ def _trace_headers(
     return TraceHeaders(span.parent, span.state)
 
 
-def _announcer(
-    job: SinkJob, task: TaskInfo, report: PartitionReport, opened: contextlib.ExitStack
-) -> SourceAnnouncer:
+def _announcer(job: SinkJob, task: TaskInfo, report: PartitionReport, opened: contextlib.ExitStack) -> SourceAnnouncer:
     write_id = report.write_id
     record = source_record(
         job.options, _write(job, task)[0], streaming=job.streaming, query_name=job.query_name,
