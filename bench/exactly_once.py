@@ -20,7 +20,7 @@ from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.publishing.exactly_once.stored_rows import IdReader, StoredRows
+from mama_spark.publishing.exactly_once.matching import IdReader, StoredRows
 from mama_spark.spark.sink.data_source import stream_writer
 from mama_spark.spark.sink.job import TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition

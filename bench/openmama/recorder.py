@@ -33,7 +33,7 @@ from mama_spark.openmama.recorder.record_source import MamaRecordSource
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
 from mama_spark.openmama.wire.protocol.framings import OZ
-from mama_spark.packing import rows_of_messages
+from mama_spark.packing.pack_headers import rows_of_messages
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
 from mama_spark.recording.recorder import Recorder
 from mama_spark.registry import publisher_bridge

@@ -28,8 +28,11 @@ from mama_spark.publishing.ids.ids import IdMaker
 from mama_spark.registry import publisher_bridge
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.encoding.columns import plan_columns
-from mama_spark.spark.sink.packed_messages import PackedMessages, PublishBatch
-from mama_spark.spark.sink.partition_writer import MAX_BYTES_IN_FLIGHT, PACKED_IDS_MEMORY
+from mama_spark.spark.sink.encoding.row_encoder import RowEncoder
+from mama_spark.spark.sink.id_stages import GiveIds
+from mama_spark.spark.sink.open_write import MAX_BYTES_IN_FLIGHT, PACKED_IDS_MEMORY
+from mama_spark.spark.sink.packs import MakePacks, MarkUnpackable, pack_codec
+from mama_spark.spark.sink.stages import SinkBatch, Stage, finished, through
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from ..broker import Broker
@@ -60,32 +63,33 @@ class Road:
         self.options = SinkOptions.parse({"url": url, "pack": pack})
         self._url, self._batches = url, batches(size)
 
-    def _packs(self, rows: int, bridge: PublisherBridge, take: Callable[[PublishBatch], None]) -> None:
+    def _packs(
+        self, rows: int, bridge: PublisherBridge, *more: Stage, take: Callable[[SinkBatch], object] = lambda _: None
+    ) -> None:
         o = self.options
-        packs = PackedMessages(o, plan_columns(SCHEMA, o), self._batches[0].schema, bridge.capabilities)
+        plan = plan_columns(SCHEMA, o)
+        encoder = RowEncoder(plan, o.topic, o.topic_prefix, for_packing=True)
+        codec = pack_codec(o, plan, self._batches[0].schema)
+        packs = MakePacks(o, codec, bridge.capabilities.max_payload)
+        stages = [MarkUnpackable(lines=o.pack == "lines"), packs, *more]
         for i in range(rows // BATCH_ROWS):
-            for one in packs.encode(self._batches[i % len(self._batches)], i * BATCH_ROWS):
+            for one in through(stages, encoder.encode(self._batches[i % len(self._batches)], i * BATCH_ROWS)):
                 take(one)
-        for one in packs.finish():
+        for one in finished(stages):
             take(one)
 
     def group(self, rows: int, bridge: PublisherBridge) -> None:
-        self._packs(rows, bridge, lambda one: None)
+        self._packs(rows, bridge)
 
     def ids(self, rows: int, bridge: PublisherBridge) -> None:
-        maker = IdMaker("bench", 0, 0, PACKED_IDS_MEMORY)
-        self._packs(rows, bridge, lambda one: maker.ids(one.batch) and None)
+        self._packs(rows, bridge, GiveIds(IdMaker("bench", 0, 0, PACKED_IDS_MEMORY)))
 
     def publish(self, rows: int, bridge: PublisherBridge) -> None:
-        maker = IdMaker(uuid.uuid4().hex, 0, 0, PACKED_IDS_MEMORY)
+        ids = GiveIds(IdMaker(uuid.uuid4().hex, 0, 0, PACKED_IDS_MEMORY))
         window = self.options.window.for_bridge(bridge.capabilities, with_ids=True)
         publisher = BatchPublisher(bridge, replace(window, max_bytes=MAX_BYTES_IN_FLIGHT), on_finished=lambda _: None)
         publisher.start()
-
-        def put(one: PublishBatch) -> None:
-            publisher.put(replace(one.batch, ids=maker.ids(one.batch)), one.rejected, one.context)
-
-        self._packs(rows, bridge, put)
+        self._packs(rows, bridge, ids, take=lambda one: publisher.put(one.messages, one.rejected, one))
         publisher.drain()
 
     def read(self, rows: int, bridge: PublisherBridge) -> None:

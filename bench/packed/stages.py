@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from mama_spark.contracts.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.ids.ids import IdMaker
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
-from mama_spark.spark.sink.packed_messages import PackedMessages
-from mama_spark.spark.sink.partition_writer import PACKED_IDS_MEMORY
+from mama_spark.spark.sink.encoding.row_encoder import RowEncoder
+from mama_spark.spark.sink.id_stages import GiveIds
+from mama_spark.spark.sink.open_write import PACKED_IDS_MEMORY
+from mama_spark.spark.sink.packs import MakePacks, MarkUnpackable, pack_codec
+from mama_spark.spark.sink.stages import Stage, finished, through
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-#: Of a NATS server as it comes.
-_NATS = Capabilities(
-    ack=Ack.STORED, sequence=True, dedup=True, headers=True, ordered=False, max_payload=1 << 20, max_topic=4_000
-)
+_MAX_PAYLOAD = 1 << 20  #: of a NATS server as it comes
 
 
 class PackWriter(DataSourceArrowWriter):
@@ -30,16 +29,18 @@ class PackWriter(DataSourceArrowWriter):
         self._options, self._plan = options, plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        packs: PackedMessages | None = None
-        ids, first = IdMaker("bench", 0, 0, PACKED_IDS_MEMORY), 0
+        o, first, stages = SinkOptions.parse(self._options), 0, list[Stage]()
+        encoder = RowEncoder(self._plan, o.topic, o.topic_prefix, for_packing=True)
         for rows in iterator:
-            if packs is None:
-                packs = PackedMessages(SinkOptions.parse(self._options), self._plan, rows.schema, _NATS)
-            for load in packs.encode(rows, first):
-                ids.ids(load.batch)
+            if not stages:
+                packs = MakePacks(o, pack_codec(o, self._plan, rows.schema), _MAX_PAYLOAD)
+                ids = GiveIds(IdMaker("bench", 0, 0, PACKED_IDS_MEMORY))
+                stages = [MarkUnpackable(lines=o.pack == "lines"), packs, ids]
+            for _ in through(stages, encoder.encode(rows, first)):
+                pass
             first += rows.num_rows
-        for load in packs.finish() if packs is not None else ():
-            ids.ids(load.batch)
+        for _ in finished(stages):
+            pass
         return WriterCommitMessage()
 
 

@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.message import HEADERS_TYPE
-from mama_spark.packing import PackCompressor, Packer, Rows, codec_of
+from mama_spark.packing.codec import codec_of
+from mama_spark.packing.compression import PackCompressor
+from mama_spark.packing.packer import Packer, Rows
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "read-packed-messages.md"
 #: Environments keep node and its packages beside Python's (scripts/setup.sh).

@@ -66,14 +66,14 @@ class BatchLedger(Protocol):
         ...
 
     def marker(self, key: str) -> Marker:
-        """As the middleware has it now, never an older one.
+        """Linearizable read (from the leader).
 
         :param key: tokens of letters, digits, ``-`` and ``_``, joined by dots
         """
         ...
 
-    def look(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
-        """:meth:`marker` of each key and :meth:`bounds`, asked for at the same time."""
+    def markers_and_bounds(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
+        """:meth:`marker` of each key and :meth:`bounds`, in one round trip where that is possible."""
         ...
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:

@@ -34,6 +34,11 @@ class Codec(Protocol):
         ...
 
     @property
+    def names(self) -> Sequence[str]:
+        """Of the columns."""
+        ...
+
+    @property
     def fixed_bits(self) -> int:
         """Upper bound of the size of a pack without its rows."""
         ...
@@ -72,6 +77,7 @@ class LinesCodec:
 
     format = PackFormat.LINES
     description = "values"
+    names = (VALUE,)
     fixed_bits = -8  # no line feed after the last value
 
     def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:
@@ -121,6 +127,7 @@ class ArrowCodec:
         # without the metadata that Spark adds
         self.schema = pa.schema([pa.field(f.name, canonical_type(f.type), f.nullable) for f in schema])
         self.description = ", ".join(f"{f.name} {f.type}" for f in self.schema)
+        self.names: Sequence[str] = self.schema.names
         self._head = self.schema.serialize()
         batch = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in self.schema], schema=self.schema)
         # each buffer is padded to eight bytes, and one of offsets has an element more than there are rows

@@ -46,7 +46,7 @@ class PackCompressor:
         if named is PackFormat.LINES:
             small, form = self._codec.compress(payload), PackFormat.LINES_2
         elif named is PackFormat.ARROW:
-            small, form = self._arrow(payload), PackFormat.ARROW_2
+            small, form = _rewritten(payload, self._options), PackFormat.ARROW_2
         else:
             return None
         encoding = [(PACK_ENCODING, [self.name])] if form is PackFormat.LINES_2 else []
@@ -54,14 +54,6 @@ class PackCompressor:
         if small.size + sum(len(name) + len(values[0]) + 4 for name, values in size_headers) >= payload.size:
             return None
         return _with_format(headers, form) + size_headers, small
-
-    def _arrow(self, payload: pa.Buffer) -> pa.Buffer:
-        with pa.ipc.open_stream(payload) as stream:
-            rows = stream.read_next_batch()
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema, options=self._options) as out:
-            out.write_batch(rows)
-        return sink.getvalue()
 
 
 def plain(batch: MessageBatch) -> MessageBatch:
@@ -76,13 +68,18 @@ def _plain(headers: Headers, payload: pa.Buffer) -> tuple[Headers, pa.Buffer | b
         whole: pa.Buffer | bytes = decompressed_lines(payload, by_name[PACK_ENCODING], int(by_name[PACK_BYTES]))
         return _with_format(headers, PackFormat.LINES), whole
     if named is PackFormat.ARROW_2:
-        with pa.ipc.open_stream(payload) as stream:
-            rows = stream.read_next_batch()
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as out:
-            out.write_batch(rows)
-        return _with_format(headers, PackFormat.ARROW), sink.getvalue()
+        return _with_format(headers, PackFormat.ARROW), _rewritten(payload)
     return None
+
+
+def _rewritten(payload: pa.Buffer, options: pa.ipc.IpcWriteOptions | None = None) -> pa.Buffer:
+    """The batch of an Arrow stream in another one."""
+    with pa.ipc.open_stream(payload) as stream:
+        rows = stream.read_next_batch()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as out:
+        out.write_batch(rows)
+    return sink.getvalue()
 
 
 def decompressed_lines(payload: pa.Buffer, encoding: str, size: int) -> bytes:

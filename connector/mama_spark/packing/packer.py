@@ -28,6 +28,9 @@ BLOCK_BYTES, BLOCK_PACKS = 20 << 20, 2_048
 #: New rows are cut into packs when they are so many rows or bytes, and at least half of the bytes that already wait, so
 #: that waiting rows are copied a bounded number of times.
 CUT_ROWS, CUT_BYTES = 65_536, 16 << 20
+#: Instead of the number of a row: it is stored already. It counts where packs are cut, so that the others are packed as
+#: they were the first time, and is in no pack.
+STORED = -1
 _NO_COLUMNS = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
 #: Rows are added in pieces of this size: a batch of Spark may have 64 MB, and usually has 10,000 rows.
 _PIECE_BYTES = 16 << 20
@@ -39,7 +42,7 @@ class Rows:
 
     :ivar topics: dictionary<int32, string>, no nulls
     :ivar columns: of the packs
-    :ivar numbers: of the rows in the partition, int64
+    :ivar numbers: of the rows in the partition, int64, or :data:`STORED`
     :ivar streams: dictionary<int32, string>; None = the one of the transport
     :ivar parts: string columns that become headers of the message, by the name of the header; null = no such header
     :ivar extra: columns for the flight log, which are not packed
@@ -172,9 +175,10 @@ class Packer:
         groups = [np.flatnonzero(go & ~new), np.flatnonzero(go & new)]
         for packs in groups if values is None else [np.concatenate(groups)]:
             blocks = np.maximum(np.cumsum(weights[packs]) // (BLOCK_BYTES * 8), np.arange(len(packs)) // BLOCK_PACKS)
-            for some in np.split(packs, np.flatnonzero(np.diff(blocks)) + 1):
-                if len(some):
-                    yield waiting.encoded(order, starts[:-1][some], starts[1:][some])
+            for some in filter(len, np.split(packs, np.flatnonzero(np.diff(blocks)) + 1)):
+                made = waiting.encoded(order, starts[:-1][some], starts[1:][some])
+                if len(made):
+                    yield made
 
     def _due(self, unfinished: Bools, held: npt.NDArray[np.floating[Any]]) -> Bools:
         """Which packs go now: the finished ones, and of the others the largest when too many bytes wait."""
@@ -203,16 +207,21 @@ class _Waiting:
 
     def encoded(self, order: Int64s | None, starts: Int64s, ends: Int64s) -> Packed:
         """Packs of the rows from each start to its end, counted in the order given."""
-        local = np.concatenate(([0], np.cumsum(ends - starts)))
         index = ranges(starts, ends)
         index = index if order is None else order[index]
+        lengths, left = ends - starts, self.labels.numbers[index] != STORED
+        whole = bool(left.all())
+        if not whole:
+            lengths = np.add.reduceat(left, np.cumsum(lengths) - lengths, dtype=np.int64)
+            lengths, index = lengths[lengths > 0], index[left]
+        local = np.concatenate(([0], np.cumsum(lengths)))
         if self._values is not None:
             payloads = self._codec.encode_views(self._values.take(index), local)
             numbers, extra = self.labels.numbers[index], self.labels.extra
             batch = _messages(self._codec, self.labels, payloads, local, index[local[:-1]])
             return Packed(batch, local, numbers, None if extra is None else extra.take(pa.array(index)))
         first, begin = int(starts[0]), sum(map(len, self._rows[:-1]))  # of the last rows
-        if order is None and first >= begin and (starts[1:] == ends[:-1]).all():
+        if whole and order is None and first >= begin and (starts[1:] == ends[:-1]).all():
             return packed(self._codec, self._rows[-1].slice(first - begin, len(index)), local)
         return packed(self._codec, _taken(self._rows, index), local)
 

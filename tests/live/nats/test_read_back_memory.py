@@ -14,7 +14,7 @@ import pytest
 from mama_spark.nats.batches.ledger import NatsBatchLedger
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.publishing.exactly_once.stored_rows import IdReader, StoredRows
+from mama_spark.publishing.exactly_once.matching import IdReader, StoredRows
 from mama_spark.publishing.ids.ids import texts
 from mama_spark.testing.waiting import eventually
 

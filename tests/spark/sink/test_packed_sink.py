@@ -12,7 +12,8 @@ from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.contracts.record_log import Records
 from mama_spark.flightlog.report import summarise
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.packing import Unpacked, unpack
+from mama_spark.packing.unpacked import Unpacked
+from mama_spark.packing.unpacker import unpack
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.malamute.restartable_broker import RestartableBroker

@@ -36,7 +36,8 @@ from mama_spark.openmama.wire.protocol.market_data import (
     subscription_topic,
 )
 from mama_spark.options import SinkOptions, SubscribeOptions
-from mama_spark.packing import rows_of_messages, unpack
+from mama_spark.packing.pack_headers import rows_of_messages
+from mama_spark.packing.unpacker import unpack
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
 from mama_spark.recording.recorder import Recorder
 from mama_spark.registry import log_bridge, publisher_bridge

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.contracts.record_log import Records
-from mama_spark.packing import unpack
+from mama_spark.packing.unpacker import unpack
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
 
 from tests.support.spark.sink_harness import StreamContents, flights

@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.contracts.record_log import Records
-from mama_spark.packing import PackCompressor, Packed, Rows, Unpacked, codec_of, packed, unpack
-from mama_spark.packing.compression import plain
+from mama_spark.packing.codec import codec_of
+from mama_spark.packing.compression import PackCompressor, plain
 from mama_spark.packing.format import MAX_PLAIN_BYTES
+from mama_spark.packing.packer import Packed, Rows, packed
+from mama_spark.packing.unpacked import Unpacked
+from mama_spark.packing.unpacker import unpack
 
 from tests.support.memory import peak_of
 from tests.support.tables import each

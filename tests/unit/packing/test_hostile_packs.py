@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.contracts.record_log import Records
-from mama_spark.packing import Unpacked, unpack
+from mama_spark.packing.unpacked import Unpacked
+from mama_spark.packing.unpacker import unpack
 
 from tests.support.memory import peak_of
 from tests.support.tables import each

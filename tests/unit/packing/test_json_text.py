@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.packing import as_json_column, json_rows
-from mama_spark.packing.json_text import with_number_names
+from mama_spark.packing.json_text import as_json_column, json_rows, with_number_names
 
 from tests.support.tables import each
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,11 @@ from hypothesis import strategies as st
 from mama_spark.contracts.errors import SchemaError
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.contracts.record_log import Records
-from mama_spark.packing import Packed, Packer, Rows, Unpacked, codec_of, halves, singles, unpack
+from mama_spark.packing.codec import codec_of
+from mama_spark.packing.packer import STORED, Packed, Packer, Rows
+from mama_spark.packing.split import halves, singles
+from mama_spark.packing.unpacked import Unpacked
+from mama_spark.packing.unpacker import unpack
 
 from tests.support.memory import arrow_peak_of
 from tests.support.tables import each
@@ -353,6 +358,35 @@ def test_packs_do_not_depend_on_the_batches_in_which_their_rows_came(
 
     whole = orders(2_000, 7)
     assert payloads(2_000) == payloads(130) == payloads(37)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@examples(20)
+@given(data=st.data())
+def test_rows_that_are_stored_already_move_no_cut(kind: str, data: st.DataObject) -> None:
+    """So that a pack of which nothing is stored has the id that it had before."""
+    option, schema, row = KINDS[kind]
+    topics, some = data.draw(st.lists(st.sampled_from("abc"), max_size=40)), st.tuples(row, st.booleans())
+    rows, stored = zip(*[data.draw(some) for _ in topics], strict=True) if topics else ((), ())
+    whole = rows_of(topics, rows, schema)
+    left = replace(whole, numbers=np.where(np.array(stored, np.bool_), STORED, whole.numbers))
+    step = data.draw(st.integers(1, 25))
+
+    def packs(come: Rows) -> list[tuple[list[int], bytes]]:
+        packer = Packer(codec_of(option, schema), max_rows=5, max_bytes=data_bytes, max_waiting=gather)
+        made = pack(packer, [come.slice(i, min(step, len(come) - i)) for i in range(0, len(come), step)])
+        return [
+            (numbers.tolist(), payload)
+            for p in made
+            for numbers, payload in zip(np.split(p.numbers, p.starts[1:-1]), p.batch.payloads.to_pylist(), strict=True)
+        ]
+
+    data_bytes, gather = data.draw(st.sampled_from([64, 200, 2_000])), data.draw(st.sampled_from([1, 500, 1 << 20]))
+    before, now = packs(whole), packs(left)
+    rest = [[n for n in numbers if not stored[n]] for numbers, _ in before]
+    assert [numbers for numbers, _ in now] == [numbers for numbers in rest if numbers]
+    untouched = [pair for pair in before if pair[0] and not any(stored[n] for n in pair[0])]
+    assert [pair for pair in now if pair in untouched] == untouched
 
 
 @pytest.mark.parametrize("option", ["lines", "arrow"])

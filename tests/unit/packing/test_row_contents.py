@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 from mama_spark.contracts.errors import CorruptPack
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.contracts.record_log import Records
-from mama_spark.packing import PACK, PACK_ROWS, Rows, packed
 from mama_spark.packing.codec import ArrowCodec, Codec, LinesCodec
 from mama_spark.packing.compression import PackCompressor
-from mama_spark.packing.format import PACK_TOPIC
-from mama_spark.packing.pack_rows import PackRows, row_contents, with_topic_header
+from mama_spark.packing.format import PACK, PACK_ROWS, PACK_TOPIC
+from mama_spark.packing.packer import Rows, packed
+from mama_spark.packing.row_contents import contents_of_records, contents_of_rows, row_contents, with_topic_header
 from mama_spark.publishing.ids.ids import digest
 
 from tests.support.tables import each
@@ -66,17 +67,16 @@ def test_a_row_is_recognised_in_another_pack_that_was_read(
     numbers, n = np.arange(len(some)), len(some)
     topics = pa.array(["t"] * n).dictionary_encode()
     parts = pa.RecordBatch.from_arrays([pa.array(["ROOT"] * n)], ["Mama-Root"])
-    one = packed(codec, Rows(topics, codec.normal(batch), numbers, parts=parts), np.array([0, n]))
+    come = Rows(topics, batch, numbers, parts=parts)
     starts = np.unique([*range(0, n, cut), n])
-    other = packed(codec, Rows(topics, codec.normal(batch), numbers, parts=parts), starts)
+    other = packed(codec, replace(come, columns=codec.normal(batch)), starts)
     sent: MessageBatch = PackCompressor("zstd").compress(other.batch) if compressed else other.batch
     k = len(sent)
     sent = with_topic_header(sent)
     read = Records(np.arange(k), np.zeros(k, np.int64), sent.topics, sent.payloads, sent.headers)
-    contents, counts = PackRows(codec).contents_of_records(read)
+    contents, counts = contents_of_records(codec, read)
     assert counts.tolist() == np.diff(starts).tolist()
-    assert digest(contents).tolist() == digest(PackRows(codec).contents_of(one)).tolist()
-    assert PackRows(codec).rows_of(one).columns.equals(codec.normal(batch))
+    assert digest(contents).tolist() == digest(contents_of_rows(codec, come)).tolist()
 
 
 VALUES = pa.schema([("value", pa.binary())])
@@ -106,7 +106,7 @@ def test_a_pack_with_another_number_of_rows_than_it_announces_is_corrupt(codec: 
     """The number is compared before it costs memory."""
     rows = pa.record_batch([pa.array(LONG, pa.binary())], schema=VALUES)
     (payload,) = codec.encode(codec.normal(rows), np.array([0, 3])).to_pylist()
-    good, _ = PackRows(codec).contents_of_records(record_of(payload, codec.format.value, "3"))
+    good, _ = contents_of_records(codec, record_of(payload, codec.format.value, "3"))
     assert len(good) == 3
     with pytest.raises(CorruptPack, match="cannot be unpacked as it was packed"):
-        PackRows(codec).contents_of_records(record_of(payload, codec.format.value, announced))
+        contents_of_records(codec, record_of(payload, codec.format.value, announced))

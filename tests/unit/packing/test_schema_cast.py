@@ -6,8 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.packing import SchemaCast
-from mama_spark.packing.schema_cast import is_castable
+from mama_spark.packing.schema_cast import SchemaCast, is_castable
 
 from tests.support.tables import each
 

@@ -26,7 +26,7 @@ from ...mama.properties import TRANSPORT_KEYS
 from ...options import SinkOptions, command
 from ...options.conf_file import as_options, load
 from ...options.urls import split_stream
-from ...packing import rows_of_messages
+from ...packing.pack_headers import rows_of_messages
 from ...publishing.resilient_publisher import ResilientPublisher
 from ...publishing.window.reconnecting import ReconnectingBridge
 from ...recording.recorder import Recorder, RecordSource

@@ -21,7 +21,10 @@ from ...contracts.backoff import Backoff
 from ...contracts.errors import OptionError, Unavailable
 from ...contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
 from ...options import SubscribeOptions, command
-from ...packing import Unpacked, as_json_column, unpack_chunks, unpacked_as_is
+from ...packing.chunked_unpack import unpack_chunks
+from ...packing.json_text import as_json_column
+from ...packing.unpacked import Unpacked
+from ...packing.unpacker import unpacked_as_is
 from ...publishing.window.reconnecting import OutageTimer
 from ...registry import log_bridge, logs_to_read
 

@@ -117,7 +117,7 @@ class NatsBatchLedger:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return self._run(lambda client: self._marker(client, key))
 
-    def look(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
+    def markers_and_bounds(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. One turn of the event loop for all of it, which
         costs more than a request."""
 

@@ -1,4 +1,5 @@
 """Stores each row of a batch once, whatever happens and however long it takes: :mod:`.protocol` explains how.
 
-``protocol``, ``found_rows`` and ``claims`` are pure; ``batch_session`` talks to the middleware.
+Pure are ``protocol`` (markers and leases), ``claims``, and ``matching`` over ``found_rows`` (tables of what is stored);
+``session`` talks to the middleware.
 """

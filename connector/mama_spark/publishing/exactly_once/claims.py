@@ -22,7 +22,6 @@ from mama_spark.contracts.errors import ConfigError
 from .found_rows import Distinct, Keys
 
 MOST = 16_384  #: contents in one claim: 16 bytes each
-_EMPTY = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +56,7 @@ def decode(value: bytes) -> Claim | None:
             raise ValueError("its length is wrong")
         high = np.frombuffer(body, "<u8", n)
         low, counts = (np.frombuffer(body, "<u4", n, at) for at in (8 * n, 12 * n))
-        contents = Distinct(Keys(high, low), counts.astype(np.int64), _EMPTY, _EMPTY)
+        contents = Distinct(Keys(high, low), counts.astype(np.int64))
         return Claim(int(found["batch"]), str(found["run"]), int(found["partition"]), contents)
     except (ValueError, TypeError, KeyError) as e:
         raise ConfigError(f"not a claim of mama-spark ({e}): {value[:100]!r}; does something else write there?") from e
-
-
-def parts(contents: Distinct) -> list[Distinct]:
-    """Contents of one claim each."""
-    return [
-        Distinct(
-            contents.keys.take(np.arange(i, min(i + MOST, len(contents.keys)))),
-            contents.counts[i : i + MOST],
-            _EMPTY,
-            _EMPTY,
-        )
-        for i in range(0, len(contents.keys), MOST)
-    ]

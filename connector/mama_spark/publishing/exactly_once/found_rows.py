@@ -9,7 +9,7 @@ Rows of one content are in the order of their sequences, run by run, so all who 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,15 @@ class Found:
         served: Bools = self.sequence >= 0
         return served
 
+    @classmethod
+    def nothing(cls, n: int) -> Found:
+        """For ``n`` rows."""
+        return cls(np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
+
+    def put(self, rows: Int64s, some: Found) -> None:
+        """What was found for some of the rows."""
+        self.sequence[rows], self.partition[rows], self.number[rows] = some.sequence, some.partition, some.number
+
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
@@ -78,8 +87,12 @@ class Distinct:
 
     keys: Keys
     counts: Int64s
-    order: Int64s
-    starts: Int64s
+    order: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    starts: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def head(self, n: int) -> Distinct:
+        """The first ``n`` keys, without the rows that have them."""
+        return Distinct(self.keys.take(np.arange(min(n, len(self.keys)))), self.counts[:n])
 
     @classmethod
     def of(cls, keys: Keys) -> Distinct:
@@ -239,8 +252,8 @@ class FoundRows:
     def take(self, plan: Plan) -> Found:
         """Use up what the plan has; nothing may have changed since it was made."""
         n = len(plan.rows.order)
-        found = Found(np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
-        for run, rows, places in plan.served():
+        found = Found.nothing(n)
+        for run, rows, places in plan.served:
             of = self._runs[run]
             found.sequence[rows] = of.offset[places].astype(np.int64) + self._after
             found.partition[rows] = of.partition[places]
@@ -279,13 +292,14 @@ class Plan:
 
     :ivar want: rows of each content that nothing serves yet
     :ivar new: rows of each content that must be claimed
+    :ivar served: (run, rows, places)
     """
 
     def __init__(self, found: FoundRows, rows: Distinct) -> None:
         self.rows = rows
         self.want = rows.counts.copy()
         self.new = np.zeros(len(rows.counts), np.int64)
-        self._served: list[tuple[int, Int64s, Int64s]] = []
+        self.served: list[tuple[int, Int64s, Int64s]] = []
 
     def add(self, run: int, contents: Int64s, places: Int64s, *, mine: bool) -> None:
         """:param contents: ascending, as many as there are ``places``; a content once a call, or alone"""
@@ -294,20 +308,15 @@ class Plan:
         before = self.rows.counts[contents] - self.want[contents]
         ranks = np.arange(len(contents)) if len(contents) > 1 and contents[0] == contents[-1] else 0
         rows = self.rows.order[self.rows.starts[contents] + before + ranks]
-        self._served.append((run, rows, places))
+        self.served.append((run, rows, places))
         np.subtract.at(self.want, contents, 1)
         if not mine:
             np.add.at(self.new, contents, 1)
 
-    def served(self) -> list[tuple[int, Int64s, Int64s]]:
-        """(run, rows, places)"""
-        return self._served
-
     def claims(self) -> Distinct:
         """Contents to claim, with how many rows of each."""
         which = np.flatnonzero(self.new)
-        empty = np.empty(0, np.int64)
-        return Distinct(self.rows.keys.take(which), self.new[which], empty, empty)
+        return Distinct(self.rows.keys.take(which), self.new[which])
 
 
 def free_numbers(wanted: Int64s, taken: Int64s) -> Int64s:

@@ -44,14 +44,15 @@ for in the stream first.
 through by every task, and a stored row is *claimed* before it settles one: see :mod:`.claims`. No message of a run lies
 before the end that its batch marker names, so no task claims what another one of this run has just published.
 
-**What ends the promise**: messages that are removed before they are read back (then the write fails, or publishes all,
-by ``onRetention``), markers that are removed, rows that are others in the repetition, and a process that stands still
-between a look at its marker and the send that follows, for longer than a lease and the duplicate window together.
+**Limits of the guarantee**: messages that are removed before they are read back (then the write fails, or publishes
+all, by ``onRetention``), markers that are removed, rows that are others in the repetition, and a process that stands
+still between a look at its marker and the send that follows, for longer than a lease and the duplicate window together.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -59,7 +60,9 @@ from typing import Any
 import orjson
 from xxhash import xxh3_128_hexdigest
 
-from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.batch_ledger import Marker
+from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.record_log import Bounds
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -162,6 +165,14 @@ def _decoded(value: bytes) -> dict[str, Any] | None:
     return found
 
 
+class Superseded(Unavailable):
+    """Another attempt has taken over: this one publishes nothing any more."""
+
+
+def taken_over(me: Attempt) -> Superseded:
+    return Superseded(f"another run of the same write has taken batch {me.batch} over")
+
+
 class Step(Enum):
     """What to do with a marker that was read."""
 
@@ -193,6 +204,83 @@ def step_of_task(me: Attempt, found: TaskMarker | None) -> Step:
     if found.owner == me.owner:
         return Step.GO
     return Step.TAKE if found.released else Step.WAIT
+
+
+class Turn:
+    """Has a marker name this attempt: :meth:`step` says what to do with what was read, until it has come to an end.
+
+    :param lease: seconds for which a marker must stand still, by our own clock, before it is taken from its owner
+    """
+
+    def __init__(self, me: Attempt, lease: float) -> None:
+        self._me, self._lease = me, lease
+        self._revision, self._since = -1, 0.0
+
+    def step(self, marker: Marker, now: float) -> BatchMarker | TaskMarker | float | Step:
+        """What to write in place of the marker; or seconds to wait before it is read again; or the last step."""
+        raise NotImplementedError
+
+    def _wait(self, marker: Marker, now: float) -> float:
+        """Seconds until this revision has stood still for a lease."""
+        if marker.revision != self._revision:
+            self._revision, self._since = marker.revision, now
+        return self._lease - (now - self._since)
+
+
+class BatchTurn(Turn):
+    """Has the batch marker name this run. It ends with ``GO``, or with ``OLDER``: where the batch began is not known.
+
+    :param bounds: of the stream at a moment before this partition is published
+    :param ask_last: the last sequence of the stream now
+    :ivar last: sequence of the last message at a moment before this partition is published
+    """
+
+    def __init__(self, me: Attempt, lease: float, bounds: Bounds, ask_last: Callable[[], int]) -> None:
+        super().__init__(me, lease)
+        self._identity, self.last, self._ask_last = bounds.identity, bounds.last, ask_last
+
+    def step(self, marker: Marker, now: float) -> BatchMarker | float | Step:
+        me, found, wait = self._me, batch_marker(marker.value), self._wait(marker, now)
+        step = step_of_batch(me, found)
+        if found is None or step is Step.NEW:
+            return new_batch(me, self._identity, self.last)
+        if step is Step.OLDER:
+            return step
+        if step is Step.SUPERSEDED:
+            raise taken_over(me)
+        check_same_write(me, found)
+        if step is Step.SEIZE:
+            return seized(me, found)
+        if step is Step.OPEN:
+            if wait > 0:
+                return wait
+            self.last = self._ask_last()
+            return opened(found, self.last)
+        return step
+
+
+class TaskTurn(Turn):
+    """Has the task marker name this attempt. It ends with ``GO``.
+
+    :param after: last sequence of the stream at some moment before
+    :ivar began: when the marker was not written yet, in the seconds of ``now``
+    :ivar repeated: there was an attempt before in this run
+    """
+
+    def __init__(self, me: Attempt, lease: float, after: int, now: float) -> None:
+        super().__init__(me, lease)
+        self._after, self.began, self.repeated = after, now, False
+
+    def step(self, marker: Marker, now: float) -> TaskMarker | float | Step:
+        me, found, wait = self._me, task_marker(marker.value), self._wait(marker, now)
+        step = step_of_task(me, found)
+        if step is Step.GO or (step is Step.WAIT and wait > 0):
+            return step if step is Step.GO else wait
+        self.began = now
+        if found is None or step is Step.NEW:
+            return new_task(me, self._after)
+        self.repeated = True
+        return taken(me, found)
 
 
 def new_batch(me: Attempt, identity: str, last: int) -> BatchMarker:

@@ -52,6 +52,9 @@ from mama_spark.contracts.message import (
 from .bloom_filter import BloomFilter
 from .key_table import KeyTable, UInt64s
 
+#: XXH3-128 of the content of each message, shape (n, 16).
+Digests = npt.NDArray[np.uint8]
+
 IDS_MEMORY = 32 << 20  #: bytes, for some ten million rows
 _HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), np.uint16)
 _CHUNK = 16_384  #: rows hashed together: bounds the copies

@@ -27,7 +27,7 @@ from ..gc_freeze import exempt_modules
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
 from ..write_note import COUNTS, REPEATS, leave_note
-from .job import OutcomeCounts, PartitionReport, SinkJob
+from .job import OutcomeCounts, PartitionReport, SinkJob, task_info
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +133,7 @@ class _Committer:
     def _write(self, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
         if self.job.options.gc_freeze:
             exempt_modules()
-        from .partition_writer import publish_partition, task_info
+        from .partition_writer import publish_partition
 
         return publish_partition(self.job, task_info(self.job.streaming), batches)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from mama_spark.contracts.errors import BadRow, PublishError, TooLarge
 from mama_spark.contracts.message import Int64s, MessageBatch
-from mama_spark.packing import PACK, PACK_ROWS
+from mama_spark.packing.format import PACK, PACK_ROWS
 from mama_spark.publishing.ids.ids import IdMaker
 
 from .outcomes import with_nulls

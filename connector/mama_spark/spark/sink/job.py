@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from mama_spark.contracts.errors import DoubledId
+from mama_spark.contracts.errors import ConfigError, DoubledId
 
 from ..option_loading import DiscoveryProperties
 
@@ -97,6 +97,36 @@ class TaskInfo:
     def unique_attempt(self) -> int:
         """Another number for every attempt at a partition; later ones are greater."""
         return self.attempt if self.attempt_id is None else self.attempt_id
+
+
+def task_info(streaming: bool) -> TaskInfo:
+    """Read from Spark's task context. The names of the properties are internals of Spark, read only here.
+
+    :raises ConfigError: a streaming task does not know its query or batch
+    """
+    from pyspark import TaskContext
+
+    from ..write_counts import PROPERTY
+
+    context = TaskContext.get()
+    if context is None:
+        raise ConfigError("mamapub writes inside Spark tasks only")
+    query_id = batch_id = stream_run = None
+    if streaming:  # a batch write inside foreachBatch sees the stream's properties, too, and must not use them
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        text = context.getLocalProperty("streaming.sql.batchId")
+        if query_id is None or text is None:
+            raise ConfigError(
+                "this task has no streaming query and batch in its Spark properties; is this Spark 4.2 or newer?"
+            )
+        batch_id = int(text)
+        stream_run = context.getLocalProperty("spark.jobGroup.id")
+    speculation = (context.getLocalProperty("spark.speculation") or "false").lower() == "true"
+    app_name, app_id = context.getLocalProperty("spark.app.name"), context.getLocalProperty("spark.app.id")
+    return TaskInfo(
+        context.partitionId(), context.attemptNumber(), query_id, batch_id, stream_run, speculation, app_name, app_id,
+        context.getLocalProperty(PROPERTY), context.taskAttemptId(),
+    )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ flights that all have their outcome; the task's thread calls everything else.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +32,8 @@ from .event_reporter import EventReporter
 from .failure_policy import becomes_dead_letter
 from .job import PartitionReport, SinkJob, TaskInfo
 from .outcomes import count_outcomes, flight_columns, joined_ids, published_columns, with_nulls
-from .packed_messages import FlightContext, PackedMessages, RowMessages, single_rows_of
+from .packs import MakePacks, single_rows_of
+from .stages import SinkBatch
 
 if TYPE_CHECKING:
     from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
@@ -45,13 +47,13 @@ class OutcomeRecorder:
     """See the module. Calls: :meth:`check_tables`, :meth:`begin`; :meth:`expect` before each batch that goes to the
     publisher; :meth:`wait_settled`; :meth:`close`.
 
-    :param report: gets counts and parts
+    :ivar report: gets counts and parts
     :ivar events: of the publisher, to the flight log and to discovery
     """
 
     def __init__(self, job: SinkJob, task: TaskInfo, report: PartitionReport) -> None:
         o, write_id = job.options, report.write_id
-        self._job, self._options, self._report = job, o, report
+        self._job, self._options, self.report = job, o, report
         self._number_prefix = f"{job.run_id}-{report.partition}-{task.unique_attempt}-"
         self._staging: Staging | None = None
         if o.flight_log is not None:
@@ -77,7 +79,7 @@ class OutcomeRecorder:
         events = PartitionEvents(o.topic_events, f"{write_id.prefix}/{report.partition}/{report.attempt}")
         self.events = EventReporter(events, self._clock, self._staging)
         self._dead_letters: DeadLetterQueue | None = None
-        self._messages: RowMessages | PackedMessages
+        self._packs: MakePacks | None
         self._capabilities: Capabilities
         self._streams: list[str] = []
         self._unsettled = 0
@@ -99,18 +101,18 @@ class OutcomeRecorder:
     def begin(
         self,
         publisher: BatchPublisher,
-        messages: RowMessages | PackedMessages,
+        packs: MakePacks | None,
         *,
         with_ids: bool,
         content_ids: IdMaker | None = None,
     ) -> None:
         """Before the first batch of flights.
 
-        :param messages: makes the flights; takes back packs that are too large
+        :param packs: takes back packs that are too large; None = rows are not packed
         :param with_ids: messages carry ids, and the broker recognises them
         :param content_ids: for dead letters of rows with ids from a column; None = there is no such column
         """
-        self._messages = messages
+        self._packs = packs
         self._capabilities, self._streams = publisher.bridge.capabilities, publisher.window.streams
         if self._options.on_error == "deadletter":
             self._dead_letters = DeadLetterQueue(
@@ -151,9 +153,14 @@ class OutcomeRecorder:
     def close(self) -> None:
         """Close the part files and put them into the report. May be repeated."""
         if self._staging is not None:
-            self._report.parts = self._staging.close()
+            self.report.parts = self._staging.close()
         if self._dead_letter_staging is not None:
-            self._report.dead_letter_parts = self._dead_letter_staging.close()
+            self.report.dead_letter_parts = self._dead_letter_staging.close()
+
+    def close_quietly(self) -> None:
+        """Close them after an error, which is the one to report."""
+        with contextlib.suppress(Exception):
+            self.close()
 
     # --- the publisher's thread ------------------------------------------------------------------------------
 
@@ -170,8 +177,8 @@ class OutcomeRecorder:
                 self._settled.notify_all()
 
     def _record(self, flights: FlightBatch, batch: MessageBatch, context: object) -> None:
-        if isinstance(context, FlightContext):
-            split = self._messages.split_too_large(flights, batch, context)
+        if isinstance(context, SinkBatch):
+            split = None if self._packs is None else self._packs.split_too_large(flights, batch, context)
             self.events.flights_finished(flights, batch, split)
             self._record_flights(flights, batch, context, split)
         elif isinstance(context, DeadLetterContext):
@@ -179,19 +186,19 @@ class OutcomeRecorder:
             self._check_dead_letters(flights)
 
     def _record_flights(
-        self, flights: FlightBatch, batch: MessageBatch, context: FlightContext, split: Bools | None
+        self, flights: FlightBatch, batch: MessageBatch, context: SinkBatch, split: Bools | None
     ) -> None:
         """:param split: flights whose rows are sent again in others, and have no outcome here; None = none"""
         flight_id = with_nulls(self._flight_ids(batch, context), "ids", flights.errors)
         dead_lettered = self._record_dead_letters(flights, batch, flight_id, context, split)
         rows = context.rows
         counted = rows if split is None or rows is None else np.where(split, 0, rows)
-        count_outcomes(self._report.counts, flights, batch, flight_id, counted)
+        count_outcomes(self.report.counts, flights, batch, flight_id, counted)
         if self._staging is None:
             return
         columns = flight_columns(
             flights, batch, flight_id, self._streams, self._clock, self._capabilities,
-            extra=context.columns, dead_lettered=dead_lettered, payload=self._options.flight_log_payload,
+            extra=context.extra, dead_lettered=dead_lettered, payload=self._options.flight_log_payload,
             doubled=context.doubled,
         )  # fmt: skip
         if rows is not None:
@@ -205,12 +212,12 @@ class OutcomeRecorder:
                 self._staging.add_flights(published)
         self._staging.add_flights(columns)
 
-    def _flight_ids(self, batch: MessageBatch, context: FlightContext) -> pa.Array:
+    def _flight_ids(self, batch: MessageBatch, context: SinkBatch) -> pa.Array:
         """Ids of the messages; of the user, where none are sent; else numbers."""
         if batch.ids is not None:
             return batch.ids
-        if context.ids is not None:
-            return context.ids
+        if context.unsent_ids is not None:
+            return context.unsent_ids
         return joined_ids(self._number_prefix, context.numbers)
 
     def _record_dead_letters(
@@ -218,7 +225,7 @@ class OutcomeRecorder:
         flights: FlightBatch,
         batch: MessageBatch,
         flight_id: pa.Array,
-        context: FlightContext,
+        context: SinkBatch,
         split: Bools | None,
     ) -> Bools | None:
         """Which flights became dead letters; None = none."""
@@ -233,7 +240,7 @@ class OutcomeRecorder:
         rows: Int64s = np.array(chosen, np.int64)
         errors = [flights.errors[row] for row in chosen]
         failed_at = self._clock.micros(flights.settled[rows])
-        self._report.counts.dead_lettered += self._dead_letters.add(
+        self.report.counts.dead_lettered += self._dead_letters.add(
             *single_rows_of(batch.take(rows), flight_id.take(pa.array(rows)), context, errors, failed_at),
             self._letter_columns(context, rows),
         )
@@ -241,11 +248,11 @@ class OutcomeRecorder:
         dead_lettered[rows] = True
         return dead_lettered
 
-    def _letter_columns(self, context: FlightContext, rows: Int64s) -> pa.RecordBatch | None:
+    def _letter_columns(self, context: SinkBatch, rows: Int64s) -> pa.RecordBatch | None:
         """What ``flightLogColumns`` names, for each row of these flights."""
-        if context.columns is None:
+        if context.extra is None:
             return None
-        columns = context.columns.take(pa.array(rows))
+        columns = context.extra.take(pa.array(rows))
         if self._job.log_fields == self._job.letter_fields:
             return columns
         return pa.RecordBatch.from_struct_array(columns.column(PACKED_ROWS).flatten())

@@ -22,12 +22,8 @@ logger = logging.getLogger("mama_spark")
 REPORT_INTERVAL, LOG_INTERVAL = 0.5, 10.0
 
 
-class _Sink:
-    """Who gets the counts, how often, and when next."""
-
-    def __init__(self, report: Callable[[TaskCounts], object], interval: float) -> None:
-        self.report, self.interval = report, interval
-        self.due = time.monotonic() + interval / 2
+#: Who gets the counts, and how often, in seconds.
+_Sink = tuple[Callable[[TaskCounts], object], float]
 
 
 class ProgressReporter:
@@ -54,11 +50,11 @@ class ProgressReporter:
         self._socket: socket.socket | None = None
         sinks: list[_Sink] = []
         if task.progress is not None:
-            sinks.append(_Sink(self._to_driver(task.progress), REPORT_INTERVAL))
+            sinks.append((self._to_driver(task.progress), REPORT_INTERVAL))
         if announce is not None:
-            sinks.append(_Sink(announce, announce_interval))
+            sinks.append((announce, announce_interval))
         if logger.isEnabledFor(logging.INFO):
-            sinks.append(_Sink(_to_log(), LOG_INTERVAL))
+            sinks.append((_to_log(), LOG_INTERVAL))
         if sinks:
             self._thread = threading.Thread(target=self._run, args=(sinks,), name="mama-progress", daemon=True)
             self._thread.start()
@@ -72,22 +68,20 @@ class ProgressReporter:
             self._socket.close()
 
     def _run(self, sinks: list[_Sink]) -> None:
-        interval = min(sink.interval for sink in sinks)
-        while True:
-            ended = self._stop.wait(interval)
-            counters, publisher = self._publisher.counters, self._publisher
+        interval, ended, publisher = min(every for _, every in sinks), False, self._publisher
+        due = [time.monotonic() + every / 2 for _, every in sinks]
+        while not ended:
+            ended, counters = self._stop.wait(interval), publisher.counters
             counts = replace(
                 self._counts, taken=counters.opened, acked=counters.acked + counters.published,
                 failed=counters.failed + counters.timed_out, in_flight=publisher.window.in_flight,
                 waits_for="" if ended else publisher.waits_for, ended=ended,
             )  # fmt: skip
             now = time.monotonic()
-            for sink in sinks:
-                if ended or now >= sink.due:
-                    sink.due = now + sink.interval - interval / 2
-                    sink.report(counts)
-            if ended:
-                return
+            for i, (report, every) in enumerate(sinks):
+                if ended or now >= due[i]:
+                    due[i] = now + every - interval / 2
+                    report(counts)
 
     def _to_driver(self, address: str) -> Callable[[TaskCounts], object]:
         host, port, token = address.rsplit(":", 2)

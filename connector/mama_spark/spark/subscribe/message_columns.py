@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Records
-from mama_spark.packing import Unpacked
 from mama_spark.packing.pack_headers import first_values
+from mama_spark.packing.unpacked import Unpacked
 
 from ..trace_column import valid_traces
 from .schema import ARROW_SCHEMA, TRACE, MessageColumns

@@ -16,15 +16,13 @@ from mama_spark.contracts.errors import CorruptPack
 from mama_spark.contracts.message import as_binary
 from mama_spark.contracts.record_log import RecordLog, Records
 from mama_spark.options import SubscribeOptions
-from mama_spark.packing import (
-    SchemaCast,
-    Unpacked,
-    announced_rows,
-    as_json_column,
-    decompressed,
-    unpack_chunks,
-    unpacked_as_is,
-)
+from mama_spark.packing.chunked_unpack import unpack_chunks
+from mama_spark.packing.decompress import decompressed
+from mama_spark.packing.json_text import as_json_column
+from mama_spark.packing.pack_headers import announced_rows
+from mama_spark.packing.schema_cast import SchemaCast
+from mama_spark.packing.unpacked import Unpacked
+from mama_spark.packing.unpacker import unpacked_as_is
 
 from .message_columns import openmama_columns, rows, tango_columns
 from .schema import MessageColumns

@@ -21,7 +21,7 @@ import orjson
 import pyarrow as pa
 
 from mama_spark.contracts.errors import MamaError
-from mama_spark.packing import with_number_names
+from mama_spark.packing.json_text import with_number_names
 from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
 from mama_spark.tango.events.event_codec import Event
 from mama_spark.tango.log.records import (

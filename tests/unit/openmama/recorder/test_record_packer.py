@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.record_log import Records
 from mama_spark.openmama.recorder.frame_recorder import RecordPacker
-from mama_spark.packing import rows_of_messages, unpack
+from mama_spark.packing.pack_headers import rows_of_messages
+from mama_spark.packing.unpacker import unpack
 
 from tests.support.tiers import examples
 

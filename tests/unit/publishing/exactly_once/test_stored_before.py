@@ -9,12 +9,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.contracts.batch_ledger import Marker
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.record_log import Bounds
 from mama_spark.publishing.exactly_once import protocol as p
-from mama_spark.publishing.exactly_once.claims import Claim, decode, encode, parts
+from mama_spark.publishing.exactly_once.claims import MOST, Claim, decode, encode
 from mama_spark.publishing.exactly_once.found_rows import Distinct, FoundRows, Keys, free_numbers, keys_of
-from mama_spark.publishing.exactly_once.protocol import Attempt, BatchMarker, Step, TaskMarker
+from mama_spark.publishing.exactly_once.protocol import (
+    Attempt,
+    BatchMarker,
+    BatchTurn,
+    Step,
+    TaskMarker,
+    TaskTurn,
+    Turn,
+)
 
 from tests.support.tables import each
 
@@ -73,6 +83,70 @@ def test_an_attempt_passes_through_the_states_of_the_task_marker() -> None:
     assert p.released(p.renewed(first)) == replace(first, renewed=1, released=True)
     other = replace(ME, owner="other")
     assert p.taken(other, p.released(first)) == replace(first, owner="other")
+
+
+def taken(turn: Turn, stored: BatchMarker | TaskMarker | None, *, end: float) -> tuple[list[object], float]:
+    """What a turn writes until it has come to an end, with the seconds it waits; nobody else writes."""
+    marker, now, written = (
+        Marker(int(stored is not None), b"" if stored is None else p.encode(stored)),
+        0.0,
+        list[object](),
+    )
+    while True:
+        step = turn.step(marker, now)
+        if isinstance(step, Step):
+            return [*written, step], now
+        assert now < end
+        if isinstance(step, float):
+            now += min(step, 0.5)
+        else:
+            written.append(step)
+            marker = Marker(marker.revision + 1, p.encode(step))
+
+
+OLD = replace(BATCH, runs=("r1",))
+
+
+@each(
+    ("stored", "written", "waited"),
+    [
+        (None, [p.new_batch(ME, "2026", 180), Step.GO], 0.0),
+        (BATCH, [Step.GO], 0.0),
+        (replace(BATCH, batch=8), [Step.OLDER], 0.0),
+        (OLD, [p.seized(ME, OLD), p.opened(p.seized(ME, OLD), 200), Step.GO], 5.0),
+        (p.seized(ME, OLD), [p.opened(p.seized(ME, OLD), 200), Step.GO], 5.0),
+    ],
+)
+def test_a_run_takes_a_batch_from_an_earlier_one_when_a_lease_has_passed(
+    stored: BatchMarker | None, written: list[object], waited: float
+) -> None:
+    turn = BatchTurn(ME, 5.0, Bounds(1, 180, "2026"), lambda: 200)
+    assert taken(turn, stored, end=9.0) == (written, waited)
+    assert turn.last == (200 if waited else 180)
+
+
+@each(
+    ("stored", "written", "waited"),
+    [
+        (None, [p.new_task(ME, 100), Step.GO], 0.0),
+        (TASK, [Step.GO], 0.0),
+        (replace(TASK, owner="other", released=True), [TASK, Step.GO], 0.0),
+        (replace(TASK, owner="other"), [TASK, Step.GO], 5.0),
+    ],
+)
+def test_an_attempt_takes_a_partition_from_another_one_when_a_lease_has_passed(
+    stored: TaskMarker | None, written: list[object], waited: float
+) -> None:
+    turn = TaskTurn(ME, 5.0, 100, 0.0)
+    assert taken(turn, stored, end=9.0) == (written, waited)
+    assert (turn.began, turn.repeated) == (waited, len(written) > 1 and stored is not None)
+
+
+def test_a_marker_that_is_renewed_is_not_taken() -> None:
+    turn = TaskTurn(ME, 5.0, 100, 0.0)
+    for n in range(20):
+        found = p.encode(replace(TASK, owner="other", renewed=n))
+        assert turn.step(Marker(n + 1, found), 4.0 * n) == 5.0
 
 
 def test_markers_survive_their_encoding() -> None:
@@ -163,7 +237,7 @@ def test_tasks_that_follow_one_log_of_claims_never_use_one_row_twice(
             if not len(new.keys):
                 used += [int(s) for s in tables[task].take(plan).sequence if s >= 0]
                 break
-            made = decode(encode(Claim(7, "run", task, parts(new)[0])))
+            made = decode(encode(Claim(7, "run", task, new.head(MOST))))
             assert made is not None
             log.append(made)
     assert len(set(used)) == len(used)
@@ -217,7 +291,9 @@ def test_a_row_takes_24_bytes_at_most(partition: int, number: int, each: int) ->
     assert found.plan(Distinct.of(last)).want.tolist() == [1], "it serves one row"
 
 
-def test_claims_of_many_contents_are_several() -> None:
-    some = Distinct.of(keys([(n, 0) for n in range(40_000)]))
-    assert [len(part.keys) for part in parts(some)] == [16_384, 16_384, 7_232]
+def test_a_claim_has_a_bounded_number_of_contents() -> None:
+    some = Distinct.of(keys([(n, 0) for n in range(40_000)])).head(MOST)
+    made = decode(encode(Claim(7, "run", 0, some)))
+    assert made is not None
+    assert len(made.contents.keys) == MOST == 16_384
     assert decode(b"") is None

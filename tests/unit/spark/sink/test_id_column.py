@@ -16,7 +16,7 @@ from mama_spark.contracts.errors import ConfigError, OptionError, RowsFailed, Sc
 from mama_spark.flightlog.report import shared_ids
 from mama_spark.memory import MemoryBroker
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink import packed_messages
+from mama_spark.spark.sink import packs
 from mama_spark.spark.sink.data_source import MamaPubWriter
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
@@ -184,7 +184,7 @@ def test_a_pack_with_a_doubled_id_is_told_in_the_flight_log(broker: MemoryBroker
 def test_halves_of_a_pack_that_is_too_large_are_told_by_their_own_rows(
     broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_messages, "HEADER_BYTES", -(1 << 20))  # packs may be larger than the broker takes
+    monkeypatch.setattr(packs, "HEADER_BYTES", -(1 << 20))  # packs may be larger than the broker takes
     large = pa.record_batch(
         {"topic": ["t"] * 4, "value": [bytes([i]) * 300_000 for i in range(4)], "id": ["a", "b", "c", "a"]}
     )

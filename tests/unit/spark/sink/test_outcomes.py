@@ -41,9 +41,9 @@ from mama_spark.spark.sink.failure_policy import (
     task_must_be_retried,
     tolerates_outages,
 )
-from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, TaskInfo, task_info
 from mama_spark.spark.sink.outcomes import joined_ids
-from mama_spark.spark.sink.partition_writer import publish_partition, task_info
+from mama_spark.spark.sink.partition_writer import publish_partition
 
 from tests.support.tables import each
 
@@ -304,7 +304,7 @@ def test_rows_that_an_outage_failed_are_dead_letters_only_with_error_tolerance_a
 _FAULTS = """
 import resource
 import numpy as np
-from mama_spark.spark.sink.packed_messages import keep_freed_memory
+from mama_spark.spark.sink.packs import keep_freed_memory
 keep_freed_memory()
 held = [np.ones(1 << 16) for _ in range(4)]  # an array of 512 KiB has 128 pages
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

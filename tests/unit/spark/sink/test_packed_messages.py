@@ -22,7 +22,7 @@ from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
-from mama_spark.spark.sink.packed_messages import check_bridge
+from mama_spark.spark.sink.packs import check_bridge
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql import types as T

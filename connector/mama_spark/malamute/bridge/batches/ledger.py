@@ -101,7 +101,7 @@ class MalamuteBatchLedger:
         with self._lock:
             return self._markers.get(key)
 
-    def look(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
+    def markers_and_bounds(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return [self._markers.get(key) for key in keys], self._opened().bounds()

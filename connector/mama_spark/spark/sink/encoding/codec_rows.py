@@ -8,14 +8,14 @@ import pyarrow as pa
 from mama_spark.contracts.bridge import RowCodec
 from mama_spark.contracts.errors import BadRow
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.packing import json_rows
+from mama_spark.packing.json_text import json_rows
 
+from ..stages import SinkBatch
 from .column_plan import ColumnPlan
-from .row_encoder import EncodedBatch
 
 
 class CodecRows:
-    """Turns record batches into :class:`~.row_encoder.EncodedBatch`, by a plan made on the driver.
+    """Turns record batches into :class:`~..stages.SinkBatch`, by a plan made on the driver.
 
     The payload of a row that cannot be encoded is its columns as JSON, for dead letters and the flight log.
     """
@@ -23,7 +23,8 @@ class CodecRows:
     def __init__(self, plan: ColumnPlan, codec: RowCodec) -> None:
         self._plan, self._codec = plan, codec
 
-    def encode(self, rows: pa.RecordBatch) -> EncodedBatch:
+    def encode(self, rows: pa.RecordBatch, first: int = 0) -> SinkBatch:
+        """:param first: number of the first row in the partition"""
         encoded = self._codec.encode(self._named(rows))
         rejected, payloads = dict(encoded.bad), encoded.payloads
         ids = None
@@ -35,7 +36,8 @@ class CodecRows:
         if rejected:
             payloads = self._with_json(rows, payloads, sorted(rejected))
         extra = rows.select(list(self._plan.log)) if self._plan.log else None
-        return EncodedBatch(MessageBatch(encoded.topics, payloads, ids=ids), sorted(rejected.items()), extra)
+        messages, numbers = MessageBatch(encoded.topics, payloads, ids=ids), np.arange(first, first + rows.num_rows)
+        return SinkBatch(messages, sorted(rejected.items()), numbers, extra)
 
     def destinations(self, rows: pa.RecordBatch) -> MessageBatch:
         """Topics of the rows, without payloads and without rows that cannot be encoded."""

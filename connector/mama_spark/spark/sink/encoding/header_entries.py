@@ -33,3 +33,15 @@ def header_maps(entries: Sequence[HeaderEntries], n: int) -> pa.Array:
 
 def one_value_lists(values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), values)
+
+
+def part_entries(parts: pa.RecordBatch) -> list[HeaderEntries]:
+    """The parts of the topics as headers.
+
+    :param parts: string columns by the name of their header
+    """
+    entries = []
+    for name, values in zip(parts.schema.names, parts.columns, strict=True):
+        there = np.flatnonzero(np.asarray(values.is_valid()))
+        entries.append(HeaderEntries(there, pa.repeat(name, len(there)), one_value_lists(values.take(pa.array(there)))))
+    return entries

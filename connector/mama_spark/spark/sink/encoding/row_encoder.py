@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -12,33 +11,16 @@ import pyarrow.compute as pc
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.contracts.topics import PART_HEADERS, topic_head
-from mama_spark.packing import json_rows
+from mama_spark.packing.json_text import json_rows
 
 from ...trace_column import valid_traces
+from ..stages import SinkBatch
 from .column_plan import ColumnPlan
-from .header_entries import HeaderEntries, header_maps, one_value_lists
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedBatch:
-    """One Arrow batch as messages, row for row.
-
-    :ivar batch: with placeholders for rejected rows
-    :ivar rejected: rows that cannot become a message, with the reason, ascending, each row once
-    :ivar extra: the columns for the flight log
-    :ivar parts: of rows that are to be packed: the parts of the topic, by the name of their header
-    :ivar typed: columns that are packed with their types; the payloads in ``batch`` are empty
-    """
-
-    batch: MessageBatch
-    rejected: list[tuple[int, PublishError]]
-    extra: pa.RecordBatch | None
-    parts: pa.RecordBatch | None = None
-    typed: pa.RecordBatch | None = None
+from .header_entries import HeaderEntries, header_maps, one_value_lists, part_entries
 
 
 class RowEncoder:
-    """Turns record batches into :class:`EncodedBatch`, by a plan made on the driver.
+    """Turns record batches into :class:`~..stages.SinkBatch`, by a plan made on the driver.
 
     :param for_packing: rows are to be packed: parts of the topic are returned as columns, since they become headers of
         the packed message; where rows have headers, they are headers of each row, too
@@ -48,17 +30,19 @@ class RowEncoder:
         self, plan: ColumnPlan, topic: str | None, topic_prefix: str | None, *, for_packing: bool = False
     ) -> None:
         self._plan = plan
-        self._topic_parts_as_columns = for_packing
+        self._for_packing = for_packing
         self._topic = topic
         self._head = topic_head(topic_prefix)
 
-    def encode(self, rows: pa.RecordBatch) -> EncodedBatch:
+    def encode(self, rows: pa.RecordBatch, first: int = 0) -> SinkBatch:
+        """:param first: number of the first row in the partition"""
         plan, rejected = self._plan, dict[int, PublishError]()
         topics = self._topics(rows, rejected)
         typed = rows.select(list(plan.typed)) if plan.typed else None
-        if typed is not None:
-            _reject_invalid_text(rejected, typed)
-        if typed is not None:
+        if typed is not None:  # one that is no UTF-8 would make readers refuse all others of its pack
+            for name in plan.typed:
+                for row in _invalid(rows.column(name)):
+                    rejected.setdefault(row, BadRow(f"column {name!r} has text that is not UTF-8"))
             payloads = pa.repeat(pa.scalar(b""), rows.num_rows)
         elif plan.value is None:
             payloads, refused = json_rows(rows, plan.json)
@@ -75,14 +59,17 @@ class RowEncoder:
             if ids.null_count:
                 _reject(rejected, ids, BadRow.of_null("ids", "the id is null"))
                 ids = ids.fill_null("")
-            for row in _not_utf8(ids):
+            for row in _invalid(ids):
                 rejected.setdefault(row, BadRow("the id is not UTF-8"))
         extra = rows.select(list(plan.log)) if plan.log else None
         traces = None if plan.trace is None else valid_traces(rows.column(plan.trace).cast(pa.string()))
         batch = MessageBatch(
             topics, payloads, self._headers(rows, rejected), ids, self._streams(rows, rejected), traces
         )
-        return EncodedBatch(batch, sorted(rejected.items()), extra, self._parts(rows), typed)
+        numbers = np.arange(first, first + rows.num_rows)
+        return SinkBatch(
+            batch, sorted(rejected.items()), numbers, extra, self._parts(rows) if self._for_packing else None, typed
+        )
 
     def destinations(self, rows: pa.RecordBatch) -> MessageBatch:
         """Topics and streams of the rows, without payloads."""
@@ -91,7 +78,7 @@ class RowEncoder:
         return MessageBatch(self._topics(rows, ignored), payloads, streams=self._streams(rows, ignored))
 
     def _parts(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        if not self._topic_parts_as_columns or not self._plan.parts:
+        if not self._plan.parts:
             return None
         columns = [rows.column(name).cast(pa.string()) for _, name in self._plan.parts]
         return pa.RecordBatch.from_arrays(columns, [PART_HEADERS[part] for part, _ in self._plan.parts])
@@ -129,18 +116,16 @@ class RowEncoder:
             column = rows.column(plan.headers)
             if column.null_count < len(column):
                 entries.append(_HEADER_FORMS[plan.headers_form](column, rejected))
-        for part, name in () if self._topic_parts_as_columns and plan.headers is None else plan.parts:
-            values = rows.column(name).cast(pa.string())
-            there = np.flatnonzero(np.asarray(values.is_valid()))
-            keys = pa.array([PART_HEADERS[part]]).take(pa.array(np.zeros(len(there), np.int64)))
-            entries.append(HeaderEntries(there, keys, one_value_lists(values.take(pa.array(there)))))
+        parts = self._parts(rows)
+        if parts is not None and not (self._for_packing and plan.headers is None):
+            entries += part_entries(parts)
         return header_maps(entries, rows.num_rows) if entries else None
 
 
 def _dictionary_encoded(column: pa.Array, null: PublishError, rejected: dict[int, PublishError]) -> pa.DictionaryArray:
     """Strings as a dictionary without nulls; rows with null are rejected."""
     coded = column.cast(pa.string()).dictionary_encode()
-    for code in _not_utf8(coded.dictionary):
+    for code in _invalid(coded.dictionary):
         same = pc.equal(coded.indices, code).fill_null(False).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(same).tolist():
             rejected.setdefault(row, type(null)("it is not UTF-8"))
@@ -151,32 +136,24 @@ def _dictionary_encoded(column: pa.Array, null: PublishError, rejected: dict[int
     return pa.DictionaryArray.from_arrays(coded.indices.fill_null(len(names) - 1), names)
 
 
-def _entry_rows(column: pa.Array) -> Int64s:
-    """Row of every element of a list or map column's flattened children."""
+def _entries(column: pa.Array) -> tuple[Int64s, pa.Array]:
+    """Of the flattened children of a list or map column that count (those of null elements do not): the row, and the
+    index into the children."""
     offsets = np.asarray(column.offsets).astype(np.int64)
     sizes = np.where(np.asarray(column.is_valid()), np.diff(offsets), 0)
-    return np.repeat(np.arange(len(column), dtype=np.int64), sizes)
-
-
-def _children(column: pa.Array) -> Int64s:
-    """Index into the children for every element that counts (children of null elements do not)."""
-    offsets = np.asarray(column.offsets).astype(np.int64)
-    sizes = np.where(np.asarray(column.is_valid()), np.diff(offsets), 0)
-    starts = np.repeat(offsets[:-1] - np.concatenate(([0], np.cumsum(sizes)[:-1])), sizes)
-    return starts + np.arange(int(sizes.sum()), dtype=np.int64)
+    starts = np.repeat(offsets[:-1] - np.cumsum(sizes) + sizes, sizes)
+    return np.repeat(np.arange(len(column)), sizes), pa.array(starts + np.arange(int(sizes.sum())))
 
 
 def _from_map(column: pa.Array, rejected: dict[int, PublishError]) -> HeaderEntries:
-    picked = pa.array(_children(column))
-    return _without_nulls(
-        _entry_rows(column), column.keys.take(picked), column.items.take(picked), rejected, one_value_lists
-    )
+    rows, picked = _entries(column)
+    return _without_nulls(rows, column.keys.take(picked), column.items.take(picked), rejected, one_value_lists)
 
 
 def _from_multimap(column: pa.Array, rejected: dict[int, PublishError]) -> HeaderEntries:
-    picked = pa.array(_children(column))
-    rows, names, lists = _entry_rows(column), column.keys.take(picked), column.items.take(picked)
-    inner = _entry_rows(lists)
+    rows, picked = _entries(column)
+    names, lists = column.keys.take(picked), column.items.take(picked)
+    inner, _ = _entries(lists)
     for at in inner[np.asarray(lists.flatten().is_null())].tolist():
         rejected.setdefault(int(rows[at]), BadRow(f"header {names[at].as_py()!r} has a null value"))
     filled = pa.ListArray.from_arrays(lists.offsets, pc.fill_null(lists.values.cast(pa.string()), ""))
@@ -186,8 +163,8 @@ def _from_multimap(column: pa.Array, rejected: dict[int, PublishError]) -> Heade
 
 
 def _from_kafka(column: pa.Array, rejected: dict[int, PublishError]) -> HeaderEntries:
-    rows = _entry_rows(column)
-    pairs = column.values.take(pa.array(_children(column)))
+    rows, picked = _entries(column)
+    pairs = column.values.take(picked)
     there = np.flatnonzero(np.asarray(pairs.is_valid()))
     rows, pairs = rows[there], pairs.take(pa.array(there))
     names, raw = pairs.field("key"), pairs.field("value").cast(pa.binary())
@@ -236,30 +213,13 @@ def _binary(column: pa.Array) -> pa.Array:
     return column
 
 
-def _not_utf8(texts: pa.Array) -> list[int]:
-    """Elements that are no text: a string of Spark may hold any octets, and readers would see others."""
-    try:
-        texts.cast(pa.binary()).cast(pa.string())
-    except pa.ArrowInvalid:
-        return [at for at in range(len(texts)) if not _is_valid(texts.slice(at, 1))]
-    return []
-
-
-def _reject_invalid_text(rejected: dict[int, PublishError], columns: pa.RecordBatch) -> None:
-    """Rows that readers of an arrow pack, which they check, would refuse with all others of the pack."""
-    for name, column in zip(columns.schema.names, columns.columns, strict=True):
-        if not _is_valid(column):
-            for row in range(len(column)):
-                if not _is_valid(column.take(pa.array([row]))):
-                    rejected.setdefault(row, BadRow(f"column {name!r} has text that is not UTF-8"))
-
-
-def _is_valid(column: pa.Array) -> bool:
+def _invalid(column: pa.Array) -> list[int]:
+    """Elements with text that is no UTF-8: a string of Spark may hold any bytes, and readers would see others."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
-        return False
-    return True
+        return [at for at in range(len(column)) if len(column) == 1 or _invalid(column.take(pa.array([at])))]
+    return []
 
 
 def _reject(rejected: dict[int, PublishError], column: pa.Array, error: PublishError) -> None:

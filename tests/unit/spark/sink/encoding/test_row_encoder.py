@@ -12,7 +12,8 @@ from mama_spark.contracts.errors import SchemaError
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
-from mama_spark.spark.sink.encoding.row_encoder import EncodedBatch, RowEncoder
+from mama_spark.spark.sink.encoding.row_encoder import RowEncoder
+from mama_spark.spark.sink.stages import SinkBatch
 from pyspark.sql import types as T
 
 from tests.support.tables import each
@@ -30,7 +31,7 @@ def plan(**given_columns: Any) -> ColumnPlan:
 
 def encode(
     columns: dict[str, pa.Array], *, prefix: str | None = None, plan_topic: str | None = "topic", **p: Any
-) -> EncodedBatch:
+) -> SinkBatch:
     return RowEncoder(plan(topic=plan_topic, **p), None, prefix).encode(pa.record_batch(columns))
 
 
@@ -42,9 +43,9 @@ def blobs(*values: bytes | None) -> pa.Array:
     return pa.array(values, pa.binary())
 
 
-def header_lists(encoded: EncodedBatch) -> list[Any]:
-    assert encoded.batch.headers is not None
-    lists: list[Any] = encoded.batch.headers.to_pylist()
+def header_lists(encoded: SinkBatch) -> list[Any]:
+    assert encoded.messages.headers is not None
+    lists: list[Any] = encoded.messages.headers.to_pylist()
     return lists
 
 
@@ -56,33 +57,33 @@ def test_null_topics_and_values_are_bad_rows_with_a_reason() -> None:
         "INVALID_ARG: the value is null",
         "BAD_SYMBOL: the topic is null",
     ]
-    assert encoded.batch.topics.to_pylist() == ["a", "", "b", ""]
-    assert encoded.batch.payloads.to_pylist() == [b"1", b"2", b"", b""]
+    assert encoded.messages.topics.to_pylist() == ["a", "", "b", ""]
+    assert encoded.messages.payloads.to_pylist() == [b"1", b"2", b"", b""]
 
 
 def test_null_streams_are_bad_rows_and_others_are_kept() -> None:
     columns = {"topic": strings("a", None, "b"), "value": strings("x", "y", "z"), "stream": strings("s", "t", None)}
     encoded = encode(columns, stream="stream")
-    assert encoded.batch.streams is not None
-    assert encoded.batch.streams.to_pylist() == ["s", "t", ""]
+    assert encoded.messages.streams is not None
+    assert encoded.messages.streams.to_pylist() == ["s", "t", ""]
     assert [(row, e.info) for row, e in encoded.rejected] == [(1, "the topic is null"), (2, "the stream is null")]
-    assert encode(columns).batch.streams is None
+    assert encode(columns).messages.streams is None
 
 
 def test_null_ids_are_bad_rows() -> None:
     encoded = encode({"topic": strings("a", "a"), "value": strings("x", "y"), "id": strings("1", None)}, id="id")
     assert [row for row, _ in encoded.rejected] == [1]
-    assert encoded.batch.ids is not None
-    assert encoded.batch.ids.to_pylist() == ["1", ""]
+    assert encoded.messages.ids is not None
+    assert encoded.messages.ids.to_pylist() == ["1", ""]
 
 
 def test_prefix_stands_before_column_and_option_topics() -> None:
-    assert encode({"topic": strings("a", "b"), "value": strings("x", "y")}, prefix="p").batch.topics.to_pylist() == [
+    assert encode({"topic": strings("a", "b"), "value": strings("x", "y")}, prefix="p").messages.topics.to_pylist() == [
         "p.a",
         "p.b",
     ]
     fixed = RowEncoder(plan(topic=None), "t", "p").encode(pa.record_batch({"value": strings("x")}))
-    assert fixed.batch.topics.to_pylist() == ["p.t"]
+    assert fixed.messages.topics.to_pylist() == ["p.t"]
 
 
 def test_root_source_symbol_join_with_missing_parts_skipped_and_travel_as_headers() -> None:
@@ -96,7 +97,7 @@ def test_root_source_symbol_join_with_missing_parts_skipped_and_travel_as_header
         plan_topic=None,
         parts=(("root", "root"), ("source", "source"), ("symbol", "symbol")),
     )
-    assert encoded.batch.topics.to_pylist() == ["s.y", "r.s", ""]
+    assert encoded.messages.topics.to_pylist() == ["s.y", "r.s", ""]
     assert [row for row, _ in encoded.rejected] == [2]
     assert header_lists(encoded) == [
         [("Mama-Source", ["s"]), ("Mama-Symbol", ["y"])],
@@ -167,7 +168,7 @@ def test_a_row_with_a_value_that_json_cannot_hold_is_refused_with_its_column() -
     ((row, error),) = encoded.rejected
     assert row == 1
     assert "column 'day' cannot be JSON: a date or time is not in the years 1 to 9999" in str(error)
-    assert encoded.batch.payloads.to_pylist()[::2] == [b'{"day":"1970-01-01"}', b'{"day":null}']
+    assert encoded.messages.payloads.to_pylist()[::2] == [b'{"day":"1970-01-01"}', b'{"day":null}']
 
 
 def test_text_that_is_not_utf8_fails_its_row_alone_for_readers_would_see_other_text() -> None:
@@ -197,11 +198,11 @@ def test_every_row_is_a_message_or_bad(rows: list[tuple[str | None, bytes | None
     encoded = encode({"topic": strings(*[t for t, _ in rows]), "value": blobs(*[v for _, v in rows])})
     bad = {row for row, _ in encoded.rejected}
     assert bad == {i for i, (t, v) in enumerate(rows) if t is None or v is None}
-    assert len(encoded.batch) == len(rows)
-    assert encoded.batch.topics.null_count == encoded.batch.payloads.null_count == 0
+    assert len(encoded.messages) == len(rows)
+    assert encoded.messages.topics.null_count == encoded.messages.payloads.null_count == 0
     for i, (t, v) in enumerate(rows):
         if i not in bad:
-            assert (encoded.batch.topics[i].as_py(), encoded.batch.payloads[i].as_py()) == (t, v)
+            assert (encoded.messages.topics[i].as_py(), encoded.messages.payloads[i].as_py()) == (t, v)
 
 
 # --- types that a message cannot carry without a change are refused on the driver, with the path to the field ---------

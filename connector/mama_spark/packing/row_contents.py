@@ -1,4 +1,4 @@
-"""The rows in the packs of one write, and the content of each, by which it is recognised in whatever pack. Pure.
+"""The content of each row of a write with packs, by which it is recognised in whatever pack. Pure.
 
 The content is bytes that depend neither on the other rows nor on how a column lies in memory. Two rows have the same
 bytes if and only if they have the same values: before each value stands a byte that says whether it is null, and before
@@ -7,7 +7,6 @@ what has no fixed width its length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,67 +30,37 @@ from ..contracts.topics import PART_HEADERS
 from .codec import Codec
 from .compression import plain
 from .format import PACK_ROWS, PACK_TOPIC, BadPack, is_text
-from .packer import Packed, Rows
-
-Headers = dict[str, list[str]]
+from .packer import Rows
 
 
-class PackRows:
-    """:param codec: of the write, whose packs alone are read; each names its topic (:func:`with_topic_header`)"""
+def contents_of_rows(codec: Codec, rows: Rows) -> MessageBatch:
+    """A message for each row, which stands for its content."""
+    headers = None
+    if rows.parts is not None:
+        few = [[(name, [text]) for name, text in one.items() if text is not None] for one in rows.parts.to_pylist()]
+        headers = pa.array([one or None for one in few], HEADERS_TYPE)
+    return MessageBatch(rows.topics, row_contents(codec.normal(rows.columns)), headers)
 
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
 
-    def rows_of(self, packs: Packed) -> Rows:
-        """All rows of packs that were just made."""
-        each = pa.array(np.repeat(np.arange(len(packs)), packs.rows))
-        batch = packs.batch
-        headers = _headers(batch.headers, len(batch))
-        names = sorted({name for one in headers for name in PART_HEADERS.values() if name in one})
-        parts = None
-        if names:
-            columns = [
-                pa.array([one.get(name, [None])[0] for one in headers], pa.string()).take(each) for name in names
-            ]
-            parts = pa.RecordBatch.from_arrays(columns, names)
-        return Rows(
-            batch.topics.take(each),
-            self._codec.decode(batch.payloads, packs.rows),
-            packs.numbers,
-            None if batch.streams is None else batch.streams.take(each),
-            parts,
-            packs.extra,
-        )
+def contents_of_records(codec: Codec, records: Records) -> tuple[MessageBatch, Int64s]:
+    """The same of the rows of packs that were read, and how many rows each has.
 
-    def contents_of(self, packs: Packed) -> MessageBatch:
-        """A message for each row, which stands for its content."""
-        batch = packs.batch
-        return self._contents(batch.topics, batch.payloads, _headers(batch.headers, len(batch)), packs.rows)
-
-    def contents_of_records(self, records: Records) -> tuple[MessageBatch, Int64s]:
-        """The same for packs that were read, and how many rows each has.
-
-        :raises CorruptPack: a record is no pack of this write
-        """
-        headers = _headers(records.headers, len(records))
-        try:
-            counts = np.array([int(one[PACK_ROWS][0]) for one in headers], np.int64)
-            topics = pa.array([one[PACK_TOPIC][0] for one in headers], pa.string()).dictionary_encode()
-            whole = plain(MessageBatch(topics, records.payloads, records.headers))
-            return self._contents(topics, whole.payloads, headers, counts), counts
-        except (KeyError, ValueError, OverflowError, BadPack, pa.ArrowException) as e:
-            raise CorruptPack(f"a message with an id of this write cannot be unpacked as it was packed: {e}") from e
-
-    def _contents(
-        self, topics: pa.DictionaryArray, payloads: pa.Array, headers: Sequence[Headers], counts: Int64s
-    ) -> MessageBatch:
-        rows = row_contents(self._codec.decode(payloads, counts))  # which compares the counts, that each row copies
-        each = pa.array(np.repeat(np.arange(len(counts)), counts))
-        parts = [{name: one[name] for name in PART_HEADERS.values() if name in one} for one in headers]
-        column = None
-        if any(parts):
-            column = pa.array([list(one.items()) or None for one in parts], HEADERS_TYPE).take(each)
-        return MessageBatch(topics.take(each), rows, column)
+    :param codec: of the write, whose packs alone are read; each names its topic (:func:`with_topic_header`)
+    :raises CorruptPack: a record is no pack of this write
+    """
+    n = len(records)
+    headers = [dict(one or ()) for one in ([None] * n if records.headers is None else records.headers.to_pylist())]
+    try:
+        counts = np.array([int(one[PACK_ROWS][0]) for one in headers], np.int64)
+        topics = pa.array([one[PACK_TOPIC][0] for one in headers], pa.string()).dictionary_encode()
+        whole = plain(MessageBatch(topics, records.payloads, records.headers))
+        rows = row_contents(codec.decode(whole.payloads, counts))  # which compares the counts, that each row copies
+    except (KeyError, ValueError, OverflowError, BadPack, pa.ArrowException) as e:
+        raise CorruptPack(f"a message with an id of this write cannot be unpacked as it was packed: {e}") from e
+    each = pa.array(np.repeat(np.arange(n), counts))
+    parts = [[(name, one[name]) for name in PART_HEADERS.values() if name in one] or None for one in headers]
+    column = pa.array(parts, HEADERS_TYPE).take(each) if any(parts) else None
+    return MessageBatch(topics.take(each), rows, column), counts
 
 
 def with_topic_header(batch: MessageBatch) -> MessageBatch:
@@ -103,12 +72,6 @@ def with_topic_header(batch: MessageBatch) -> MessageBatch:
         for one, topic in zip(batch.headers.to_pylist(), batch.topics.to_pylist(), strict=True)
     ]
     return replace(batch, headers=pa.array(entries, HEADERS_TYPE))
-
-
-def _headers(column: pa.Array | None, n: int) -> list[Headers]:
-    if column is None:
-        return [{} for _ in range(n)]
-    return [dict(one or ()) for one in column.to_pylist()]
 
 
 def row_contents(columns: pa.RecordBatch) -> pa.Array:

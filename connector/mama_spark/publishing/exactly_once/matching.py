@@ -1,0 +1,191 @@
+"""Which rows are stored already: tables of what was found in the streams, by the digest of each row's content. Pure.
+
+One thread uses a table: that of the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from xxhash import xxh3_128_digest
+
+from mama_spark.contracts.batch_ledger import StoredIds
+from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.record_log import Records
+
+from ..ids import ids as message_ids
+from ..ids.ids import Digests
+from ..window.flight_batch import StoredFlights
+from . import claims
+from .found_rows import Distinct, Found, FoundRows, free_numbers, keys_of
+
+#: The contents of the rows of packed messages, shape (rows, 16), and how many rows each message has.
+Unpack = Callable[[Records], tuple[Digests, Int64s]]
+
+
+class StoredRows:
+    """:ivar rows: with the content that default ids name
+        or that is named by the user's ids
+    :ivar others: messages with other ids (dead letters): id -> sequence
+    :ivar packs: numbers of the ids of packed messages, by partition and hash of the pack
+    """
+
+    def __init__(self, after: int, head: int) -> None:
+        self.head = head  #: length of an id before the partition
+        self.rows = FoundRows(after)
+        self.others: dict[bytes, int] = {}
+        self.packs: dict[tuple[int, bytes], list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows) + len(self.others)
+
+    def numbers(self, digests: Digests, partition: int) -> dict[int, Int64s]:
+        """The numbers that ids of messages of this partition have for contents, by the place of the content in
+        ``digests``; without those for which there are none."""
+        if not self.packs:
+            return self.rows.numbers(keys_of(digests), partition)
+        found = {i: self.packs.get((partition, one.tobytes())) for i, one in enumerate(digests)}
+        return {i: np.unique(np.array(numbers, np.int64)) for i, numbers in found.items() if numbers is not None}
+
+    def finish(self) -> None:
+        """After the last messages."""
+        self.rows.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class IdReader:
+    """:ivar prefixed: messages have default ids, which name their content; else ids are the user's
+    :ivar unpack: for packed messages; None = a message is a row
+    """
+
+    prefixed: bool = True
+    unpack: Unpack | None = None
+
+    def add(self, table: StoredRows, found: StoredIds) -> None:
+        """Note messages."""
+        if not self.prefixed:
+            zeros = np.zeros(len(found.ids), np.int64)
+            table.rows.add(keys_of(digests_of_ids(found.ids)), found.sequences, zeros, zeros)
+            return
+        parsed = message_ids.parse(found.ids, table.head)
+        if len(parsed.rows) < len(found.ids):
+            for i in np.setdiff1d(np.arange(len(found.ids)), parsed.rows).tolist():
+                table.others[found.ids[i]] = int(found.sequences[i])
+        sequences = found.sequences[parsed.rows]
+        if self.unpack is None:
+            table.rows.add(keys_of(parsed.digests), sequences, parsed.partitions, parsed.numbers)
+            return
+        assert found.records is not None
+        for partition, one, number in zip(
+            parsed.partitions.tolist(), parsed.digests, parsed.numbers.tolist(), strict=True
+        ):
+            table.packs.setdefault((partition, one.tobytes()), []).append(number)
+        digests, counts = self.unpack(found.records.take(parsed.rows))
+        each = np.repeat(np.arange(len(counts)), counts)
+        numbers = np.zeros(len(each), np.int64)
+        table.rows.add(keys_of(digests), sequences[each], parsed.partitions[each], numbers)
+
+
+def digests_of_ids(ids: Sequence[bytes]) -> Digests:
+    """Of rows whose ids are the user's: an id stands for the row."""
+    return np.frombuffer(b"".join(map(xxh3_128_digest, ids)), np.uint8).reshape(len(ids), 16)
+
+
+class StreamTables(NamedTuple):
+    """What is stored in one stream.
+
+    :ivar own: rows that earlier attempts of this run have stored; None = there was no earlier attempt
+    :ivar earlier: rows that earlier runs have stored; None = there was no earlier run
+    """
+
+    own: StoredRows | None = None
+    earlier: StoredRows | None = None
+
+    @property
+    def tables(self) -> list[StoredRows]:
+        return [table for table in self if table is not None]
+
+
+#: Writes the next claim of a stream's log, or reads the one that is there, and notes it in the table.
+Claim = Callable[[str, FoundRows, Distinct], None]
+#: Which of some messages a stream takes: its name, and which they are.
+ByStream = Iterable[tuple[str, Int64s]]
+
+
+def rows_by_stream(topics: pa.DictionaryArray, names: Sequence[str | None]) -> Iterator[tuple[str, Int64s]]:
+    """:param names: of the stream that takes each topic of the dictionary; None = none"""
+    first = names[0] if names else None
+    if not topics.null_count and names.count(first) == len(names):
+        if first is not None:
+            yield first, np.arange(len(topics))
+        return
+    codes = topics.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    for name in filter(None, dict.fromkeys(names)):
+        rows = np.flatnonzero(np.array([*(one == name for one in names), False], np.bool_)[codes])
+        if len(rows):
+            yield name, rows
+
+
+class Matching:
+    """What is stored of the rows of one attempt, by stream; each stored row settles one row.
+
+    :param partition: of the attempt
+    :param shared: rows of earlier runs may be rows of other partitions: they are claimed before they settle one
+    :ivar streams: those whose markers name this attempt
+    """
+
+    def __init__(self, partition: int, *, shared: bool) -> None:
+        self._partition, self._shared = partition, shared
+        self.streams: dict[str, StreamTables] = {}
+
+    @property
+    def repeats(self) -> bool:
+        """Something may be stored already."""
+        return any(some.tables for some in self.streams.values())
+
+    def rows(self, streams: ByStream, digests: Digests, claim: Claim) -> tuple[Found, list[StoredFlights]]:
+        """Which of these rows are stored, for each row, and the same by stream."""
+        found, parts, keys = Found.nothing(len(digests)), [], keys_of(digests)
+        for name, rows in streams:
+            own, earlier = self.streams[name]
+            for table, shared in ((own, False), (earlier, self._shared)):
+                left = rows[found.sequence[rows] < 0]
+                if table is not None and len(left) and len(table.rows):
+                    wanted = Distinct.of(keys.take(left))
+                    plan = table.rows.plan(wanted)
+                    while shared and len((new := plan.claims()).keys):
+                        claim(name, table.rows, new.head(claims.MOST))
+                        plan = table.rows.plan(wanted)
+                    found.put(left, table.rows.take(plan))
+            matched = rows[found.sequence[rows] >= 0]
+            if len(matched):
+                parts.append(StoredFlights(name, matched, found.sequence[matched]))
+        return found, parts
+
+    def others(self, streams: ByStream, ids: Sequence[bytes]) -> list[StoredFlights]:
+        """Which messages are stored under ids that are no ids of rows: for dead letters."""
+        parts = []
+        for name, rows in streams:
+            known = {text: sequence for table in self.streams[name].tables for text, sequence in table.others.items()}
+            here = [(row, known[ids[row]]) for row in rows.tolist() if ids[row] in known]
+            if here:
+                parts.append(StoredFlights(name, *(np.array(column, np.int64) for column in zip(*here, strict=True))))
+        return parts
+
+    def free_numbers(self, streams: ByStream, digests: Digests, numbers: Int64s) -> Int64s:
+        """Numbers for the ids of messages that are published: none that a stored message of this partition has.
+
+        :param numbers: how many messages of the same content were published before each
+        """
+        result = numbers.copy()
+        for name, rows in streams:
+            taken = [table.numbers(digests[rows], self._partition) for table in self.streams[name].tables]
+            for i in set().union(*taken):
+                used = np.unique(np.concatenate([some[i] for some in taken if i in some]))
+                at = rows[i]
+                result[at] = free_numbers(numbers[at : at + 1], used)[0]
+        return result

@@ -1,0 +1,357 @@
+"""One attempt at one partition: takes the markers of each stream, reads back, and says which rows are stored already.
+
+:mod:`.protocol` and :mod:`.matching` decide; this module talks to the middleware, on three threads. The task's thread
+calls :meth:`BatchSession.begin` and what matches rows. The publisher's thread asks :meth:`BatchSession.may_send` and
+:meth:`BatchSession.stored`. A thread of its own renews the task markers. They share the leases and the streams of the
+topics, under one lock, which nobody holds while the middleware is asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from mama_spark.contracts.batch_ledger import BatchLedger, Marker, MarkerChanged
+from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.publishing.ids.id_lifetime import known_for
+from mama_spark.publishing.ids.ids import Digests
+from mama_spark.publishing.patience import retry_while_unavailable
+from mama_spark.publishing.window.flight_batch import StoredFlights
+
+from . import claims, protocol
+from .found_rows import Distinct, Found, FoundRows
+from .matching import ByStream, IdReader, Matching, StoredRows, StreamTables, digests_of_ids, rows_by_stream
+from .protocol import Attempt, BatchMarker, BatchTurn, Step, Superseded, TaskMarker, TaskTurn, Turn
+
+logger = logging.getLogger("mama_spark")
+T = TypeVar("T")
+
+#: Parts of a lease: between two renewals, and after which the owner sends nothing any more.
+_RENEW, LEASE_MARGIN = 1 / 3, 0.8
+_POLL = 0.05  #: seconds between two looks at a marker
+
+
+class DataRemoved(ConfigError):
+    """Messages were removed from the stream before they were read back."""
+
+
+class Rules(NamedTuple):
+    """:ivar lease: seconds
+    :ivar publish_anyway: what cannot be read back is published again, instead of an error
+    :ivar wait: go on asking while the middleware does not answer
+    :ivar reader: which rows the messages of the batch carry
+    """
+
+    lease: float
+    publish_anyway: bool = False
+    wait: bool = False
+    reader: IdReader = IdReader()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLease:
+    """That this attempt owns the partition in one stream.
+
+    :ivar task: the marker; ``revision``: of it
+    :ivar since: last sequence before this attempt published
+    :ivar until: monotonic seconds until which nobody takes over
+    """
+
+    key: str
+    task: TaskMarker
+    revision: int
+    since: int
+    until: float
+
+
+class BatchSession:
+    """Calls: :meth:`open`, and :meth:`close` in any case.
+
+    :param me: this attempt
+    """
+
+    def __init__(self, ledger: BatchLedger, me: Attempt, rules: Rules) -> None:
+        self._ledger, self._me, self._rules = ledger, me, rules
+        self._matching = Matching(me.partition, shared=rules.reader.prefixed)  # of the task's thread
+        self._claims_read: dict[str, int] = {}  # so is this
+        self._lock = threading.Lock()
+        self._stream_of: dict[str, str | None] = {}  # by topic; None = without markers
+        self._leases: dict[str, PartitionLease] = {}  # by stream
+        self._lost: list[MamaError] = []
+        self._closed = threading.Event()
+        self._keeper = threading.Thread(target=self._renew_all, name="mama-batch-lease", daemon=True)
+
+    def open(self) -> None:
+        """:raises ConfigError, Unavailable: see :meth:`.BatchLedger.open`"""
+        self._ask(self._ledger.open)
+
+    def close(self) -> None:
+        """Nothing is published any more: the next attempt need not wait. Never raises, may be repeated."""
+        self._closed.set()
+        if self._keeper.ident is not None:
+            self._keeper.join()
+        with self._lock:
+            leases, self._leases = self._leases, {}
+        for lease in leases.values():
+            self._ledger.release_marker(lease.key, protocol.encode(protocol.released(lease.task)), lease.revision)
+        self._ledger.close()
+
+    def _ask(self, ask: Callable[[], T]) -> T:
+        say = "waiting until markers can be read and written: %s"
+        return retry_while_unavailable(ask, wait=self._rules.wait, say=say)
+
+    # --- the task's thread: begin --------------------------------------------------------------------------------
+
+    def begin(self, topics: pa.Array) -> None:
+        """Before anything is published to these topics.
+
+        :raises ConfigError: what is stored cannot be told from what is not
+        :raises Unavailable: the middleware does not answer, or another run has the batch
+        """
+        with self._lock:
+            new = [topic for topic in topics.to_pylist() if topic is not None and topic not in self._stream_of]
+        if not new:
+            return
+        found = self._ask(lambda: self._ledger.streams_of(pa.array(new, pa.string())))
+        for name in filter(None, dict.fromkeys(found)):
+            if name not in self._matching.streams:
+                self._begin_stream(name)
+        with self._lock:
+            for topic, stream in zip(new, found, strict=True):
+                self._stream_of[topic] = stream if stream in self._matching.streams else None
+
+    def _begin_stream(self, name: str) -> None:
+        me, lease = self._me, self._rules.lease
+        keys = [me.key(name, "batch"), me.key(name, "task", me.partition)]
+        seen, bounds = self._ask(lambda: self._ledger.markers_and_bounds(name, keys))
+        of_batch = BatchTurn(me, lease, bounds, lambda: self._last(name))
+        step, marker = self._take(of_batch, keys[0], seen[0])
+        batch = protocol.batch_marker(marker.value)
+        assert batch is not None
+        if step is Step.OLDER:
+            self._removed(
+                f"batch {me.batch} is older than batch {batch.batch}, which was published last to stream {name!r}: "
+                "where it began is not known any more"
+            )
+            return
+        # what earlier runs have stored lies up to ``until``, and is not looked for twice
+        of_task = TaskTurn(me, lease, max(of_batch.last, batch.until or 0), time.monotonic())
+        _, marker = self._take(of_task, keys[1], seen[1])
+        task = protocol.task_marker(marker.value)
+        assert task is not None
+        since = self._last(name) if of_task.repeated else task.after
+        earlier = own = None
+        if batch.until is not None:
+            earlier = self._read_back(name, batch.identity, batch.after, batch.until, me.prefix.encode())
+        if of_task.repeated:
+            own = self._read_back(name, batch.identity, task.after, since, me.own_prefix)
+        self._matching.streams[name] = StreamTables(own, earlier)
+        mine = PartitionLease(keys[1], task, marker.revision, since, of_task.began + LEASE_MARGIN * lease)
+        with self._lock:
+            self._leases[name] = mine
+        if self._keeper.ident is None:
+            self._keeper.start()
+
+    def _take(self, turn: Turn, key: str, marker: Marker) -> tuple[Step, Marker]:
+        """Go through the steps of a marker; the last one, and the marker as it is then.
+
+        :param marker: at some moment before: if it has changed, it is not replaced
+        """
+        waits = False
+        while True:
+            step = turn.step(marker, time.monotonic())
+            if isinstance(step, Step):
+                return step, marker
+            now: Marker | None = None
+            if not isinstance(step, float):
+                now = self._try_set(key, step, marker)
+            else:
+                if not waits:
+                    logger.info("partition %d waits until nobody else publishes it any more", self._me.partition)
+                waits = True
+                time.sleep(min(_POLL, step))
+            marker = now or self._ask(lambda: self._ledger.marker(key))
+
+    def _try_set(self, key: str, value: BatchMarker | TaskMarker, read: Marker) -> Marker | None:
+        """The marker as it is stored now; None: it has changed meanwhile, or nobody knows."""
+        text = protocol.encode(value)
+        try:
+            return Marker(self._ask(lambda: self._ledger.set_marker(key, text, read.revision)), text)
+        except MarkerChanged:
+            return None  # which may have been a repetition of the same request
+
+    def _last(self, name: str) -> int:
+        return self._ask(lambda: self._ledger.bounds(name)).last
+
+    def _read_back(self, name: str, identity: str, after: int, up_to: int, prefix: bytes) -> StoredRows:
+        """What is stored of the batch (its prefix), or of this partition of it."""
+        began, reader = time.monotonic(), self._rules.reader
+        rows, read = StoredRows(after, len(self._me.prefix)), 0
+
+        wanted = prefix if reader.prefixed else b""
+        for some in self._ledger.read(name, after, up_to, wanted, records=reader.unpack is not None):
+            read += some.read
+            reader.add(rows, some)
+        rows.finish()
+        self._check_complete(name, identity, after, up_to)
+        logger.info(
+            "partition %d, stream %s: %s rows of batch %d are stored already (%s messages read back in %.1f s, from "
+            "sequence %d to %d)",
+            self._me.partition, name, f"{len(rows):,}", self._me.batch, f"{read:,}", time.monotonic() - began,
+            after + 1, up_to,
+        )  # fmt: skip
+        return rows
+
+    def _check_complete(self, name: str, identity: str, after: int, up_to: int) -> None:
+        bounds = self._ask(lambda: self._ledger.bounds(name))
+        if bounds.identity != identity:
+            self._removed(f"stream {name!r} was deleted and made again since batch {self._me.batch} began")
+            return
+        missing = self._ask(lambda: self._ledger.missing(name, after, up_to))
+        if missing:
+            (first, last), n = missing[0], sum(high - low + 1 for low, high in missing)
+            self._removed(
+                f"{n:,} messages of stream {name!r} that were stored since batch {self._me.batch} began are removed "
+                f"(sequences {first} to {last}{' and others' if len(missing) > 1 else ''})"
+            )
+
+    def _removed(self, what: str) -> None:
+        text = f"{what}, so what is stored of it cannot be told from what was never stored"
+        if not self._rules.publish_anyway:
+            raise DataRemoved(
+                f"{text}. Option onRetention=publish publishes its rows all the same, of which some may then be stored "
+                "twice"
+            )
+        logger.warning("%s; publishing all that is not found (onRetention=publish)", text)
+
+    # --- the task's thread: rows ---------------------------------------------------------------------------------
+
+    @property
+    def repeats(self) -> bool:
+        """Something may be stored already."""
+        return self._matching.repeats
+
+    def match_stored_rows(self, topics: pa.DictionaryArray, digests: Digests) -> tuple[Found, list[StoredFlights]]:
+        """Which of these rows are stored already: for each row, and the same by stream."""
+        return self._matching.rows(self._by_stream(topics), digests, self._claim)
+
+    def match_stored_letters(self, letters: MessageBatch) -> list[StoredFlights]:
+        """Those of these dead letters that are stored under the same id.
+
+        :raises ConfigError, Unavailable: see :meth:`begin`
+        """
+        self.begin(letters.topics.dictionary)
+        if not self.repeats or letters.ids is None:
+            return []
+        ids = letters.ids.cast(pa.binary()).to_pylist()
+        if not self._rules.reader.prefixed:
+            return self.match_stored_rows(letters.topics, digests_of_ids(ids))[1]
+        return self._matching.others(self._by_stream(letters.topics), ids)
+
+    def free_numbers(self, topics: pa.DictionaryArray, digests: Digests, numbers: Int64s) -> Int64s:
+        """See :meth:`.Matching.free_numbers`."""
+        return self._matching.free_numbers(self._by_stream(topics), digests, numbers) if self.repeats else numbers
+
+    def _by_stream(self, topics: pa.DictionaryArray) -> ByStream:
+        with self._lock:
+            names = [self._stream_of.get(topic) for topic in topics.dictionary.to_pylist()]
+        return rows_by_stream(topics, names)
+
+    def _claim(self, stream: str, table: FoundRows, part: Distinct) -> None:
+        """Write the next claim of the log, or read the one that is there."""
+        me, number = self._me, self._claims_read.get(stream, 0)
+        key = me.key(stream, "claim", number)
+        mine = claims.encode(claims.Claim(me.batch, me.run, me.partition, part))
+        marker = self._ask(lambda: self._ledger.marker(key))
+        found = claims.decode(marker.value)
+        if found is None or (found.batch, found.run) != (me.batch, me.run):
+            try:
+                self._ask(lambda: self._ledger.set_marker(key, mine, marker.revision))
+            except MarkerChanged:
+                return  # by another task, or by a repetition of the same request: it is read next
+            table.claim(part, mine=True)
+        else:
+            table.claim(found.contents, mine=found.partition == me.partition)
+        self._claims_read[stream] = number + 1
+
+    # --- the publisher's thread ------------------------------------------------------------------------------------
+
+    def may_send(self) -> bool:
+        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
+        with self._lock:
+            lost, until = self._lost, [lease.until for lease in self._leases.values()]
+        if lost:
+            raise lost[0]
+        now = time.monotonic()
+        return all(now < one for one in until)
+
+    @property
+    def certain_for(self) -> float:
+        """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
+        with self._lock:
+            names = list(self._leases)
+        return known_for(min(map(self._ledger.duplicate_window, names), default=0.0))
+
+    def stored(self, messages: MessageBatch) -> list[StoredFlights]:
+        """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
+        assert messages.ids is not None
+        texts, parts = messages.ids.cast(pa.binary()).to_pylist(), []
+        prefix = self._me.own_prefix if self._rules.reader.prefixed else b""
+        for name, rows in self._by_stream(messages.topics):
+            with self._lock:
+                since = self._leases[name].since
+            wanted, found = {texts[row]: row for row in rows.tolist()}, dict[int, int]()
+            for some in self._ledger.read(name, since, self._ledger.bounds(name).last, prefix):
+                for text, sequence in zip(some.ids, some.sequences.tolist(), strict=True):
+                    if text in wanted:
+                        found.setdefault(wanted[text], sequence)
+            logger.info("of %d messages without an answer, %d are stored", len(wanted), len(found))
+            if found:
+                at = np.array(sorted(found), np.int64)
+                parts.append(StoredFlights(name, at, np.array([found[row] for row in at.tolist()], np.int64)))
+        return parts
+
+    # --- the thread that renews --------------------------------------------------------------------------------------
+
+    def _renew_all(self) -> None:
+        while not self._closed.wait(self._rules.lease * _RENEW):
+            with self._lock:
+                leases = dict(self._leases)
+            for name, lease in leases.items():
+                if self._closed.is_set():
+                    return
+                try:
+                    renewed = self._renewed(name, lease)
+                except (Superseded, ConfigError) as e:
+                    with self._lock:
+                        self._lost = [e]
+                    return
+                except MamaError as e:  # nothing is sent until it succeeds
+                    logger.info("the marker of partition %d is not renewed: %s", self._me.partition, e)
+                    continue
+                with self._lock:
+                    self._leases[name] = renewed
+
+    def _renewed(self, name: str, lease: PartitionLease) -> PartitionLease:
+        me, began = self._me, time.monotonic()
+        batch = protocol.batch_marker(self._ledger.marker(me.key(name, "batch")).value)
+        if batch is None or (batch.batch, batch.run) != (me.batch, me.run):
+            raise protocol.taken_over(me)
+        mine = protocol.renewed(lease.task)
+        try:
+            revision = self._ledger.set_marker(lease.key, protocol.encode(mine), lease.revision)
+        except MarkerChanged:
+            marker = self._ledger.marker(lease.key)
+            found = protocol.task_marker(marker.value)
+            if found is None or found.owner != me.owner:
+                raise Superseded(f"another attempt publishes partition {me.partition} by now") from None
+            revision = marker.revision
+        return PartitionLease(lease.key, mine, revision, lease.since, began + LEASE_MARGIN * self._rules.lease)

@@ -1,0 +1,280 @@
+"""The stages of packs: one marks rows that no pack can carry, one makes messages of several rows each, and one gives
+them their last form.
+
+The outcome of a packed message is the outcome of all its rows. Packs that are rejected as too large are split into
+halves, which are sent as messages of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mama_spark.contracts.bridge import Capabilities
+from mama_spark.contracts.errors import BadRow, ConfigError, PublishError, TooLarge
+from mama_spark.contracts.message import HEADERS_TYPE, Bools, Int64s, MessageBatch, payload_bounds
+from mama_spark.flightlog.schema import PACKED_ROWS
+from mama_spark.options import SinkOptions
+from mama_spark.packing.codec import Codec, codec_of
+from mama_spark.packing.compression import PackCompressor
+from mama_spark.packing.format import HEADER_BYTES, PACK_HEADERS
+from mama_spark.packing.packer import STORED, Packed, Packer, Rows, packed
+from mama_spark.packing.row_contents import with_topic_header
+from mama_spark.packing.split import halves, singles
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch
+
+from .encoding.column_plan import ColumnPlan
+from .encoding.header_entries import header_maps, part_entries
+from .stages import SinkBatch, Stage
+
+#: glibc keeps twice as much as the largest array that was freed, up to 64 MiB.
+_LARGEST = 16 << 20
+
+
+#: Headers that control the broker or describe the pack: inside a pack they would have no effect.
+_CONTROL_HEADERS = rf"(?i)^(nats-|({'|'.join(PACK_HEADERS)})$)"
+
+
+class MarkUnpackable(Stage):
+    """:param lines: packs are lines, so that a value has none of its own"""
+
+    def __init__(self, *, lines: bool) -> None:
+        self._lines = lines
+
+    def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
+        found = dict[int, PublishError]()
+        if self._lines:
+            for row in _with_line_feeds(batch.messages.payloads):
+                found.setdefault(row, BadRow("the value has a line feed, which pack=lines takes for its end"))
+        if batch.messages.headers is not None:
+            for row, name in _control_headers(batch.messages.headers):
+                found.setdefault(row, BadRow(f"header {name!r} has no effect inside a pack"))
+        yield replace(batch, rejected=sorted((found | dict(batch.rejected)).items())) if found else batch
+
+
+class MakePacks(Stage):
+    """Packs of one partition. Rows that are rejected or stored already leave as flights of one row.
+
+    :param max_payload: of the middleware
+    """
+
+    def __init__(self, o: SinkOptions, codec: Codec, max_payload: int) -> None:
+        keep_freed_memory()
+        self._codec = codec
+        most = min(o.pack_max_bytes, max_payload - HEADER_BYTES)
+        self._packer = Packer(codec, max_rows=o.pack_max_rows, max_bytes=most)
+        self._lock = threading.Lock()
+        self._returned: list[SinkBatch] = []
+        self._doubled: Int64s = np.empty(0, np.int64)  # numbers of rows with a doubled id, ascending
+
+    # --- the task's thread -----------------------------------------------------------------------------------
+
+    def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
+        if batch.doubled is not None:
+            self._doubled = np.concatenate((self._doubled, batch.numbers[batch.doubled]))
+        rows = rows_of(batch, self._codec)
+        if batch.rejected:
+            yield self._of_rejected(batch, rows)
+        if batch.stored:
+            yield self._of_stored(batch, rows)
+            numbers = rows.numbers.copy()
+            for some in batch.stored:
+                numbers[some.rows] = STORED
+            rows = replace(rows, numbers=numbers)
+        if batch.rejected:
+            rows = rows.take(batch.good)
+        if len(rows):
+            yield from map(self._flights_of, self._packer.add(rows))
+
+    def finish(self) -> Iterator[SinkBatch]:
+        """Packs of all rows that still wait."""
+        yield from map(self._flights_of, self._packer.finish())
+
+    def returned(self) -> list[SinkBatch]:
+        """Halves of packs that were rejected as too large."""
+        with self._lock:
+            found, self._returned = self._returned, []
+        return found
+
+    def _flights_of(self, packs: Packed) -> SinkBatch:
+        """An id that is doubled and does not fail its row marks the pack: no broker looks at the ids in it."""
+        found, doubled = flights_of(packs), self._doubled
+        if not len(doubled):
+            return found
+        ends = np.concatenate(([0], np.cumsum(np.isin(packs.numbers, doubled))))
+        marked = np.flatnonzero(np.diff(ends[packs.starts]))
+        return replace(found, doubled=marked) if len(marked) else found
+
+    def _of_rejected(self, batch: SinkBatch, rows: Rows) -> SinkBatch:
+        """Rejected rows as messages of one row; a typed row is a pack of one row."""
+        which = np.array([row for row, _ in batch.rejected], np.int64)
+        rejected = [(i, error) for i, (_, error) in enumerate(batch.rejected)]
+        some = rows.take(which)
+        if batch.typed is not None:
+            return replace(self._alone(some), rejected=rejected)
+        messages = batch.messages.take(which)
+        if messages.headers is None and some.parts is not None:
+            messages = replace(messages, headers=header_maps(part_entries(some.parts), len(which)))
+        extra = _lists(some.extra, np.arange(len(which) + 1))
+        return SinkBatch(messages, rejected, some.numbers, extra)
+
+    def _of_stored(self, batch: SinkBatch, rows: Rows) -> SinkBatch:
+        which = np.sort(np.concatenate([some.rows for some in batch.stored]))
+        at = [replace(some, rows=np.searchsorted(which, some.rows)) for some in batch.stored]
+        assert batch.known_ids is not None
+        return replace(self._alone(rows.take(which)), stored=at).with_ids(batch.known_ids.take(pa.array(which)))
+
+    def _alone(self, rows: Rows) -> SinkBatch:
+        """Each row in a pack of its own."""
+        rows = replace(rows, columns=self._codec.normal(rows.columns))
+        return flights_of(packed(self._codec, rows, np.arange(len(rows) + 1)))
+
+    # --- the publisher's thread ------------------------------------------------------------------------------
+
+    def split_too_large(self, flights: FlightBatch, sent: MessageBatch, context: SinkBatch) -> Bools | None:
+        """Split packs that were rejected as too large: their halves are flights of their own.
+
+        :returns: which flights were split; None = none
+        """
+        if context.packed is None or not flights.errors:
+            return None
+        rows = context.packed.rows
+        too_large = [row for row, e in flights.errors.items() if isinstance(e, TooLarge) and rows[row] > 1]
+        which = np.array(sorted(too_large), np.int64)
+        which = which[flights.state[which] == FlightState.COMPLETED_EXCEPTIONALLY]
+        if not len(which):
+            return None
+        sends = flights.sends[which] + (0 if context.sends is None else context.sends[which])
+        half_packs = self._flights_of(halves(self._codec, replace(context.packed, batch=sent), which))
+        with self._lock:
+            self._returned.append(replace(half_packs, sends=np.repeat(sends, 2).astype(np.int32)))
+        split = np.zeros(flights.n, np.bool_)
+        split[which] = True
+        return split
+
+
+class FinishPacks(Stage):
+    """Packs in the form in which they are sent: compressed, if that is asked for, and with a header of the topic,
+    if a repetition will look for them. Ids are made before, so that they do not depend on it."""
+
+    def __init__(self, o: SinkOptions) -> None:
+        self._with_topics = o.exactly_once
+        self._compressor = None
+        if o.pack_compression != "none":
+            self._compressor = PackCompressor(o.pack_compression, o.pack_compression_level)
+
+    def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
+        if batch.packed is None:
+            yield batch
+            return
+        messages = batch.messages if self._compressor is None else self._compressor.compress(batch.messages)
+        messages = with_topic_header(messages) if self._with_topics else messages
+        yield replace(batch, messages=messages, packed=replace(batch.packed, batch=messages))
+
+
+def rows_of(batch: SinkBatch, codec: Codec) -> Rows:
+    """The rows in the columns of the packs, as Spark gives them."""
+    messages = batch.messages
+    columns = batch.typed
+    if columns is None:
+        found = {"value": messages.payloads, "id": messages.ids, "headers": messages.headers}
+        names = codec.names
+        if found["headers"] is None and "headers" in names:
+            found["headers"] = pa.nulls(len(batch), HEADERS_TYPE)
+        columns = pa.RecordBatch.from_arrays([found[name] for name in names], names)
+    return Rows(messages.topics, columns, batch.numbers, messages.streams, batch.parts, batch.extra)
+
+
+def pack_codec(o: SinkOptions, plan: ColumnPlan, schema: pa.Schema) -> Codec:
+    """The codec of a write.
+
+    :param schema: of the rows that Spark gives
+    """
+    kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
+    names = ["value"]
+    names += [] if plan.headers is None else ["headers"]
+    names += [] if plan.id is None else ["id"]
+    return codec_of(
+        o.pack, pa.schema([schema.field(name) for name in plan.typed] or [(name, kinds[name]) for name in names])
+    )
+
+
+def check_bridge(o: SinkOptions, capabilities: Capabilities) -> None:
+    """:raises ConfigError: the middleware carries no packs"""
+    if not capabilities.packs:
+        raise ConfigError(f"option pack: the {o.bridge_name} bridge carries no packed messages; use pack=off")
+    if not capabilities.headers:
+        raise ConfigError(
+            "option pack: this broker carries no headers, by which readers know a packed message; use pack=off"
+        )
+
+
+def single_rows_of(
+    batch: MessageBatch, flight_id: pa.Array, context: SinkBatch, errors: list[PublishError], at: Int64s
+) -> tuple[MessageBatch, pa.Array, list[PublishError], Int64s]:
+    """Failed flights as messages of one row, for the dead letters.
+
+    The id is that of the row, or else that of the flight with the position in the pack.
+
+    :param at: when each flight failed
+    """
+    if context.packed is None:
+        return batch, flight_id, errors, at
+    rows, of = singles(batch)
+    place = np.arange(len(of)) - np.searchsorted(of, of)
+    known = pc.binary_join_element_wise(
+        flight_id.cast(pa.string()).take(pa.array(of)), pc.cast(pa.array(place), pa.string()), "-"
+    )
+    ids = pc.coalesce(rows.ids, known)
+    return replace(rows, ids=None), ids, [errors[i] for i in of.tolist()], at[of]
+
+
+def flights_of(packs: Packed) -> SinkBatch:
+    """Packs as flights."""
+    return SinkBatch(packs.batch, [], packs.numbers[packs.starts[:-1]], _lists(packs.extra, packs.starts), packed=packs)
+
+
+def _lists(extra: pa.RecordBatch | None, starts: Int64s) -> pa.RecordBatch | None:
+    """The columns of each flight's rows as one list of structs: the column ``packed`` of the flight log."""
+    if extra is None:
+        return None
+    lists = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), extra.to_struct_array())
+    return pa.RecordBatch.from_arrays([lists], [PACKED_ROWS])
+
+
+def _with_line_feeds(values: pa.Array) -> list[int]:
+    if not len(values):
+        return []
+    data, bounds = values.buffers()[2], payload_bounds(values)
+    first, size = int(bounds[0]), int(bounds[-1] - bounds[0])
+    octets = np.frombuffer(data, np.uint8, size, first) if size else np.empty(0, np.uint8)
+    if octets.min(initial=255) > ord("\n"):  # nearly always, in a third of the time that the search takes
+        return []
+    feeds: Int64s = np.flatnonzero(octets == ord("\n"))
+    rows: list[int] = np.unique(np.searchsorted(bounds, feeds + first, "right") - 1).tolist()
+    return rows
+
+
+def _control_headers(headers: pa.MapArray) -> list[tuple[int, str]]:
+    """Rows with a header that would have no effect inside a pack, and its name."""
+    offsets = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    keys = headers.keys.slice(offsets[0], offsets[-1] - offsets[0])
+    found = np.flatnonzero(pc.match_substring_regex(keys, _CONTROL_HEADERS).to_numpy(zero_copy_only=False))
+    rows = np.searchsorted(offsets - offsets[0], found, "right") - 1
+    return [(int(row), str(keys[at].as_py())) for row, at in zip(rows, found.tolist(), strict=True)]
+
+
+def keep_freed_memory() -> None:
+    """Keep memory that was freed in the process, instead of giving it back to the kernel and asking for it again.
+
+    Columns of numbers of one block of packs have some hundred kilobytes each. glibc gives memory at the end of its heap
+    back as soon as a few of them are freed, so the kernel had to find and clear the same pages anew for each block.
+    Other C libraries do as they always did.
+    """
+    np.empty(_LARGEST, np.uint8)  # freed at once: its pages were never touched
