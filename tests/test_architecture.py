@@ -30,14 +30,7 @@ LAYERS = (
 LAYER = {room: layer for layer, rooms in enumerate(LAYERS) for room in rooms}
 #: What a module of the one room takes of the other and the registry of middlewares does not carry yet.
 UPWARD = {
-    ("mama", "openmama"): "properties",
     ("malamute", "nats"): "broker/engines/jetstream",
-    ("openmama", "spark"): "rows",
-    ("spark", "openmama"): "",
-    ("spark", "tango"): "",
-    ("cli", "openmama"): "commands/docs",
-    ("cli", "malamute"): "commands/docs",
-    ("cli", "tango"): "commands/docs",
 }  # fmt: skip
 #: What modules must not import that do no I/O, start no thread and read no clock. Their docstrings say "Pure."
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
@@ -225,7 +218,7 @@ def test_clocks_that_can_be_set_decide_nothing() -> None:
 
 
 #: Where pyspark may be imported: what runs in a session of Spark, or in its workers.
-IN_SPARK = ("spark/", "telemetry/spark/", "tango/archive/", "tango/rows/", "openmama/rows/")
+IN_SPARK = ("spark/", "telemetry/spark/", "tango/archive/")
 
 
 def test_pyspark_is_imported_only_where_spark_is() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Self
-from urllib.parse import urlsplit
 
 from ..contracts.errors import ConfigError, OptionError
-from ..contracts.middlewares import SCHEMES
 from .declare import camel, refuse_alone, require
 from .paths import absolute_path, is_inside
 from .publishing.announcement import AnnouncementOptions
@@ -20,7 +18,7 @@ from .publishing.messages import MessageOptions
 from .publishing.middlewares import check_openmama, check_tango
 from .publishing.openmama import OpenMamaOptions
 from .transport import TransportOptions
-from .urls import split_stream
+from .urls import middleware_of, split_stream
 from .values import is_traceparent
 from .window import RetryPolicy, WindowConfig
 
@@ -96,7 +94,7 @@ class SinkOptions(
     @property
     def bridges(self) -> frozenset[str]:
         """That of the log, too: options of the connection are those of the log."""
-        logs = () if self.log is None else (SCHEMES[urlsplit(self.log[0]).scheme],)
+        logs = () if self.log is None else (middleware_of(self.log).name,)
         return frozenset((self.bridge_name, *logs))
 
     def at_log(self) -> Self:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -20,7 +19,7 @@ from ...console.output import print_error, say_as
 from ...console.signals import stop_on_signals
 from ...contracts.errors import ConfigError, PublishError
 from ...contracts.message import MessageBatch
-from ...contracts.middlewares import MIDDLEWARES
+from ...contracts.middlewares import of_url
 from ...contracts.record_log import ReadLog, RecordLog, RecordLogBridge
 from ...contracts.redaction import redact_url
 from ...mama.properties import TRANSPORT_KEYS
@@ -29,8 +28,8 @@ from ...options.conf_file import as_options, load
 from ...options.urls import split_stream
 from ...packing import rows_of_messages
 from ...publishing.resilient_publisher import ResilientPublisher
-from ...publishing.window.reconnecting import ReconnectingBridge
-from ...registry import log_bridge, publisher_bridge
+from ...publishing.window.reconnecting import ask_logs
+from ...registry import part, publisher_bridge
 from ...telemetry.prometheus.exposition import Metric
 from ...telemetry.prometheus.server import served_metrics
 
@@ -102,11 +101,6 @@ class _Recorder(Protocol):
     def run(self, stop: Callable[[], bool], say: Callable[[str], None]) -> bool: ...
 
 
-def _part(middleware: str) -> Any:
-    """The module of a middleware that has its ``Recorder`` and ``Settings``."""
-    return import_module(f"mama_spark.{middleware}.commands.record")
-
-
 def settings_of(args: argparse.Namespace) -> tuple[_Settings, SinkOptions]:
     """From the file, and what the command line says instead.
 
@@ -128,7 +122,7 @@ def settings_of(args: argparse.Namespace) -> tuple[_Settings, SinkOptions]:
         }
     if "url" not in {name.lower() for name in options}:
         raise ConfigError("where are the records to go? give --to, or url in the table [log]")
-    settings: _Settings = _part(_middleware(given)).Settings.of(given)
+    settings: _Settings = _recorder_of(_middleware(given)).Settings.of(given)
     return settings, log_options(options)
 
 
@@ -136,9 +130,14 @@ def _middleware(given: dict[str, Any]) -> str:
     """Name of what is recorded: by the first URL; only OpenMAMA has transports in a file of properties."""
     url = given.get("url", "")
     first = url if isinstance(url, str) else next(iter(url), "")
-    schemes = tuple(f"{scheme}://" for scheme in MIDDLEWARES["openmama"].schemes)
     named = not given.keys().isdisjoint(TRANSPORT_KEYS)
-    return "openmama" if named or first.strip().lower().startswith(schemes) else "tango"
+    found = None if named else of_url(first.strip())
+    return "openmama" if named else "tango" if found is None or found.recorder is None else found.name
+
+
+def _recorder_of(middleware: str) -> Any:
+    """The module with ``Settings`` and ``Recorder``."""
+    return part(middleware, "recorder")
 
 
 def log_options(given: dict[str, str]) -> SinkOptions:
@@ -150,10 +149,10 @@ def log_options(given: dict[str, str]) -> SinkOptions:
     names = {name.lower() for name in given}
     ordered = {} if names & {"order", "ackmode", "dedup"} else {"order": "partition", "ackMode": "batch"}
     o = SinkOptions.parse(given, _USE)
-    middleware = MIDDLEWARES[o.bridge_name]
+    middleware = o.middleware
     if middleware.ordered_batches and ordered:
         o = SinkOptions.parse({**given, **ordered}, _USE)
-    if not middleware.keeps_logs:
+    if middleware.log_bridge is None:
         raise ConfigError("a log is needed, such as nats://host:4222/STREAM or mlp://host:9999/stream")
     servers, stream = split_stream(o.url)
     if o.stream is None and stream is None and middleware.named_streams:
@@ -185,7 +184,7 @@ def record(settings: _Settings, options: SinkOptions, stop: Callable[[], bool], 
         on_rejected=lambda batch, errors: recorder.refused(batch, errors),
         rows_of=rows_of_messages,
     )
-    recorder: _Recorder = _part(settings.middleware).Recorder(settings, writer, ids=options.dedup)
+    recorder: _Recorder = _recorder_of(settings.middleware).Recorder(settings, writer, ids=options.dedup)
     try:
         recorder.resume(partial(_read, options))
         names, kind, network = settings.subject
@@ -209,11 +208,7 @@ def _read(options: SinkOptions, work: Callable[[RecordLog], None]) -> None:
         if name in names:
             work(bridge.log(name))
 
-    bridge = ReconnectingBridge(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
-    try:
-        bridge.call(read_from)
-    finally:
-        bridge.close()
+    ask_logs(options, read_from)
 
 
 @contextlib.contextmanager

@@ -23,13 +23,13 @@ from pyspark.sql.types import StructType
 
 from mama_spark.contracts.bridge import DiscoveryBridge, Position
 from mama_spark.contracts.errors import ConfigError, MamaError, SchemaError
-from mama_spark.contracts.middlewares import MIDDLEWARES
 from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, DiscoveryRow, DiscoveryRowReader
 from mama_spark.mama.messages.source_records import SourceFields
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import SUPPORTED
 from mama_spark.options import BATCH_READ, STREAM_READ, DiscoveryOptions, Use
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
+from mama_spark.registry import part
 
 from ..discovery_factory import make_discovery
 from ..option_loading import read_options
@@ -52,15 +52,9 @@ class DiscoveryJob:
 
     @property
     def reader(self) -> DiscoveryRowReader:
-        if self.options.tango:
-            from ...tango.rows.device_events import TangoReader
-
-            return TangoReader.of(self.options, self.fields)
-        if self.options.omnm:
-            from ...openmama.rows.peer_events import OpenMamaReader
-
-            return OpenMamaReader.of(self.options, self.fields)
-        return DiscoveryRowReader.of(self.options, self.fields)
+        recorded = self.options.recorded
+        made: type[DiscoveryRowReader] = DiscoveryRowReader if recorded is None else part(recorded, "discovery_rows")
+        return made.of(self.options, self.fields)
 
     def reconnecting_bridge(self) -> ReconnectingBridge[DiscoveryBridge]:
         o = self.options
@@ -77,7 +71,7 @@ def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
     loaded = read_options(DiscoveryOptions, options, use)
     o = loaded.options
     loaded.discovery.require_support("mamadiscovery")
-    if MIDDLEWARES[o.bridge_name].in_process:
+    if o.middleware.in_process:
         raise StatusError(
             Status.NOT_IMPLEMENTED,
             "the discovery of the bridge memory exists in its own process only, and Spark reads in others; no "

@@ -23,6 +23,7 @@ from mama_spark.contracts.errors import ConfigError, MamaError, OptionError
 from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, time_of, went_back
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.options.stream_names import matching_streams
+from mama_spark.publishing.window.reconnecting import ask_logs
 from mama_spark.registry import logs_to_read
 
 from ..option_loading import read_options
@@ -199,7 +200,8 @@ class _LogReader(TaskObject):
         """Estimate of the rows of a sequence, from the longest range, for the number of tasks."""
         o = self.options
         longest = max(there, key=len, default=None)
-        if longest is None or len(longest) < 2 or not o.unpack or o.tango or o.min_partitions is not None:
+        packed = o.unpack and (self.columns.decoded is None or self.columns.decoded.packed)
+        if longest is None or len(longest) < 2 or not packed or o.min_partitions is not None:
             return 1.0
         from .packed_rows import rows_per_sequence
 
@@ -241,7 +243,7 @@ class MamaSubReader(_LogReader, DataSourceReader):
             self._handle_losses(losses)
             return self._plan(bridge, ranges(start, end))
 
-        return log_reader.call(self.options, plan)
+        return ask_logs(self.options, plan)
 
 
 class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -264,7 +266,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
     def initialOffset(self) -> dict[str, Any]:
         """Spark calls this more than once, and needs the same result."""
         if self._initial is None:
-            self._initial = log_reader.call(self.options, lambda bridge: self._first(bridge)[0])
+            self._initial = ask_logs(self.options, lambda bridge: self._first(bridge)[0])
         return to_json(self._initial)
 
     @plain_errors
@@ -276,12 +278,12 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
 
     @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = log_reader.call(self.options, lambda bridge: self._current_bounds(bridge, ()))
+        self._target = ask_logs(self.options, lambda bridge: self._current_bounds(bridge, ()))
 
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = from_json(start)
-        bounds, back = log_reader.call(self.options, lambda bridge: self._look(bridge, before))
+        bounds, back = ask_logs(self.options, lambda bridge: self._look(bridge, before))
         self._latest = bounds
         if self._target is not None:  # streams that are newer are for another run
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
@@ -302,9 +304,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
             return advance(now, bounds, None)
         records = limit.max_rows if o.max_rows_per_trigger is None else o.max_offsets_per_trigger
         limits, selective = BatchLimits(records, o.max_rows_per_trigger), bool(o.topics or o.pattern)
-        return log_reader.call(
-            o, lambda bridge: next_offsets(bridge, now, bounds, o.topics, limits, selective=selective)
-        )
+        return ask_logs(o, lambda bridge: next_offsets(bridge, now, bounds, o.topics, limits, selective=selective))
 
     def _with_times(self, start: Offsets, end: Offsets, bounds: Mapping[str, Bounds]) -> Offsets:
         """``end``, with the time of the last record of each stream."""
@@ -312,7 +312,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         def time_in(stream: str, found: Bounds, sequence: int) -> int | None:
             if sequence == found.last and found.time is not None:
                 return found.time
-            return log_reader.call(self.options, lambda bridge: time_of(bridge.log(stream), found, sequence))
+            return ask_logs(self.options, lambda bridge: time_of(bridge.log(stream), found, sequence))
 
         return {
             stream: p if p.next == start[stream].next else replace(p, time=time_in(stream, bounds[stream], p.next - 1))
@@ -334,7 +334,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         o = self.options
         if not (o.topics or o.pattern):
             return there
-        found = log_reader.call(o, lambda bridge: matching_records(bridge, now, bounds, o.topics, least))
+        found = ask_logs(o, lambda bridge: matching_records(bridge, now, bounds, o.topics, least))
         return there if found is None else found
 
     @plain_errors
@@ -350,7 +350,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         return self._plan_tasks(whole) if whole else []
 
     def _plan_tasks(self, whole: list[ReadRange]) -> list[LogPartition]:
-        return log_reader.call(self.options, lambda bridge: self._plan(bridge, whole))
+        return ask_logs(self.options, lambda bridge: self._plan(bridge, whole))
 
     @plain_errors
     def commit(self, end: dict[str, Any]) -> None:
@@ -364,7 +364,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
                 bridge.log(stream).progress(name, position.next - 1, self.options.topics)
 
         try:
-            log_reader.call(self.options, show)
+            ask_logs(self.options, show)
         except MamaError as e:
             logger.warning("mamasub: progressConsumer %r: %s", name, e)
 

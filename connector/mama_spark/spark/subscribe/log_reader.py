@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from mama_spark.contracts.errors import OptionError, Unavailable
 from mama_spark.contracts.record_log import (
@@ -21,10 +21,8 @@ from mama_spark.contracts.record_log import (
     ViewReader,
 )
 from mama_spark.options import ReadOptions
-from mama_spark.publishing.window.reconnecting import OutageTimer, ReconnectingBridge
+from mama_spark.publishing.window.reconnecting import OutageTimer
 from mama_spark.registry import log_bridge
-
-T = TypeVar("T")
 
 
 class ReadObserver(Protocol):
@@ -32,18 +30,6 @@ class ReadObserver(Protocol):
 
     def watched(self, batches: Iterable[Records]) -> Iterator[Records]: ...
     def lost_connection(self) -> None: ...
-
-
-def call(o: ReadOptions, question: Callable[[RecordLogBridge], T]) -> T:
-    """The result of ``question``, which may be called several times.
-
-    :raises MamaError: the last one, after ``waitTimeout`` without an answer; at once if it is not retryable
-    """
-    bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
-    try:
-        return bridge.call(question)
-    finally:
-        bridge.close()
 
 
 def read_range(

@@ -54,7 +54,7 @@ D = DataType
 
 
 def row(payload: bytes, topic: str = "tango.db:1.a.b.c.attr.change", strict: bool = False) -> dict[str, Any]:
-    column = TangoColumns(TYPE, strict).column(pa.array([payload]), pa.array([topic]), [7])
+    column = TangoColumns(TYPE, strict=strict).columns(pa.array([payload]), pa.array([topic]), np.array([7]))["tango"]
     found: dict[str, Any] = column[0].as_py()
     return found
 
