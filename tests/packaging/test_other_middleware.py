@@ -9,10 +9,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from mama_spark.cli import main as cli
+from mama_spark.console.help import Subcommand
 from mama_spark.contracts import middlewares
 from mama_spark.contracts.errors import ConfigError, OptionError
 from mama_spark.options import SinkOptions, redact_url
@@ -81,6 +84,21 @@ def test_options_and_texts_know_it(url: str) -> None:
         batch_ledger(o)
     with pytest.raises(OptionError, match="unknown scheme kafka://; known are files, memory"):
         SinkOptions.parse({"url": "kafka://host"})
+
+
+def test_its_subcommands_are_those_of_mama(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("files_commands")
+    vars(module).update(
+        COMMANDS={"wipe": Subcommand("files_commands", "remove a file", package="mama-files")},
+        add_arguments=lambda parser: parser.add_argument("path"),
+        run=lambda args: len(args.path),
+    )
+    monkeypatch.setitem(sys.modules, "files_commands", module)
+    monkeypatch.setattr(cli, "SUBCOMMANDS", dict(cli.SUBCOMMANDS))
+    assert middlewares.of_url(url) is not None
+    files = replace(middlewares.SCHEMES["files"], commands="files_commands:COMMANDS")
+    monkeypatch.setitem(middlewares.MIDDLEWARES, "files", files)
+    assert cli.main(["wipe", "abc"]) == 3
 
 
 def test_one_that_cannot_be_loaded_is_reported_and_left_out(
