@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.contracts.record_log import Bounds, Records
+from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, Records
 from mama_spark.contracts.topics import compile_filters
 from mama_spark.options import TransportOptions
 
@@ -21,7 +21,7 @@ def log_bridge(o: TransportOptions, timeout: float) -> "FileLogs":
     return FileLogs(path_of(o.url))
 
 
-class FileLogs:
+class FileLogs(RecordLogBridge):
     """See :class:`mama_spark.contracts.record_log.RecordLogBridge`: one log, of the name of the file."""
 
     def __init__(self, path: Path) -> None:
@@ -41,11 +41,15 @@ class FileLogs:
     def close(self) -> None: ...
 
 
-class FileLog:
+class FileLog(RecordLog):
     """See :class:`mama_spark.contracts.record_log.RecordLog`. Nothing is ever removed from it."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.name = path, path.name
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
 
     def _lines(self) -> list[tuple[int, str, str]]:
         text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""

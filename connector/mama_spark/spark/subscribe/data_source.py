@@ -175,7 +175,7 @@ class _LogReader(TaskObject):
             _raise_if_stream_exists(bridge, r.stream, e)
             self._handle_losses([Loss(r.stream, whole, str(e))])
             return None
-        if log_reader.opened_bounds(found).identity == r.identity:
+        if found.opened.identity == r.identity:
             return found
         self._handle_losses([Loss(r.stream, whole, STREAM_RECREATED)])
         return None
@@ -188,7 +188,7 @@ class _LogReader(TaskObject):
         for r in whole:
             if (found := self._find(bridge, r)) is not None:
                 logs[r.stream], most[r.stream] = found, log_reader.most_tasks(found, self.options.min_partitions)
-                gaps_by_stream[r.stream] = gaps = log_reader.missing_when_opened(found, r.after, r.up_to)
+                gaps_by_stream[r.stream] = gaps = tuple(found.missing_when_opened(r.after, r.up_to))
                 self._handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]
         total = round(sum(map(len, there)) * self._rows_per_sequence(logs, there))
@@ -387,7 +387,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         found = {}
         for name in sorted({*known, *self._stream_names}):
             try:
-                found[name] = log_reader.opened_bounds(bridge.log(name))
+                found[name] = bridge.log(name).opened
             except ConfigError as e:
                 _raise_if_stream_exists(bridge, name, e)  # a data loss if the query has read of it
         return found
@@ -433,10 +433,10 @@ def _raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigErr
 
 def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...]) -> list[Loss]:
     """Records that were lost between the planning of a task and its end."""
-    bounds, gaps = log_reader.bounds_and_missing(found, r.after, r.up_to)
+    bounds, gaps = found.inspect_range(r.after, r.up_to)
     if bounds.identity != r.identity:
         return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]
-    return [] if gaps == known else [Loss(r.stream, gaps, "deleted before or while they were read")]
+    return [] if tuple(gaps) == known else [Loss(r.stream, tuple(gaps), "deleted before or while they were read")]
 
 
 def _within(gaps: tuple[tuple[int, int], ...], r: ReadRange) -> tuple[tuple[int, int], ...]:
