@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
-from mama_spark.contracts.bridge import Ack, Acks, Capabilities, PollResult, ValidationResult
+from mama_spark.contracts.bridge import Ack, Acks, Capabilities, PollResult, PublisherBridge, ValidationResult
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError, TooLarge, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.options import SinkOptions
@@ -36,15 +36,19 @@ def append(path: Path, batch: MessageBatch) -> None:
         raise Unavailable(f"{path} cannot be written: {e}") from e
 
 
-class FileBridge:
+class FileBridge(PublisherBridge):
     """See :class:`mama_spark.contracts.bridge.PublisherBridge`."""
 
     def __init__(self, path: Path, acks: bool = True) -> None:  # opens nothing
         self.path, self.is_open, self.answered = path, False, list[int]()
-        self.capabilities = Capabilities(
+        self._capabilities = Capabilities(
             ack=Ack.STORED if acks else Ack.NONE, sequence=False, dedup=False, headers=False, ordered=False,
             max_payload=MAX_PAYLOAD, max_topic=MAX_TOPIC, packs=False,
         )  # fmt: skip
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
 
     def open(self) -> None:
         if not self.path.parent.is_dir():

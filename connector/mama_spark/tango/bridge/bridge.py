@@ -11,7 +11,6 @@ from mama_spark.contracts.bridge import (
     Ack,
     Capabilities,
     EventStyle,
-    MissingAckReporter,
     PollResult,
     PublisherBridge,
     ValidationResult,
@@ -20,7 +19,7 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import MessageBatch
 
 
-class TangoBridge:
+class TangoBridge(PublisherBridge):
     """A :class:`~mama_spark.contracts.bridge.PublisherBridge` on the bridge of a log.
 
     :param log: bridge of the log; this bridge opens and closes it
@@ -64,8 +63,8 @@ class TangoBridge:
         return self._log.poll(timeout, want)
 
     def explain_missing_acks(self) -> str:
-        """See :class:`~mama_spark.contracts.bridge.MissingAckReporter`."""
-        return self._log.explain_missing_acks() if isinstance(self._log, MissingAckReporter) else ""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        return self._log.explain_missing_acks()
 
     def close(self) -> None:
         self._log.close()
