@@ -51,7 +51,7 @@ class Middleware:
     :ivar discovery_bridge: ``(o: TransportOptions) -> DiscoveryBridge``
     :ivar record_format: a ``RecordFormat``: how records of its recorder become columns of ``mamasub``
     :ivar recorded_discovery: ``(log: RecordLogBridge, name: str | None) -> DiscoveryBridge`` of such records
-    :ivar discovery_rows: the ``DiscoveryRowReader`` of those
+    :ivar discovery_row: ``(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]``: the row of one of those, and its time
     :ivar recorder: module with the ``Settings`` and the ``Recorder`` of ``mama record``
     :ivar property_urls: ``(properties, transport, framing) -> list[str]``: URLs of a transport of ``mama.properties``
     :ivar commands: its ``Subcommand`` of ``mama``, by name
@@ -82,7 +82,7 @@ class Middleware:
     discovery_bridge: str | None = None
     record_format: str | None = None
     recorded_discovery: str | None = None
-    discovery_rows: str | None = None
+    discovery_row: str | None = None
     recorder: str | None = None
     property_urls: str | None = None
     commands: str | None = None
@@ -153,7 +153,7 @@ _TANGO = Middleware(
     row_codec="mama_spark.tango.bridge:row_codec",
     record_format="mama_spark.tango.rows.tango_schema:FORMAT",
     recorded_discovery="mama_spark.tango.bridge.discovery:RecordedDevices",
-    discovery_rows="mama_spark.tango.rows.device_events:TangoReader",
+    discovery_row="mama_spark.tango.rows.device_events:discovery_row",
     recorder="mama_spark.tango.commands.record",
     commands="mama_spark.tango.commands:COMMANDS",
     documents=("mama_spark.tango.commands.record:document", "mama_spark.tango.commands.tango_source:document"),
@@ -168,7 +168,7 @@ _OPENMAMA = Middleware(
     row_codec="mama_spark.openmama.bridge:row_codec",
     record_format="mama_spark.openmama.rows.openmama_schema:FORMAT",
     recorded_discovery="mama_spark.openmama.bridge.recorded_peers:RecordedPeers",
-    discovery_rows="mama_spark.openmama.rows.peer_events:OpenMamaReader",
+    discovery_row="mama_spark.openmama.rows.peer_events:discovery_row",
     recorder="mama_spark.openmama.commands.record",
     property_urls="mama_spark.openmama.wire.peer.property_urls:property_urls",
     commands="mama_spark.openmama.commands:COMMANDS",

@@ -44,7 +44,7 @@ class Collector:
         full = expand(with_nats_environment(given, os.environ), option_names(DiscoveryOptions), os.environ)
         o = DiscoveryOptions.parse(full.options, _USE, full.shared)
         self.name = ",".join(map(redact_url, o.url))
-        if o.tango:  # the URL names the recorder's log
+        if o.recorded is not None:  # the URL names the recorder's log
             servers, stream = split_stream(o.url)
             o = replace(o, url=servers, stream=o.stream or stream)
         self._logs = ReconnectingBridge[RecordLogBridge](lambda: log_bridge(o, o.wait_timeout), 0.0)

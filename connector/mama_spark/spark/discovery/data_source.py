@@ -29,7 +29,6 @@ from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import SUPPORTED
 from mama_spark.options import BATCH_READ, STREAM_READ, DiscoveryOptions, Use
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
-from mama_spark.registry import part
 
 from ..discovery_factory import make_discovery
 from ..option_loading import read_options
@@ -52,9 +51,7 @@ class DiscoveryJob:
 
     @property
     def reader(self) -> DiscoveryRowReader:
-        recorded = self.options.recorded
-        made: type[DiscoveryRowReader] = DiscoveryRowReader if recorded is None else part(recorded, "discovery_rows")
-        return made.of(self.options, self.fields)
+        return DiscoveryRowReader.of(self.options, self.fields)
 
     def reconnecting_bridge(self) -> ReconnectingBridge[DiscoveryBridge]:
         o = self.options
