@@ -32,65 +32,56 @@ class SubcommandModule(Protocol):
 
 
 _OWN = {
-    "check": Subcommand(
-        "mama_spark.cli.commands.check",
-        "try connection, permission, stream and flight log without publishing", "", USE,
-        ("mama check --conf-file conf/publish.toml", "mama check --url nats://host:4222 -o flightLog=/data/log"),
-    ),
-    "flights": Subcommand(
-        "mama_spark.cli.commands.flights",
-        "what became of the rows: summary of a flight log", "", SHOW,
-        ("mama flights /data/log", "mama flights /data/log --failed --limit 5", "mama flights sweep /data/log"),
-    ),
-    "report": Subcommand(
-        "mama_spark.cli.commands.report",
-        "one HTML page that shows what became of the rows: rate, latency, failures, topics", "report", SHOW,
-        ("mama report /data/log --open", "mama report /data/log --since 1h -o today.html"),
-    ),
-    "pub": Subcommand(
-        "mama_spark.cli.commands.pub",
-        "publish a message, or every line of standard input", "", USE,
-        ("mama pub demo.orders '{\"id\": 1}'", "mama pub demo.lines -H source=file <lines.txt"),
-    ),
-    "sub": Subcommand(
-        "mama_spark.cli.commands.sub",
-        "show messages as they are stored, until Ctrl-C", "", USE,
-        ("mama sub 'demo.>'", "mama sub 'demo.orders.*' --from earliest --count 10 --json"),
-    ),
-    "record": Subcommand(
-        "mama_spark.cli.commands.record",
-        "write the events of Tango devices to a log until Ctrl-C", "tango", RUN,
-        ("mama record tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
-    ),
-    "sources": Subcommand(
-        "mama_spark.cli.commands.sources",
-        "the sources that announce themselves, and what changes, until Ctrl-C", "", DISCOVER,
-        ("mama sources --once", "mama sources --url nats://host:4222 --json"),
-    ),
-    "top": Subcommand(
-        "mama_spark.cli.commands.top",
-        "sources, publishers, readers, streams and rates as they are now, until q", "top", DISCOVER,
-        ("mama top", "mama top mlp://127.0.0.1:9999", "mama top nats://host:4222 --once --json"),
-    ),
-    "events": Subcommand(
-        "mama_spark.cli.commands.events",
-        "what happens to publishers, topics and readers, until Ctrl-C", "", DISCOVER,
-        ("mama events", "mama events --from earliest --json"),
-    ),
-    "jobs": Subcommand(
-        "mama_spark.cli.commands.jobs",
-        "the programs for spark-submit in this package: list them, or copy one to edit", "", USE,
-        ("mama jobs", "mama jobs --copy publish"),
-    ),
-    "docs": Subcommand(
-        "mama_spark.cli.commands.docs",
-        "generated documentation", "malamute,tango", HELP, ("mama docs options",),
-    ),
-    "completion": Subcommand(
-        "mama_spark.cli.commands.completion",
-        "what a shell needs to complete commands, options and files", "cli", HELP,
-        ('eval "$(mama completion bash)"', 'eval "$(mama completion zsh)"', "mama completion fish | source"),
-    ),
+    name: Subcommand(f"mama_spark.cli.commands.{name}", *more)
+    for name, more in {
+        "check": (
+            "try connection, permission, stream and flight log without publishing", "", USE,
+            ("mama check --conf-file conf/publish.toml", "mama check --url nats://host:4222 -o flightLog=/data/log"),
+        ),
+        "flights": (
+            "what became of the rows: summary of a flight log", "", SHOW,
+            ("mama flights /data/log", "mama flights /data/log --failed --limit 5", "mama flights sweep /data/log"),
+        ),
+        "report": (
+            "one HTML page that shows what became of the rows: rate, latency, failures, topics", "report", SHOW,
+            ("mama report /data/log --open", "mama report /data/log --since 1h -o today.html"),
+        ),
+        "pub": (
+            "publish a message, or every line of standard input", "", USE,
+            ("mama pub demo.orders '{\"id\": 1}'", "mama pub demo.lines -H source=file <lines.txt"),
+        ),
+        "sub": (
+            "show messages as they are stored, until Ctrl-C", "", USE,
+            ("mama sub 'demo.>'", "mama sub 'demo.orders.*' --from earliest --count 10 --json"),
+        ),
+        "record": (
+            "write the events of Tango devices to a log until Ctrl-C", "tango", RUN,
+            ("mama record tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
+        ),
+        "sources": (
+            "the sources that announce themselves, and what changes, until Ctrl-C", "", DISCOVER,
+            ("mama sources --once", "mama sources --url nats://host:4222 --json"),
+        ),
+        "top": (
+            "sources, publishers, readers, streams and rates as they are now, until q", "top", DISCOVER,
+            ("mama top", "mama top mlp://127.0.0.1:9999", "mama top nats://host:4222 --once --json"),
+        ),
+        "events": (
+            "what happens to publishers, topics and readers, until Ctrl-C", "", DISCOVER,
+            ("mama events", "mama events --from earliest --json"),
+        ),
+        "jobs": (
+            "the programs for spark-submit in this package: list them, or copy one to edit", "", USE,
+            ("mama jobs", "mama jobs --copy publish"),
+        ),
+        "docs": (
+            "generated documentation", "malamute,tango", HELP, ("mama docs options",),
+        ),
+        "completion": (
+            "what a shell needs to complete commands, options and files", "cli", HELP,
+            ('eval "$(mama completion bash)"', 'eval "$(mama completion zsh)"', "mama completion fish | source"),
+        ),
+    }.items()
 }  # fmt: skip
 
 

@@ -17,8 +17,13 @@ from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.options import STREAM_READ, DiscoveryOptions
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
-from mama_spark.spark.discovery.data_source import ChangesReader, DiscoveryJob, plan_discovery, position_of
-from mama_spark.spark.discovery.range_reader import read_between
+from mama_spark.spark.discovery.data_source import (
+    ChangesReader,
+    DiscoveryJob,
+    plan_discovery,
+    position_of,
+    read_between,
+)
 from mama_spark.spark.discovery.rows import SCHEMA
 from mama_spark.spark.formats import MamaDiscoveryDataSource
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
