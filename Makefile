@@ -75,6 +75,7 @@ check: setup-dev ## style, types, architecture, generated pages, links of the do
 	@$(ENV) pytest -q -p no:xdist tests/test_architecture.py tests/test_specifications.py tests/docs
 	@$(ENV) mama docs options --check docs/reference/options.md
 	@$(ENV) python scripts/command_reference.py --check
+	@$(ENV) python -m scripts.rooms_picture --check
 	@$(MKDOCS) build --strict
 
 format: setup-dev ## let ruff format and repair what it can
@@ -112,6 +113,7 @@ docs: setup-dev ## write the generated pages in docs/ and build the site in .run
 	@$(ENV) mama docs options --write docs/reference/options.md
 	@$(ENV) python scripts/command_reference.py --write
 	@$(ENV) python scripts/spec_checklist.py --write
+	@$(ENV) python -m scripts.rooms_picture --write
 	@$(MKDOCS) build --strict
 
 docs-serve: setup-dev ## show the site at http://127.0.0.1:8000 and follow the pages while they are written

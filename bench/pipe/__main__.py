@@ -68,7 +68,10 @@ def main(argv: list[str] | None = None) -> int:
     broker = Broker(work / "broker")
     ends: list[Callable[[], None]] = [broker.stop]
     pipes: dict[str, Pipe] = {"log": NatsPipe(broker, log=True), "no-log": NatsPipe(broker, log=False)}
-    settings = {"spark.sql.streaming.numRecentProgressUpdates": "10000"}
+    settings = {
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
     settings |= dict(text.split("=", 1) for text in args.conf)
     try:
         broker.start()

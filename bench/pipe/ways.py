@@ -72,7 +72,7 @@ class Pipe(Protocol):
 
 
 class NatsPipe:
-    """``mamasub`` to ``mamapub``, with the defaults."""
+    """``mamasub`` to ``mamapub``, with the defaults but for ``gcFreeze``."""
 
     def __init__(self, broker: Broker, *, log: bool) -> None:
         self._broker, self._log = broker, log
@@ -86,9 +86,10 @@ class NatsPipe:
             self._broker.api(f"STREAM.CREATE.{name}", name=name, subjects=[f"{name.lower()}.>"], storage="file")
 
     def query(self, spark: SparkSession, work: Path) -> DataStreamWriter:
-        rows = spark.readStream.format("mamasub").option("url", self._broker.url).option("stream", "IN").load()
+        source = spark.readStream.format("mamasub").option("url", self._broker.url).option("stream", "IN")
+        rows = source.option("gcFreeze", True).load()
         writer = rows.selectExpr("replace(topic, 'in.', 'out.') AS topic", "value").writeStream
-        writer = writer.format("mamapub").option("url", self._broker.url)
+        writer = writer.format("mamapub").option("url", self._broker.url).option("gcFreeze", True)
         return writer.option("flightLog", str(work / "flights")) if self._log else writer
 
     def publisher(self, rate: float, seconds: float, size: int) -> list[str]:

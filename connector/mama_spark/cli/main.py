@@ -178,9 +178,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: see :mod:`~mama_spark.console.exit_codes`."""
     _make_outputs_usable()
     try:
-        code = _run(argv)
-        sys.stdout.flush()
-        return code
+        try:
+            return _run(argv)
+        finally:  # also of the help, which ends by an exception
+            sys.stdout.flush()
     except BrokenPipeError:  # `mama flights ... | head`: the reader has what it wants
         discard(sys.stdout)
         return FINE

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..contracts.redaction import redact
 from .exit_codes import SUMMARY
 from .output import is_terminal
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 SHOW, USE, DISCOVER, RUN, HELP = (
     "what became of the rows", "publish and read", "who is there", "servers and recorders", "help"
@@ -77,6 +81,10 @@ class HelpParser(argparse.ArgumentParser):
                 action, f"there is no {value!r}{_nearest([value], action.choices) or f'; {self.prog} --help lists all'}"
             )
         super()._check_value(action, value)
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """See the base class, which says nothing of a disk that is full."""
+        (file or sys.stdout).write(self.format_help())
 
     def format_help(self) -> str:
         """See the base class."""

@@ -238,6 +238,7 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         "`fid|name|type`, or `feed`: the one that the recorder fetched, from the stream. Fields are then found by "
         "number, too.",
     )
+    gc_freeze: bool = option("boolean", boolean, False, _HOW, "As the option of `mamapub`.", scope=STREAMS)
     unpack: bool = option(
         "boolean",
         boolean,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -16,13 +16,14 @@ _ENCODED = "in a user, password or token, / ? # @ : and , are percent-encoded"
 
 
 def urls(value: str) -> tuple[str, ...]:
-    """A comma list of servers of one middleware; ``nats://`` where no scheme is given."""
+    """A comma list of servers of one middleware. A server without a scheme has that of the server before it, the first
+    one ``nats://``: ``mlp://one:9999,two:9999`` is a pair of brokers."""
     urls = tuple(part.strip() for part in value.split(",") if part.strip())
     if not urls:
         raise ValueError("must name at least one server, like nats://host:4222")
     if any("@" in url and "@" not in before and not _SCHEME.match(url) for before, url in pairwise(urls)):
         raise ValueError(f"has a comma before an @, in {redact_url(value)}: give each server its scheme ({_ENCODED})")
-    urls = tuple(map(with_scheme, urls))
+    urls = tuple(accumulate(urls, lambda before, url: with_scheme(url, before.split("://", 1)[0]), initial="nats"))[1:]
     schemes = {url.split("://", 1)[0] for url in urls}
     if schemes - SCHEMES.keys():
         load_others()
@@ -62,10 +63,10 @@ def middleware_of(found: tuple[str, ...], name: str | None = None) -> Middleware
     return middleware
 
 
-def with_scheme(url: str) -> str:
-    """The URL of a server with its scheme in lower case; ``nats://`` where it has none."""
+def with_scheme(url: str, default: str = "nats") -> str:
+    """The URL of a server with its scheme in lower case; the default where it has none."""
     match = _SCHEME.match(url)
-    return f"nats://{url}" if match is None else match[0].lower() + url[match.end() :]
+    return f"{default}://{url}" if match is None else match[0].lower() + url[match.end() :]
 
 
 def _check(url: str) -> None:

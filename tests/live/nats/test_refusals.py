@@ -47,15 +47,17 @@ def test_a_full_stream_that_discards_new_fails_what_does_not_fit(
 
 
 REFUSED = (0, 1, 1_200, 1_201, 1_300, 2_999)
+DENIED = {"rollup denied": {"Nats-Rollup": ["sub"]}, "trace asked for": {"Nats-Trace-Dest": ["t"]}}
+SAID = {"rollup denied": "rollup", "trace asked for": "Nats-Trace-Dest"}
 
 
 @pytest.mark.parametrize("order", [{"dedup": False}, {"ordered": True}], ids=["unordered", "ordered"])
-@pytest.mark.parametrize("cause", ["subject taken", "rollup denied", "all taken"])
+@pytest.mark.parametrize("cause", ["subject taken", *DENIED, "all taken"])
 def test_of_fast_batches_exactly_those_rows_fail_that_the_server_refuses(
     nats_server: NatsServer, cause: str, order: dict[str, bool]
 ) -> None:
     """At the beginning of a batch, in it, one after the other, and at the beginning of later ones."""
-    limits = {} if cause == "rollup denied" else {"max_msgs_per_subject": 1, "discard_new_per_subject": True}
+    limits = {} if cause in DENIED else {"max_msgs_per_subject": 1, "discard_new_per_subject": True}
     refused = range(300) if cause == "all taken" else REFUSED
     with Admin(nats_server.url) as admin:
         admin.create_stream("S", ["s.>"], discard="new", allow_batched=True, **limits)
@@ -66,13 +68,13 @@ def test_of_fast_batches_exactly_those_rows_fail_that_the_server_refuses(
         n = 300 if cause == "all taken" else 3_000
         denied: list[dict[str, list[str]] | None] = [None] * n
         for row in () if limits else refused:
-            denied[row] = {"Nats-Rollup": ["sub"]}
+            denied[row] = DENIED[cause]
         with Driver(nats_server.url, wait_timeout=60.0, ack_mode="batch", attempts=1, **order) as driver:
             driver.put([f"s.{row}" for row in range(n)], n, headers=denied)
             driver.drain()
             failed = sorted(int(o.payload[:8]) for o in driver.outcomes if o.event != "acked")
             assert failed == list(refused), driver.reasons[:3]
-            assert all("subject exceeded" in r if limits else "rollup" in r for r in driver.reasons)
+            assert all(SAID.get(cause, "subject exceeded") in r for r in driver.reasons)
             if order.get("ordered"):
                 stored = [m for m in admin.messages("S") if m.payload]
                 assert [m.payload for m in stored] == sorted(m.payload for m in stored)

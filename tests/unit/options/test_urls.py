@@ -106,6 +106,18 @@ def test_a_scheme_may_be_in_capitals() -> None:
     assert NatsSettings(("TLS://h",)).wants_tls
 
 
+@pytest.mark.parametrize(
+    ("url", "servers"),
+    [
+        ("mlp://one:9999,two:9999", ("mlp://one:9999", "mlp://two:9999")),
+        ("one:4222,two:4222", ("nats://one:4222", "nats://two:4222")),
+        ("tls://one,two,nats://three,four", ("tls://one", "tls://two", "nats://three", "nats://four")),
+    ],
+)
+def test_a_server_without_a_scheme_has_that_of_the_one_before_it(url: str, servers: tuple[str, ...]) -> None:
+    assert SinkOptions.parse({"url": url}).url == servers
+
+
 def test_a_url_that_is_refused_is_not_quoted() -> None:
     for url in ("nats://joe:s3@cret@h:0", "ftp://joe:s3@cret@h", "nats://joe:s3@cret@h,memory://b", "joe:s3/cret@h"):
         with pytest.raises(OptionError) as e:

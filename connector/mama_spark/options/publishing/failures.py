@@ -8,7 +8,7 @@ from ..declare import option
 from ..paths import table_path
 from ..values import one_of, text
 
-_GROUP = "Errors"
+_GROUP = "Delivery"
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..declare import option
 from ..paths import table_path
 from ..uses import STREAMS
-from ..values import integer, metrics_setup, names, one_of
+from ..values import boolean, integer, metrics_setup, names, one_of
 
 _GROUP = "Flight log"
 
@@ -65,3 +65,10 @@ class FlightLogOptions:
         "Whether executors export metrics by OpenTelemetry (extra `otel`): by the meter provider of the process, or by "
         "the one that the function returns, which is called once in each process.",
     )
+    gc_freeze: bool = option(
+        "boolean", boolean, False, _GROUP,
+        "Python workers collect garbage after each piece of work, and then visit what they have imported no more "
+        "(`gc.freeze`): 25 to 50 ms less in each worker of a small micro-batch. It holds for all Python functions of "
+        "these workers.",
+        scope=STREAMS,
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..declare import option
 from ..values import duration, integer, one_of, rate
 
-_GROUP = "Window and retry"
+_GROUP = "Delivery"
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,7 +8,7 @@ from ..declare import option
 from ..uses import BATCHES, STORED
 from ..values import boolean, integer, one_of, single_token, string, text
 
-_GROUP = "Acknowledgement and identity"
+_GROUP = "Delivery"
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,7 +8,7 @@ from ..declare import option
 from ..uses import OPENMAMA
 from ..values import boolean, duration_or_none, file_path, mama_fields
 
-_GROUP = "OpenMAMA"
+_GROUP = "Messages"
 
 
 @dataclass(frozen=True, repr=False)

@@ -33,7 +33,6 @@ from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from ..discovery_factory import make_discovery
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
-from ..worker_pauses import TaskObject
 from .rows import SCHEMA, batches
 
 Offset = dict[str, Any]
@@ -95,7 +94,7 @@ def _job(given: dict[str, str], schema: StructType, use: Use) -> DiscoveryJob:
     return plan_discovery(given, use)
 
 
-class ImageReader(TaskObject, DataSourceReader):
+class ImageReader(DataSourceReader):
     """Batch reads."""
 
     def __init__(self, job: DiscoveryJob) -> None:
@@ -115,7 +114,7 @@ class ImageReader(TaskObject, DataSourceReader):
         yield from batches(self.job.reader.image(events))
 
 
-class ChangesReader(TaskObject, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streams. One object in one process on the driver; ``read`` is called on unpickled copies in the tasks."""
 
     def __init__(self, job: DiscoveryJob) -> None:

@@ -23,9 +23,9 @@ from mama_spark.contracts.redaction import redact, redact_url
 from mama_spark.options import BATCH_WRITE, STREAM_WRITE, SinkOptions
 from mama_spark.registry import require_exactly_once
 
+from ..gc_freeze import exempt_modules
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
-from ..worker_pauses import TaskObject, exempt_modules
 from ..write_note import COUNTS, REPEATS, leave_note
 from .job import OutcomeCounts, PartitionReport, SinkJob
 
@@ -53,13 +53,15 @@ def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> 
 
 def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubStreamWriter:
     """As :func:`batch_writer`."""
-    exempt_modules()
     if overwrite:
         raise OptionError(
             'mamapub takes no outputMode("complete"): it would publish the whole result again in every batch. '
             'Use outputMode("append"), or foreachBatch with a batch write of what changed'
         )
-    return MamaPubStreamWriter(_job(given, schema, streaming=True))
+    job = _job(given, schema, streaming=True)
+    if job.options.gc_freeze:
+        exempt_modules()
+    return MamaPubStreamWriter(job)
 
 
 def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJob:
@@ -120,7 +122,7 @@ def _require_table(
     return marker
 
 
-class _Committer(TaskObject):
+class _Committer:
     """What batch and streaming writers have in common."""
 
     def __init__(self, job: SinkJob) -> None:
@@ -129,7 +131,8 @@ class _Committer(TaskObject):
     # --- in a task -------------------------------------------------------------------------------------------
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
-        exempt_modules()
+        if self.job.options.gc_freeze:
+            exempt_modules()
         from .partition_writer import publish_partition, task_info
 
         return publish_partition(self.job, task_info(self.job.streaming), batches)

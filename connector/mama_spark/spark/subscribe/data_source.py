@@ -26,9 +26,9 @@ from mama_spark.options.stream_names import matching_streams
 from mama_spark.publishing.window.reconnecting import ask_logs
 from mama_spark.registry import logs_to_read
 
+from ..gc_freeze import exempt_modules
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
-from ..worker_pauses import TaskObject, exempt_modules
 from . import log_reader
 from .matching import BatchLimits, matching_records, next_offsets
 from .offsets import (
@@ -110,7 +110,7 @@ class LogPartition(InputPartition):
     known_gaps: tuple[tuple[int, int], ...] = ()
 
 
-class _LogReader(TaskObject):
+class _LogReader:
     """What batch and streaming have in common."""
 
     def __init__(self, options: SubscribeOptions, columns: MessageColumns) -> None:
@@ -119,7 +119,8 @@ class _LogReader(TaskObject):
     @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task; on an executor, with a reader that was unpickled there."""
-        exempt_modules()
+        if self.options.gc_freeze:
+            exempt_modules()
         if not isinstance(partition, LogPartition):  # Spark's own, when there is nothing to read
             return
         if self.options.metrics == "off":

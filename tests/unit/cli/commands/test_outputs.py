@@ -44,7 +44,7 @@ FULL = Path("/dev/full")
 
 @pytest.mark.skipif(not FULL.exists(), reason="/dev/full is of Linux")
 @pytest.mark.parametrize("error_full", [False, True])
-@pytest.mark.parametrize("words", [["jobs"], ["docs", "options"], ["jobs", "--path", "none"]])
+@pytest.mark.parametrize("words", [["jobs"], ["docs", "options"], ["--help"], ["jobs", "--path", "none"]])
 def test_outputs_may_be_full(
     words: list[str], error_full: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
