@@ -3,7 +3,7 @@ there are, and where."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from .contracts.batch_ledger import BatchLedger
     from .contracts.record_format import RecordFormat
-    from .options.document import FileSection
 
 __all__ = [
     "UnsupportedFeature",
@@ -29,7 +28,6 @@ __all__ = [
     "check_transport",
     "connect",
     "discovery_bridge",
-    "documents",
     "log_bridge",
     "logs_to_read",
     "middleware",
@@ -70,23 +68,10 @@ def part(name: str, which: str, without: str = "") -> Any:
     where: str | None = getattr(found, which)
     if where is None:
         raise UnsupportedFeature(f"the bridge {name!r} {without or f'has no {which}'}")
-    return _imported(found, where)
-
-
-def documents(name: str) -> list[Callable[[], FileSection]]:
-    """What describes the configuration files of a middleware's programs.
-
-    :raises ConfigError: as :func:`part`
-    """
-    found = middleware(name)
-    return [_imported(found, where) for where in found.documents]
-
-
-def _imported(found: Middleware, where: str) -> Any:
     try:
         return imported(where)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the bridge {found.name!r} cannot be loaded ({error}); try: {found.install}") from error
+        raise ConfigError(f"the bridge {name!r} cannot be loaded ({error}); try: {found.install}") from error
 
 
 def attach(context: object, loop: AbstractEventLoop | None = None) -> PublisherBridge:

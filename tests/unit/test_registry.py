@@ -13,7 +13,6 @@ from mama_spark.registry import (
     attach,
     connect,
     discovery_bridge,
-    documents,
     log_bridge,
     part,
     publisher_bridge,
@@ -38,7 +37,6 @@ def test_every_part_of_a_middleware_is_where_its_entry_says() -> None:
         for f in fields(one):
             if str(getattr(one, f.name)).startswith("mama_spark."):
                 assert part(one.name, f.name) is not None
-        assert len(documents(one.name)) == len(one.documents)
 
 
 def test_a_bridge_is_attached_as_it_is() -> None:

@@ -55,7 +55,7 @@ class Middleware:
     :ivar recorder: module with the ``Settings`` and the ``Recorder`` of ``mama record``
     :ivar property_urls: ``(properties, transport, framing) -> list[str]``: URLs of a transport of ``mama.properties``
     :ivar commands: its ``Subcommand`` of ``mama``, by name
-    :ivar documents: ``() -> FileSection`` each: configuration files, for ``mama docs``
+    :ivar documents: ``() -> list[FileSection]``: its configuration files, for ``mama docs``
     """
 
     name: str
@@ -86,7 +86,7 @@ class Middleware:
     recorder: str | None = None
     property_urls: str | None = None
     commands: str | None = None
-    documents: tuple[str, ...] = ()
+    documents: str | None = None
 
     @property
     def install(self) -> str:
@@ -132,7 +132,7 @@ _MALAMUTE = Middleware(
     log_bridge="mama_spark.malamute.bridge:log_bridge",
     discovery_bridge="mama_spark.malamute.bridge:discovery_bridge",
     commands="mama_spark.malamute.commands:COMMANDS",
-    documents=("mama_spark.malamute.broker.configuration:document",),
+    documents="mama_spark.malamute.broker.configuration:documents",
 )
 _MEMORY = Middleware(
     "memory",
@@ -156,7 +156,7 @@ _TANGO = Middleware(
     discovery_row="mama_spark.tango.rows.device_events:discovery_row",
     recorder="mama_spark.tango.commands.record",
     commands="mama_spark.tango.commands:COMMANDS",
-    documents=("mama_spark.tango.commands.record:document", "mama_spark.tango.commands.tango_source:document"),
+    documents="mama_spark.tango.commands.record:documents",
 )
 _OPENMAMA = Middleware(
     "openmama",
@@ -172,7 +172,7 @@ _OPENMAMA = Middleware(
     recorder="mama_spark.openmama.commands.record",
     property_urls="mama_spark.openmama.wire.peer.property_urls:property_urls",
     commands="mama_spark.openmama.commands:COMMANDS",
-    documents=("mama_spark.openmama.commands.record:document",),
+    documents="mama_spark.openmama.commands.record:documents",
 )
 
 #: By name: those of this package, and those of others once one of them was asked for.

@@ -11,7 +11,7 @@ from ...contracts.errors import ConfigError
 from ...contracts.middlewares import MIDDLEWARES
 from ...options import markdown
 from ...options.document import FileSection, described
-from ...registry import documents
+from ...registry import part
 
 
 def files() -> list[FileSection]:
@@ -19,7 +19,8 @@ def files() -> list[FileSection]:
 
     :raises ConfigError: what a middleware needs is not installed
     """
-    return [document() for name in MIDDLEWARES for document in documents(name)]
+    middlewares = [one.name for one in MIDDLEWARES.values() if one.documents is not None]
+    return [section for name in middlewares for section in part(name, "documents")()]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -125,16 +125,14 @@ def _security(where: str, table: Any) -> Security:
         raise ConfigError(f"{where} {e}") from None
 
 
-def document() -> FileSection:
+def documents() -> list[FileSection]:
     """The file for ``mama docs``."""
-    return FileSection(
-        "Broker: `mama broker --conf-file conf/broker.toml`",
-        (
-            ("`[broker]`", BrokerSettings),
-            ("`[clients]`", SessionSettings),
-            ("`[mailboxes]`, and the same keys in `[services]`", Limits),
-            ("`[events]`", EventsTable),
-            ("`[security]`; `[security.users]` has a password by user name", Security),
-            *((f'`[[stream]]` with `engine = "{name}"`', cls) for name, cls in settings_classes().items()),
-        ),
+    tables = (
+        ("`[broker]`", BrokerSettings),
+        ("`[clients]`", SessionSettings),
+        ("`[mailboxes]`, and the same keys in `[services]`", Limits),
+        ("`[events]`", EventsTable),
+        ("`[security]`; `[security.users]` has a password by user name", Security),
+        *((f'`[[stream]]` with `engine = "{name}"`', cls) for name, cls in settings_classes().items()),
     )
+    return [FileSection("Broker: `mama broker --conf-file conf/broker.toml`", tables)]

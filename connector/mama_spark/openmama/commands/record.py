@@ -6,13 +6,12 @@ from mama_spark.options.document import FileSection
 from ..recorder.recorder import OpenMamaRecorder as Recorder
 from ..recorder.settings import OpenMamaRecorderSettings as Settings
 
-__all__ = ["Recorder", "Settings", "document"]
+__all__ = ["Recorder", "Settings", "documents"]
 
 
-def document() -> FileSection:
-    """The file for ``mama docs``."""
-    return FileSection(
-        "Recorder of OpenMAMA: `mama record --conf-file conf/openmama-record.toml`",
-        (("`[recorder]`, with `url` of the name server", Settings),),
-        camel,
-    )
+def documents() -> list[FileSection]:
+    """The configuration files for ``mama docs``."""
+    recorder = (("`[recorder]`, with `url` of the name server", Settings),)
+    return [
+        FileSection("Recorder of OpenMAMA: `mama record --conf-file conf/openmama-record.toml`", recorder, camel),
+    ]

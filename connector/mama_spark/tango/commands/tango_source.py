@@ -15,7 +15,6 @@ from ...console.served_log import LOG, add_begin, default_state_file, served_log
 from ...console.signals import stop_on_signals
 from ...contracts.errors import ConfigError, OptionError, Unavailable
 from ...options import command
-from ...options.document import FileSection
 from ...options.toml_file import read_toml
 from ...options.values import Duration
 from ...publishing.window.reconnecting import ReconnectingBridge
@@ -151,10 +150,3 @@ def _locked(position: Path) -> Iterator[None]:
         except OSError:
             raise Unavailable(f"another source goes on from {position}; give one of them another --position") from None
         yield
-
-
-def document() -> FileSection:
-    """The file for ``mama docs``."""
-    return FileSection(
-        "Event source: `mama tango-source --conf-file conf/tango-source.toml`", (("`[[attribute]]`", Rule),)
-    )
