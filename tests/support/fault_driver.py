@@ -8,6 +8,7 @@ from typing import Any
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.publishing.batch_config import BatchConfig, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import EVENT, FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch, FlightCounters
@@ -30,7 +31,7 @@ class Driver:
         deadline: float = 60.0,
         attempts: int | None = None,
         resend_uncertain: bool = True,
-        wait_through_outages: bool = False,
+        on_outage: OnOutage = OnOutage.FAIL,
         **settings: Any,
     ) -> None:
         self.bridge = NatsBridge(
@@ -50,7 +51,7 @@ class Driver:
             resend_uncertain=resend_uncertain,
             ordered=bool(settings.get("ordered")),
         )
-        self.wait_through_outages = wait_through_outages
+        self.config = BatchConfig(on_outage)
         self.outcomes: list[Outcome] = []
         self.reasons: list[str] = []
         self.sent = 0
@@ -58,9 +59,7 @@ class Driver:
 
     def __enter__(self) -> Driver:
         self.bridge.open()
-        self.publisher = BatchPublisher(
-            self.bridge, self.policy, on_finished=self._finished, wait_through_outages=self.wait_through_outages
-        )
+        self.publisher = BatchPublisher(self.bridge, self.policy, on_finished=self._finished, config=self.config)
         self.publisher.start()
         return self
 

@@ -28,7 +28,7 @@ class Ack(Enum):
     """What an acknowledgement of this middleware means."""
 
     NONE = "none"  #: there is none
-    SENT = "sent"  #: it was written to the connection of each reader; nothing says that the reader takes it
+    SENT = "sent"  #: written to the connection of every reader; delivery is not confirmed
     ACCEPTED = "accepted"  #: the middleware has the message, but does not store it
     STORED = "stored"  #: the message is in a durable log
 
@@ -152,7 +152,7 @@ class PublisherBridge(ABC):
         """Check topics, headers and sizes of whole columns at once.
 
         Asks the middleware only about topics that are new to the bridge (is there a stream?), and caches the answer.
-        Elements of ``batch`` that the caller already knows to be wrong may be anything.
+        Rows the caller has already rejected may hold any value.
 
         :raises ConfigError: no stream takes any of the topics so far
         :raises Unavailable: the middleware does not answer

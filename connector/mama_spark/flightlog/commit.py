@@ -101,11 +101,9 @@ def abort(
     Safe to call after a commit that raised, and more than once.
 
     :param parts: those that are known; the folder of the write is searched for the others
-    :param app: as for :func:`commit`; known from ``write_id`` for a micro-batch
+    :param app: as for :func:`commit`
     """
     target = TargetTable(kind, TableStore(table_uri, storage_options), extra, description)
-    if app is None and write_id.query_id is not None and write_id.batch_id is not None:
-        app = (write_id.query_id, write_id.batch_id)
     folder = f"{PARTS}/{write_id.prefix}"
     named = {p.path for p in parts}
 

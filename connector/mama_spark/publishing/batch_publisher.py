@@ -14,12 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from ..contracts.backoff import RECONNECT
-from ..contracts.bridge import BridgeEvent, PublisherBridge
+from ..contracts.bridge import PublisherBridge
 from ..contracts.errors import (
     BackgroundTaskFailed,
     ClientClosed,
@@ -33,18 +32,19 @@ from ..contracts.errors import (
 )
 from ..contracts.message import MessageBatch
 from ..options.window import WindowConfig
+from .batch_config import BatchConfig, BatchHooks, OnOutage, SendGuard
 from .outage_reporter import OutageReporter
 from .rate_limiter import RateLimiter
 from .window.flight import FlightState
 from .window.flight_batch import FlightBatch, FlightCounters, StoredFlights
-from .window.send_loop import MAX_SEND_MESSAGES, SendLoop, Span, StoredCheck
+from .window.send_loop import SendLoop, Span
 from .window.window import Window
 
 logger = logging.getLogger("mama_spark")
 
-MAX_QUEUED_BATCHES = 2  #: where the caller says no other number
 _RETRY_FULL_BRIDGE = 0.005  #: seconds between tries of what the bridge did not take
 _MAX_WAIT_FOR_ANSWERS = 0.02  #: seconds, while a new batch may come, which cannot interrupt the wait
+_DEFAULTS, _NO_HOOKS = BatchConfig(), BatchHooks()
 
 
 @dataclass(slots=True)
@@ -63,41 +63,13 @@ class _QueuedBatch:
     prepared: bool = False
 
 
-class SendGuard(StoredCheck, Protocol):
-    """Says whether this publisher is still the one that publishes these messages."""
-
-    def may_send(self) -> bool:
-        """False: not now; it is asked again soon.
-
-        :raises Unavailable: never again: another publisher has taken over
-        """
-        ...
-
-
 class BatchPublisher:
     """Takes Arrow batches and reports settled columns; no object a message.
 
-    :param bridge: open, or opened by ``open_bridge``; it stays open
-    :param open_bridge: called on the publisher's thread, before any other call: opens the bridge and returns the rules
-        for what it can do, in place of ``policy``. None = the bridge is open
+    :param bridge: open, or opened by ``hooks.open_bridge``; it stays open
     :param on_finished: called on the publisher's thread with every batch whose flights are all settled; its messages
         and context are dropped afterwards, so that they can be freed. An exception in it ends the publisher.
-    :param rate: new messages a second; None = no limit
-    :param flush_after: seconds without a send after which the middleware is asked to answer for what it has
-    :param awaited: whether someone waits for answers before there can be more messages: then the middleware is asked
-        for them once all is sent. Called on the publisher's thread
-    :param poll_time: longest wait in seconds (MP-07)
-    :param max_queued: batches that wait to be sent; :meth:`put` blocks beyond it
-    :param outage_timeout: seconds without an acknowledgement, while messages wait for one or cannot be sent, after
-        which the publisher ends with :class:`Unavailable`. None = :attr:`.WindowConfig.longest_silence`
-    :param survive_outage: do not end then: fail what waits, and what comes, until the middleware takes messages again
-    :param wait_through_outages: neither end nor fail: wait until the middleware stores messages again
-    :param end_at_gap: end with :class:`Unavailable` when a message ends because its time is over: with
-        ``policy.ordered``, what is sent behind it would be stored before its repetition
     :param guard: asked before anything is sent; None = anything may be sent
-    :param outgoing: see :class:`~mama_spark.publishing.window.send_loop.SendLoop`
-    :param on_event: called with events of the transport, on the publisher's thread, before the publisher reacts to them
-    :param on_resend: called with the reason why messages must be sent again, at most once a round, on that thread
     """
 
     def __init__(
@@ -106,35 +78,18 @@ class BatchPublisher:
         policy: WindowConfig,
         *,
         on_finished: Callable[[FlightBatch], None],
-        rate: float | None = None,
-        flush_after: float = 0.2,
-        awaited: Callable[[], bool] = lambda: False,
-        poll_time: float = 0.1,
-        max_queued: int = MAX_QUEUED_BATCHES,
-        name: str = "",
-        outage_timeout: float | None = None,
-        survive_outage: bool = False,
-        wait_through_outages: bool = False,
-        end_at_gap: bool = False,
+        config: BatchConfig = _DEFAULTS,
+        hooks: BatchHooks = _NO_HOOKS,
         guard: SendGuard | None = None,
-        outgoing: Callable[[MessageBatch], MessageBatch] | None = None,
-        on_event: Callable[[BridgeEvent], None] | None = None,
-        on_resend: Callable[[PublishError], None] | None = None,
-        open_bridge: Callable[[], WindowConfig] | None = None,
     ) -> None:
         self.bridge = bridge
-        self._on_event, self._guard, self._outgoing = on_event, guard, outgoing
-        self._outage_timeout = math.inf if wait_through_outages else outage_timeout
-        self._survive_outage, self._wait_through_outages = survive_outage, wait_through_outages
-        self._end_at_gap = end_at_gap
+        self._config, self._hooks, self._guard = config, hooks, guard
+        self._waits = config.on_outage is OnOutage.WAIT
         self._configure(policy)
-        self._open_bridge, self._opened = open_bridge, threading.Event()
-        self._on_finished, self._on_resend = on_finished, on_resend
-        self._rate, self._max_queued = rate, max_queued
+        self._on_finished = on_finished
         self._limiter: RateLimiter | None = None
-        self._flush_after, self._awaited, self._poll_time = flush_after, awaited, poll_time
         self._thread = threading.Thread(
-            target=self._run, name=f"mama-publisher-{name}" if name else "mama-publisher", daemon=True
+            target=self._run, name=f"mama-publisher-{config.name}".removesuffix("-"), daemon=True
         )
         self._prepare_again_at = -math.inf
         self._changed = threading.Condition()
@@ -142,27 +97,26 @@ class BatchPublisher:
         self._open: dict[int, FlightBatch] = {}
         self._held_back = False  #: what is queued was tried, and waits for answers or for the bridge
         self._draining = self._stopping = False
-        self._ended = threading.Event()
+        self._opened, self._ended = threading.Event(), threading.Event()
         self._death: BaseException | None = None
 
     def _configure(self, policy: WindowConfig) -> None:
         self.window = Window(policy)
-        timeout = policy.longest_silence if self._outage_timeout is None else self._outage_timeout
+        on_outage, timeout = self._config.on_outage, self._config.outage_timeout
+        timeout = math.inf if self._waits else policy.longest_silence if timeout is None else timeout
         self._loop = SendLoop(
             self.bridge,
             self.window,
-            on_event=self._on_event,
+            on_event=self._hooks.on_event,
             outage_timeout=timeout,
             check=self._guard,
-            outgoing=self._outgoing,
+            outgoing=self._hooks.outgoing,
         )
-        self._reporter = OutageReporter(self.bridge, self._loop, self._what_next(timeout))
-
-    def _what_next(self, timeout: float) -> str:
-        if math.isinf(timeout):
-            return "waiting until messages are stored again"
-        what = "the messages fail" if self._survive_outage else "the write gives up"
-        return f"after {timeout:g} s {what}"
+        what = "the messages fail" if on_outage is OnOutage.FAIL_ROWS else "the write gives up"
+        next_ = "waiting until messages are stored again" if math.isinf(timeout) else f"after {timeout:g} s {what}"
+        self._reporter = OutageReporter(self.bridge, self._loop, next_)
+        overtaken = policy.ordered and policy.resend_uncertain
+        self._fail_on_timeout = on_outage is OnOutage.FAIL_AT_GAP or (self._waits and overtaken)
 
     @property
     def outage_cause(self) -> str:
@@ -177,7 +131,7 @@ class BatchPublisher:
     @property
     def waits_for(self) -> str:
         """What it waits for now, for people; empty = nothing. Any thread may ask."""
-        if self._open_bridge is not None and not self._opened.is_set():
+        if self._hooks.open_bridge is not None and not self._opened.is_set():
             return "the connection to the middleware"
         outage = self._loop.outage
         if outage.noticed:
@@ -194,7 +148,7 @@ class BatchPublisher:
         :raises Exception: as ``open_bridge``
         """
         self._thread.start()
-        if self._open_bridge is not None:
+        if self._hooks.open_bridge is not None:
             self._opened.wait()
             if self._death is not None:
                 raise self._death
@@ -206,7 +160,7 @@ class BatchPublisher:
         context: object = None,
         stored: Sequence[StoredFlights] = (),
     ) -> FlightBatch:
-        """Queue messages; blocks while ``max_queued`` batches wait.
+        """Queue messages; blocks while :attr:`.BatchConfig.max_queued` batches wait.
 
         :param rejected: rows that cannot be sent, ascending, with the reason: they fail without being sent
         :param stored: rows that are stored already: they are acknowledged without being sent
@@ -217,8 +171,8 @@ class BatchPublisher:
         :raises ClientClosed: drained or stopped
         """
         with self._changed:
-            self._changed.wait_for(lambda: len(self._queue) < self._max_queued or self._closed)
-            self._raise_death()
+            self._changed.wait_for(lambda: len(self._queue) < self._config.max_queued or self._closed)
+            self.check()
             if self._closed:
                 raise ClientClosed("the publisher was drained or stopped")
             flights = self.window.open(len(batch), batch, context)
@@ -239,7 +193,7 @@ class BatchPublisher:
             self._draining = True
             self._changed.notify_all()
         self._ended.wait()
-        self._raise_death()
+        self.check()
         if self._stopping:
             raise ClientClosed("the publisher was stopped while it drained")
 
@@ -248,7 +202,10 @@ class BatchPublisher:
 
         :raises BackgroundTaskFailed: as :meth:`put`
         """
-        self._raise_death()
+        if isinstance(self._death, ConfigError):
+            raise self._death
+        if self._death is not None:
+            raise BackgroundTaskFailed(f"the publisher ended: {self._death}") from self._death
 
     def stop(self) -> None:
         """Settle all that is open as failed (``Stopped``, or ``NotPublished`` if never sent) and end the thread."""
@@ -262,12 +219,6 @@ class BatchPublisher:
     @property
     def _closed(self) -> bool:
         return self._draining or self._stopping or self._ended.is_set()
-
-    def _raise_death(self) -> None:
-        if isinstance(self._death, ConfigError):
-            raise self._death
-        if self._death is not None:
-            raise BackgroundTaskFailed(f"the publisher ended: {self._death}") from self._death
 
     def __repr__(self) -> str:
         if self._death is not None:
@@ -286,12 +237,12 @@ class BatchPublisher:
 
     def _run(self) -> None:
         try:
-            if self._open_bridge is not None:
-                self._configure(self._open_bridge())
+            if self._hooks.open_bridge is not None:
+                self._configure(self._hooks.open_bridge())
                 self._opened.set()
             now = self._loop.last_send = time.monotonic()
-            self._limiter = RateLimiter(self._rate, now) if self._rate else None
-            while not self._stopping and not self._drained():
+            self._limiter = RateLimiter(self._config.rate, now) if self._config.rate else None
+            while not self._stopping and not (self._draining and not self._open):
                 self._round()
             if self._stopping:
                 self._abandon("the publisher was stopped")
@@ -304,9 +255,6 @@ class BatchPublisher:
                 self._changed.notify_all()
             self._opened.set()
 
-    def _drained(self) -> bool:
-        return self._draining and not self._open
-
     def _round(self) -> None:
         if self._guard is None or self._guard.may_send():
             self._loop.resend()
@@ -315,16 +263,15 @@ class BatchPublisher:
             self._loop.bridge_full = True
         self._finish()
         now = time.monotonic()
-        no_more = not self._queue and (self._draining or self._awaited())
-        if no_more or now - self._loop.last_send >= self._flush_after:
+        no_more = not self._queue and (self._draining or self._hooks.awaited())
+        if no_more or now - self._loop.last_send >= self._config.flush_after:
             self._loop.flush()
         self._receive(now)
-        self.window.expire(now)  # as of before the poll: answers that came while this process stood still are in time
         cause = self.window.take_resend_cause()
-        if cause is not None and self._on_resend is not None:
-            self._on_resend(cause)
-        if self._end_at_gap and self.window.gave_up is not None:
-            why = f"a message was not stored in time, and nothing may be stored behind it: {self.window.gave_up}"
+        if cause is not None and self._hooks.on_resend is not None:
+            self._hooks.on_resend(cause)
+        if self._fail_on_timeout and self.window.last_expiry is not None:
+            why = f"a message was not stored in time, and nothing may be stored behind it: {self.window.last_expiry}"
             raise Unavailable(why)
         self._end_outage(now)
 
@@ -332,9 +279,8 @@ class BatchPublisher:
         self._held_back = True
         while self._queue and not self._loop.bridge_full:
             queued = self._queue[0]
-            if not (queued.prepared or self._prepare(queued)):
-                return
-            if not self._launch_spans(queued.flights, queued.spans):
+            prepared = queued.prepared or self._prepare(queued)
+            if not (prepared and self._loop.launch_spans(queued.flights, queued.spans, self._limiter)):
                 return
             with self._changed:
                 self._queue.popleft()
@@ -350,31 +296,13 @@ class BatchPublisher:
         try:
             queued.spans = self._loop.prepare(queued.flights, dict(queued.rejected), queued.stored)
         except Unavailable as error:
-            if not self._wait_through_outages:
+            if not self._waits:
                 raise
             self._loop.last_cause = str(error)
             self._loop.refused = self._loop.bridge_full = True
             self._prepare_again_at = now + RECONNECT.most
             return False
         queued.prepared = True
-        return True
-
-    def _launch_spans(self, flights: FlightBatch, spans: deque[Span]) -> bool:
-        """Send what may go; whether that was all."""
-        while spans:
-            most = MAX_SEND_MESSAGES if self._limiter is None else self._limiter.allowance(time.monotonic())
-            n = self._loop.capacity(flights, spans[0], most)
-            if not n:
-                return False
-            start, end = spans[0]
-            taken = self._loop.launch(flights, start, n)
-            if self._limiter is not None:
-                self._limiter.spend(taken)
-            spans[0] = (start + taken, end)
-            if taken < n:
-                return False
-            if start + taken == end:
-                spans.popleft()
         return True
 
     def _finish(self) -> None:
@@ -391,20 +319,21 @@ class BatchPublisher:
 
     def _receive(self, now: float) -> None:
         window = self.window
-        if not window.in_flight and not self._queue and window.connected:
+        idle = not window.in_flight and not self._queue and window.connected
+        if idle:
             self._wait_for_batch(now)
+        if idle or (self._queue and not (self._held_back or self._loop.bridge_full)):  # it came after all were sent
             self._loop.receive(0.0)
             return
-        if self._queue and not (self._held_back or self._loop.bridge_full):  # it came after the others were sent
-            self._loop.receive(0.0)
-            return
-        batch_may_come = not (self._draining or self._queue)
-        until = [now + (min(self._poll_time, _MAX_WAIT_FOR_ANSWERS) if batch_may_come else self._poll_time)]
+        longest = self._config.poll_time
+        if not (self._draining or self._queue):  # a batch may come
+            longest = min(longest, _MAX_WAIT_FOR_ANSWERS)
+        until = [now + longest]
         wake = window.wake_at()
         if wake is not None:
             until.append(max(wake, now + _RETRY_FULL_BRIDGE))  # what is due by now was just tried
         if self._loop.unflushed:
-            until.append(self._loop.last_send + self._flush_after)
+            until.append(self._loop.last_send + self._config.flush_after)
         if self._limiter is not None and self._queue:
             until.append(max(self._limiter.wake_at(now), now + 0.001))
         timeout = _RETRY_FULL_BRIDGE if self._loop.bridge_full else max(0.0, min(until) - now)
@@ -412,9 +341,9 @@ class BatchPublisher:
 
     def _wait_for_batch(self, now: float) -> None:
         """Nothing is under way: wait for a batch. Bridge events are polled once a ``poll_time``."""
-        pause = self._poll_time
+        pause = self._config.poll_time
         if self._loop.unflushed:
-            pause = max(0.0, min(pause, self._loop.last_send + self._flush_after - now))
+            pause = max(0.0, min(pause, self._loop.last_send + self._config.flush_after - now))
         with self._changed:
             self._changed.wait_for(lambda: bool(self._queue) or self._closed, pause)
 
@@ -424,7 +353,7 @@ class BatchPublisher:
         declared = self._loop.outage.declared
         ended = self._loop.outage_lasts_too_long(bool(self._queue), now)
         self._reporter.report(now)
-        if self._wait_through_outages:
+        if self._waits:
             self._hold_deadlines(now)
         if not ended:
             return
@@ -433,7 +362,7 @@ class BatchPublisher:
             with self._changed:
                 batches = list(self._open.values())
             self.window.give_up(batches, OutcomeUnknown(why), now)
-        if not self._survive_outage:
+        if self._config.on_outage is not OnOutage.FAIL_ROWS:
             raise Unavailable(why)
         self._fail_queued(f"not sent, {why}", now)
 

@@ -22,6 +22,7 @@ from ..contracts.bridge import PublisherBridge
 from ..contracts.errors import ConfigError, MamaError, PublishError
 from ..contracts.message import Int64s, MessageBatch
 from ..options.window import RetryPolicy, WindowConfig
+from .batch_config import BatchConfig, BatchHooks
 from .batch_publisher import BatchPublisher
 from .window.flight import FlightState
 from .window.flight_batch import FlightBatch
@@ -165,12 +166,10 @@ class ResilientPublisher:
             bridge,
             self._window_config(bridge),
             on_finished=self._finished,
-            flush_after=self._flush_after,
-            awaited=self._awaited,
-            max_queued=MAX_UNSETTLED_BATCHES,
-            name="log",
-            outage_timeout=math.inf,
-            on_resend=self._warn,
+            config=BatchConfig(
+                outage_timeout=math.inf, flush_after=self._flush_after, max_queued=MAX_UNSETTLED_BATCHES, name="log"
+            ),
+            hooks=BatchHooks(awaited=self._awaited, on_resend=self._warn),
         )
         publisher.start()
         for batch in unsettled:

@@ -30,6 +30,7 @@ from mama_spark.malamute.broker.session.byte_queue import Overflow
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.publishing.batch_config import BatchConfig, BatchHooks
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
@@ -300,7 +301,11 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp
 
     kinds: list[EventKind] = []
     publisher = BatchPublisher(
-        bridge, policy, on_finished=keep, outage_timeout=PATIENCE, on_event=lambda event: kinds.append(event.kind)
+        bridge,
+        policy,
+        on_finished=keep,
+        config=BatchConfig(outage_timeout=PATIENCE),
+        hooks=BatchHooks(on_event=lambda event: kinds.append(event.kind)),
     )
     publisher.start()
     ends.callback(publisher.stop)

@@ -17,6 +17,7 @@ import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.nats.batches.ledger import NatsBatchLedger
 from mama_spark.nats.protocol.acks import AckColumns
+from mama_spark.nats.publish.answers import NatsAnswers
 from mama_spark.nats.publish.bridge import NatsBridge
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
@@ -213,13 +214,13 @@ def test_what_a_killed_server_had_stored_is_looked_for_before_it_is_sent_again(
     nats_server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The acknowledgements of a whole window are lost, and the server comes back when it has forgotten the ids."""
-    wanted, killed, real = rows(0, 600), threading.Event(), NatsBridge.on_acks
+    wanted, killed, real = rows(0, 600), threading.Event(), NatsAnswers.on_acks
 
-    def on_acks(self: NatsBridge, columns: list[AckColumns]) -> None:
+    def on_acks(self: NatsAnswers, columns: list[AckColumns]) -> None:
         if killed.is_set():
             real(self, columns)
 
-    monkeypatch.setattr(NatsBridge, "on_acks", on_acks)
+    monkeypatch.setattr(NatsAnswers, "on_acks", on_acks)
 
     def kill_and_restart() -> None:
         eventually(lambda: admin.info(STREAM)["state"]["messages"] >= 256, "a window is stored")

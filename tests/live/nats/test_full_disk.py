@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from mama_spark.contracts.errors import BackgroundTaskFailed
 from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.publishing.batch_config import OnOutage
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
@@ -100,7 +101,7 @@ def test_what_waits_for_a_full_disk_is_stored_once_when_the_server_is_restarted(
     caplog.set_level(logging.WARNING, "mama_spark")
     with Admin(nats_server.url) as admin:
         with Driver(
-            nats_server.url, window=WINDOW, wait_timeout=0.5, deadline=1.0, wait_through_outages=True,
+            nats_server.url, window=WINDOW, wait_timeout=0.5, deadline=1.0, on_outage=OnOutage.WAIT,
             ack_mode="message",
         ) as driver:  # fmt: skip
             publisher = driver.publisher
@@ -155,7 +156,7 @@ def test_a_leader_of_three_replicas_whose_disk_is_full_loses_and_doubles_nothing
         eventually(lambda: "error" not in admin.api("STREAM.CREATE.S", config), "three peers are known")
         leader = cluster.node(str(eventually(lambda: admin.info("S")["cluster"].get("leader"), "a leader")))
         with Driver(
-            cluster.url, window=WINDOW, wait_timeout=0.5, deadline=1.0, wait_through_outages=True, ack_mode="message"
+            cluster.url, window=WINDOW, wait_timeout=0.5, deadline=1.0, on_outage=OnOutage.WAIT, ack_mode="message"
         ) as driver:
             publisher = driver.publisher
             assert publisher is not None

@@ -54,7 +54,7 @@ SAID = {"rollup denied": "rollup", "trace asked for": "Nats-Trace-Dest"}
 @pytest.mark.parametrize("order", [{"dedup": False}, {"ordered": True}], ids=["unordered", "ordered"])
 @pytest.mark.parametrize("cause", ["subject taken", *DENIED, "all taken"])
 def test_of_fast_batches_exactly_those_rows_fail_that_the_server_refuses(
-    nats_server: NatsServer, cause: str, order: dict[str, bool]
+    nats_server: NatsServer, cause: str, order: dict[str, Any]
 ) -> None:
     """At the beginning of a batch, in it, one after the other, and at the beginning of later ones."""
     limits = {} if cause in DENIED else {"max_msgs_per_subject": 1, "discard_new_per_subject": True}

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.publishing.batch_config import OnOutage
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
@@ -27,13 +28,13 @@ from tests.support.proxy import Proxy
 IMPATIENT = 'ping_interval: "500ms"\nping_max: 2\n'
 PROGRAM = """
 import json, sys
-from mama_spark.publishing.window import outage, send_loop
+from mama_spark.contracts import standstill
 from mama_spark.testing.waiting import eventually
 from tests.support.fault_driver import Driver
 
 url, options, scale = sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3])
-send_loop.STOOD_STILL *= scale
-outage.MAX_STEP *= scale
+standstill.MAX_OVERRUN *= scale
+standstill.MAX_STEP *= scale
 with Driver(url, ack_mode="message", **options) as driver:
     driver.begin(["s.a"], 500)
     print("begun", flush=True)
@@ -143,7 +144,7 @@ def test_a_server_that_stood_still_is_waited_for_beyond_every_deadline(
     """With ``onUnavailable=wait``; else the task fails, as with any outage."""
     caplog.set_level(logging.WARNING, "mama_spark")
     options: dict[str, Any] = {"wait_timeout": 0.3, "deadline": 1.0, "ack_mode": "message"}
-    with Driver(impatient.url, wait_through_outages=True, **options) as driver:
+    with Driver(impatient.url, on_outage=OnOutage.WAIT, **options) as driver:
         publisher = driver.publisher
         assert publisher is not None
         driver.begin(["s.a"], 500)

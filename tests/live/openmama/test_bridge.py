@@ -20,6 +20,7 @@ from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
 from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
 from mama_spark.openmama.wire.peer.settings import PeerSettings
 from mama_spark.options.window import WindowConfig
+from mama_spark.publishing.batch_config import BatchConfig, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
@@ -180,7 +181,7 @@ def test_only_what_was_written_to_a_reader_is_acknowledged(caplog: pytest.LogCap
     bridge = OpenMamaBridge(OpenMamaSettings(settings.without_receiving(), wait_for_subscribers=60.0))
     finished: list[FlightBatch] = []
     policy = WindowConfig(4096, 2048, wait_timeout=0.2, ack_timeout=1.0)
-    publisher = BatchPublisher(bridge, policy, on_finished=finished.append, survive_outage=True)
+    publisher = BatchPublisher(bridge, policy, on_finished=finished.append, config=BatchConfig(OnOutage.FAIL_ROWS))
     with SlowReader(port, "A") as reader:
         bridge.open()
         publisher.start()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -22,6 +24,7 @@ from mama_spark.contracts.errors import (
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.publishing.batch_config import BatchConfig, BatchHooks, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.clock import NEVER, WallClock
 from mama_spark.publishing.window.flight import FlightState
@@ -32,6 +35,7 @@ from tests.support.tiers import EXPLORE
 
 RETRY = RetryPolicy.doubling(0.01, 0.05, deadline=60)
 POLICY = WindowConfig(256, 128, wait_timeout=30, retry=RETRY)
+_OPTIONS = BatchConfig, BatchHooks
 
 
 class PublisherFixture:
@@ -49,11 +53,12 @@ class PublisherFixture:
         self.finished.append(flights)
         self.contexts.append(flights.context)
 
-    def publisher(self, policy: WindowConfig = POLICY, **more: object) -> BatchPublisher:
+    def publisher(self, policy: WindowConfig = POLICY, **more: Any) -> BatchPublisher:
         bridge = more.pop("bridge", None) or MemoryBridge(self.name)
-        bridge.open()  # type: ignore[attr-defined]
-        options: dict[str, object] = {"on_finished": self.on_finished, **more}
-        publisher = BatchPublisher(bridge, policy, **options)  # type: ignore[arg-type]
+        bridge.open()
+        config, hooks = ({f.name: more.pop(f.name) for f in fields(kind) if f.name in more} for kind in _OPTIONS)
+        more = {"on_finished": self.on_finished, **more}
+        publisher = BatchPublisher(bridge, policy, config=BatchConfig(**config), hooks=BatchHooks(**hooks), **more)
         publisher.start()
         self.publishers.append(publisher)
         return publisher
@@ -284,9 +289,9 @@ def test_a_config_error_of_prepare_comes_out_as_itself(fixture: PublisherFixture
     assert (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
 
 
-@pytest.mark.parametrize("wait_through_outages", [False, True])
+@pytest.mark.parametrize("on_outage", [OnOutage.FAIL, OnOutage.WAIT])
 def test_a_middleware_that_cannot_say_its_limits_is_waited_for_where_outages_are(
-    fixture: PublisherFixture, wait_through_outages: bool
+    fixture: PublisherFixture, on_outage: OnOutage
 ) -> None:
     class SlowToAnswer(MemoryBridge):
         calls = 0
@@ -298,9 +303,9 @@ def test_a_middleware_that_cannot_say_its_limits_is_waited_for_where_outages_are
             return super().prepare(batch)
 
     bridge = SlowToAnswer(fixture.name)
-    publisher = fixture.publisher(bridge=bridge, wait_through_outages=wait_through_outages)
+    publisher = fixture.publisher(bridge=bridge, on_outage=on_outage)
     publisher.put(batch(10))
-    if wait_through_outages:
+    if on_outage is OnOutage.WAIT:
         publisher.drain()
         assert (bridge.calls, publisher.counters.acked) == (2, 10)
     else:
@@ -325,28 +330,28 @@ def test_an_outage_beyond_its_timeout_ends_the_publisher_as_unavailable(
 
 
 @pytest.mark.parametrize("fault", ["503", "drop"])
-@pytest.mark.parametrize("end_at_gap", [True, False])
+@pytest.mark.parametrize("on_outage", [OnOutage.FAIL_AT_GAP, OnOutage.WAIT, OnOutage.FAIL])
 def test_nothing_is_stored_behind_a_message_that_may_be_repeated(
-    fixture: PublisherFixture, end_at_gap: bool, fault: str
+    fixture: PublisherFixture, on_outage: OnOutage, fault: str
 ) -> None:
     one_by_one = WindowConfig(1, 0, wait_timeout=0.05, ordered=True, retry=RetryPolicy(2, (0.01,), None))
     fixture.broker.then(["ack", "ack", fault, fault, fault])
-    publisher = fixture.publisher(one_by_one, end_at_gap=end_at_gap, outage_timeout=60.0)
+    publisher = fixture.publisher(one_by_one, on_outage=on_outage, outage_timeout=60.0)
     publisher.put(batch(6))
-    if end_at_gap:
+    if on_outage is not OnOutage.FAIL:
         with pytest.raises(BackgroundTaskFailed, match="nothing may be stored behind it") as caught:
             publisher.drain()
         assert isinstance(caught.value.__cause__, Unavailable)
     else:
         publisher.drain()
     stored = [int(m.payload) for m in fixture.broker.messages()]
-    assert stored == ([0, 1] if end_at_gap else [0, 1, 3, 4, 5])
+    assert stored == ([0, 1] if on_outage is not OnOutage.FAIL else [0, 1, 3, 4, 5])
     assert conserved(publisher)
 
 
 def test_a_rejected_message_is_no_gap(fixture: PublisherFixture) -> None:
     fixture.broker.then(["ack", "reject"])
-    publisher = fixture.publisher(WindowConfig(1, 0, ordered=True, retry=RETRY), end_at_gap=True)
+    publisher = fixture.publisher(WindowConfig(1, 0, ordered=True, retry=RETRY), on_outage=OnOutage.FAIL_AT_GAP)
     publisher.put(batch(4))
     publisher.drain()
     assert [int(m.payload) for m in fixture.broker.messages()] == [0, 2, 3]

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.contracts.errors import BadRow, DoubledId, PublishError, Unavailable
+from mama_spark.contracts.errors import BadRow, DoubledId, PublishError
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.publishing.ids import seen_ids
 from mama_spark.publishing.ids.bloom_filter import BloomFilter
 from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
-from mama_spark.publishing.ids.seen_ids import SeenIds
-from xxhash import xxh3_128_digest
 
 from tests.support.tables import each
 
-# --- ids that came before are found exactly, in bounded memory, and only among rows that are sent ---------------------
-
-
-def digests(numbers: list[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    return np.frombuffer(b"".join(xxh3_128_digest(b"%d" % n) for n in numbers), np.uint8).reshape(len(numbers), 16)
+# --- ids that came before are found exactly, up to a bound, and only among rows that are sent ---------------------
 
 
 def batch(ids: list[str], streams: list[str] | None = None) -> MessageBatch:
@@ -41,59 +29,32 @@ def doubled(
     return [] if rows is None else rows.tolist()
 
 
-@given(st.lists(st.lists(st.integers(0, 60), max_size=40), max_size=12), st.sampled_from([4, 32, 1_000]))
-def test_what_came_before_is_found_exactly_also_in_the_file(batches: list[list[int]], run: int) -> None:
-    seen, known = SeenIds(run=run), set[int]()
+@given(st.lists(st.lists(st.integers(0, 3_000), max_size=40), max_size=12), st.sampled_from([1, 500]))
+def test_what_came_before_is_found_exactly_also_when_the_table_grows(batches: list[list[int]], times: int) -> None:
+    check, known = DoubledIdCheck(reject=False), set[str]()
     for numbers in batches:
+        ids = [f"{n + i}" for i in range(times) for n in numbers]
         expected = []
-        for n in numbers:
-            expected.append(n in known)
-            known.add(n)
-        assert seen.add(digests(numbers)).tolist() == expected
-    seen.close()
+        for row, id_ in enumerate(ids):
+            if id_ in known:
+                expected.append(row)
+            known.add(id_)
+        assert doubled(check, batch(ids)) == expected
 
 
 def test_ids_that_share_half_of_their_digest_are_two_ids() -> None:
-    seen = SeenIds()
     halves = np.array([[7, 1], [7, 2], [7, 1]], np.uint64)
-    assert seen.add(halves.view(np.uint8)).tolist() == [False, False, True]
+    assert DoubledIdCheck(reject=False)._came_before(halves).tolist() == [False, False, True]
 
 
-def test_memory_is_bounded_and_no_id_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seen_ids, "FILTER_BYTES", (1 << 10, 1 << 12))  # far too small: the runs decide
-    seen = SeenIds(str(tmp_path), run=1_000)
-    for start in range(0, 20_000, 500):
-        assert not seen.add(digests(list(range(start, start + 500)))).any()
-        assert seen.nbytes <= (1 << 12) + 16 * 1_000
-    assert seen.add(digests(list(range(0, 20_000, 7)))).all()
-    assert list(tmp_path.iterdir()) == [], "the file has no name, so that nothing is left of a killed worker"
-    seen.close()
-
-
-def test_a_file_that_cannot_be_written_fails_with_what_to_do(tmp_path: Path) -> None:
-    seen = SeenIds(str(tmp_path / "none"), run=4)
-    with pytest.raises(Unavailable, match=r"16 bytes a row in .*none to recognise doubled ids; make room .* TMPDIR"):
-        seen.add(digests(list(range(10))))
-
-
-def test_a_disk_without_any_room_fails_with_what_to_do(tmp_path: Path) -> None:
-    """In a process of its own: Python looks for a folder that it can write to, once a process, and finds none."""
-    script = (
-        "import numpy as np, os, resource, signal\n"
-        "from mama_spark.contracts.errors import Unavailable\n"
-        "from mama_spark.publishing.ids.seen_ids import SeenIds\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-        "try:\n"
-        "    SeenIds(run=4).add(np.arange(160, dtype=np.uint8).reshape(10, 16))\n"
-        "except Unavailable as e:\n"
-        "    os.write(1, str(e).encode())\n"
-    )
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    made = subprocess.run(
-        [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, check=False
-    )
-    assert f"16 bytes a row in {tmp_path} to recognise doubled ids" in made.stdout.decode(), made.stderr
+def test_beyond_the_most_ids_rows_are_compared_with_those_alone(caplog: pytest.LogCaptureFixture) -> None:
+    check = DoubledIdCheck(reject=False, most=64)
+    first, later = [f"{n}" for n in range(64)], [f"{n}" for n in range(64, 128)]
+    assert [doubled(check, batch(ids)) for ids in (first, later, later)] == [[], [], []]
+    assert doubled(check, batch(first)) == list(range(64)), "none is forgotten"
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "doubled ids are looked for among the first 64 ids of a task"
+    ]
 
 
 def test_doubled_rows_are_counted_with_the_first_example() -> None:

@@ -12,6 +12,7 @@ from mama_spark.contracts.bridge import Ack, Acks, BridgeEvent, EventKind, PollR
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.publishing.batch_config import BatchConfig, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
@@ -41,7 +42,7 @@ def test_what_cannot_be_sent_fails_and_what_comes_later_is_published(broker: Mem
     def finished(_: FlightBatch) -> None:
         failed.release()
 
-    publisher = BatchPublisher(bridge, POLICY, on_finished=finished, outage_timeout=0.3, survive_outage=True)
+    publisher = BatchPublisher(bridge, POLICY, on_finished=finished, config=BatchConfig(OnOutage.FAIL_ROWS, 0.3))
     publisher.start()
     broker.up = False
     lost = [publisher.put(batch(500, i * 500)) for i in range(4)]
@@ -83,7 +84,9 @@ def test_the_end_of_an_outage_says_what_became_of_the_messages(
     bridge = MemoryBridge(uuid4().hex)
     bridge.open()
     bridge.broker.then(["late", "late"])
-    publisher = BatchPublisher(bridge, POLICY, on_finished=lambda flights: None, outage_timeout=10 * WAIT)
+    publisher = BatchPublisher(
+        bridge, POLICY, on_finished=lambda flights: None, config=BatchConfig(outage_timeout=10 * WAIT)
+    )
     publisher._loop.outage.notice = WAIT / 2
     publisher.put(MessageBatch.of(["t"] * 2, [b""] * 2))
     publisher._launch()
@@ -118,7 +121,7 @@ class SteppedPublisher:
         bridge = MemoryBridge(uuid4().hex)
         bridge.open()
         self.publisher = BatchPublisher(
-            bridge, POLICY_OF_ENDS, on_finished=lambda flights: None, outage_timeout=TIMEOUT, survive_outage=True
+            bridge, POLICY_OF_ENDS, on_finished=lambda flights: None, config=BatchConfig(OnOutage.FAIL_ROWS, TIMEOUT)
         )
         self.now = 0.0
 

@@ -19,6 +19,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, Unavailable
 from mama_spark.contracts.file_descriptors import require_file_descriptors
+from mama_spark.contracts.standstill import stood_still
 from mama_spark.contracts.zmq_context import open_context
 
 from ..protocol.commands import SIGNATURE, Open
@@ -39,9 +40,7 @@ MAX_UNWRITTEN = 4 * 1024 * 1024
 RECEIVE_BATCH = 500
 #: Seconds. If a connection breaks sooner and before the broker answered, ZeroMQ reconnects by itself.
 _FLAPPING = 0.5
-#: Seconds; an idle round takes one. After a longer round (suspended process, overloaded host) messages of the broker
-#: may be unread, so the round does not count as silence of the broker.
-STALL_THRESHOLD = 1.5
+_IDLE_ROUND = 1.0  #: seconds
 _MORE_NOW = zmq.SNDMORE | zmq.NOBLOCK
 _OPEN_COMMAND = SIGNATURE + bytes([Open.id])
 _PROBLEMS: dict[int, str] = {
@@ -237,7 +236,7 @@ class ClientConnection:
                 return False
             now = time.monotonic()
             self._woken = False
-            if now - self._last_round > STALL_THRESHOLD:
+            if stood_still(now - self._last_round, _IDLE_ROUND, _IDLE_ROUND / 2):
                 self.machine.postpone_silence(now - self._last_round, now)
             self._last_round = now
             self.machine.tick(now)
@@ -248,7 +247,7 @@ class ClientConnection:
             self._collect_output()
             timeout = self.machine.next_tick() - now
         self._write()
-        self._poll(max(0.0, min(timeout, 1.0)))
+        self._poll(max(0.0, min(timeout, _IDLE_ROUND)))
         return True
 
     def _collect_output(self) -> None:

@@ -232,7 +232,7 @@ MESSAGE_OVERHEAD = 256
 
 
 def send_cost(octets: int, messages: int) -> int:
-    """What messages with frames of ``octets`` take from the send window."""
+    """What messages with frames of ``octets`` cost: of a send window, and of what may wait in a broker."""
     return octets + MESSAGE_OVERHEAD * messages
 
 

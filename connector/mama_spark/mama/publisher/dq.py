@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from ..messages.msg import FieldType, MamaMsg, MamaTime
+from ..messages.sequence_numbers import HIGHEST, next_number
 from ..messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError
 from ..states import PublisherState
 from .callbacks import PublisherCallbacks
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 REPEATING = frozenset({MsgType.INITIAL, MsgType.BOOK_INITIAL, MsgType.RECAP, MsgType.BOOK_RECAP})
 #: Messages without data: stamped with the current number, without a status.
 SILENT = frozenset({MsgType.REFRESH, MsgType.SYNC_REQUEST, MsgType.MISC, MsgType.NOT_PERMISSIONED, MsgType.NOT_FOUND})
-
-_MAX_NUMBER = 0xFFFF_FFFF
 
 
 class DQPublisher:
@@ -87,8 +86,8 @@ class DQPublisher:
 
         :raises StatusError: INVALID_ARG if it is no U32
         """
-        if not 0 <= number <= _MAX_NUMBER:
-            raise StatusError(Status.INVALID_ARG, f"a sequence number is from 0 to {_MAX_NUMBER}, got {number}")
+        if not 0 <= number <= HIGHEST:
+            raise StatusError(Status.INVALID_ARG, f"a sequence number is from 0 to {HIGHEST}, got {number}")
         self._number = number
 
     @property
@@ -147,7 +146,7 @@ class DQPublisher:
             if kind not in SILENT:
                 _put(msg, "MdMsgStatus", self._status)
                 if kind not in REPEATING:
-                    self._number = self._number % _MAX_NUMBER + 1  # wraps to 1: 0 would switch numbering off
+                    self._number = next_number(self._number)
             _put(msg, "MdSeqNum", self._number)
         self._stamp_sender(msg)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,31 +20,26 @@ from mama_spark.contracts.bridge import (
     EventKind,
     PollResult,
     PublisherBridge,
-    Refusals,
     ValidationResult,
 )
-from mama_spark.contracts.errors import ClientClosed, MamaError, PublishError, Rejected, Unavailable
+from mama_spark.contracts.errors import ClientClosed, MamaError
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.options.stream_names import StreamRange
 
 from ..connection import nats_py_compat as compat
-from ..connection.client_errors import from_client
-from ..connection.connection import MAX_UNWRITTEN, Connection
+from ..connection.connection import MAX_UNWRITTEN, Connection, Row
 from ..connection.event_loop import EventLoopThread
 from ..connection.pool import POOL
-from ..errors import not_entitled
 from ..protocol import headers as hd
-from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import MAX_CONTROL_LINE, TOKEN_WIDTH, Framer
 from ..protocol.frames import ReplySubject as ReplyTo
 from ..settings import NatsSettings, shown_server
 from ..stream_set import StreamSet
 from .ack_queue import AckQueue
-from .client_rows import client_rows
+from .answers import NatsAnswers
 from .fast_ingest import FastIngestPublisher
 from .missing_acks import ANSWER_TIME
 from .requests import NatsRequests
-from .sent_topics import SentTopics
 from .stream_router import StreamRouter
 
 #: Maximum bytes of frames of one call of ``send``.
@@ -66,12 +60,9 @@ class NatsBridge(PublisherBridge):
         self._ack_queue = AckQueue()
         self._router = StreamRouter(settings, self._warn)
         self._set = self._router.set
-        self._base = 0
-        self._sent_topics = SentTopics()
         self._framer: Framer | None = None
         self._fast_ingest: FastIngestPublisher | None = None
-        self._waiting_for_capacity = False
-        self._unacknowledged: deque[tuple[int, Int64s]] = deque()
+        self._answers: NatsAnswers | None = None
         self._max_payload = 1024 * 1024
         self._requests: NatsRequests | None = None
 
@@ -170,16 +161,18 @@ class NatsBridge(PublisherBridge):
         try:
             await connection.start(self.settings.connect_timeout)
         except MamaError as e:
-            self.on_closed(str(e))
+            assert self._answers is not None
+            self._answers.on_closed(str(e))
 
     def _use(self, connection: Connection) -> None:
         self._connection = connection
-        self._base = connection.next_token
         self._framer = Framer(ReplyTo(connection.inbox) if self.mode != "none" else None)
         self._fast_ingest = FastIngestPublisher(
             connection, self._ack_queue, self.settings, self._router, partial(self._write, connection)
         )
-        connection.listener = self
+        connection.listener = self._answers = NatsAnswers(
+            connection, self._fast_ingest, self._ack_queue, self._router, self._warn
+        )
         connection.loop.on_death(self._ack_queue.fail)
         if connection.client.max_payload:
             self._max_payload = connection.client.max_payload
@@ -217,10 +210,13 @@ class NatsBridge(PublisherBridge):
         connection = self._connection
         if connection is None or connection.closed:
             raise ClientClosed("the bridge is not open")
+        answers = self._answers
+        assert answers is not None
+        assert self._fast_ingest is not None
         capacity = min(MAX_UNWRITTEN - connection.unwritten, _CHUNK)
         attached_soon = not connection.owned and not connection.up and connection.client.is_connected
         if capacity <= 0 or not (connection.up or attached_soon) or not len(batch):
-            self._waiting_for_capacity = True
+            answers.waiting_for_capacity = True
             return 0
         ends = np.cumsum(batch.sizes())
         n = max(1, int(np.searchsorted(ends, capacity, "right")))
@@ -229,42 +225,36 @@ class NatsBridge(PublisherBridge):
             subjects, order = self._set.route(part.topics)
             part = replace(part, topics=subjects)
         if self.mode == "batch":
-            assert self._fast_ingest is not None
             stream_for = self._router.stream_for if self._set is None else self._set.stream_of_subject
             taken = self._fast_ingest.send(part, first_token, stream_for)
-            self._waiting_for_capacity = taken < n
-            self._sent_topics.add(first_token, part.topics.slice(0, taken))
+            answers.waiting_for_capacity = taken < n
+            answers.sent_topics.add(first_token, part.topics.slice(0, taken))
             return taken
-        self._sent_topics.add(first_token, part.topics)
+        answers.sent_topics.add(first_token, part.topics)
         self._write(connection, part, first_token, order)
         return len(part)
 
     def _write(self, connection: Connection, part: MessageBatch, first_token: int, order: Int64s | None = None) -> None:
-        wire_token = self._base + first_token
+        assert self._answers is not None
+        assert self._framer is not None
+        wire_token = self._answers.base + first_token
         connection.next_token = max(connection.next_token, wire_token + len(part))  # tokens of batches included
         if not connection.fast:
-            connection.publish(client_rows(part, connection.inbox.decode(), wire_token, self.mode != "none"))
+            connection.publish(_client_rows(part, connection.inbox.decode(), wire_token, self.mode != "none"))
             if self.mode == "none":
-                self._answer_none(first_token, len(part))
+                tokens = np.arange(first_token, first_token + len(part))
+                self._ack_queue.acks(Acks(tokens, None, None, None, time.monotonic()))
             return
-        assert self._framer is not None
         frames = self._framer.frames(part, wire_token, order)
         if self.mode == "none":
-            self._unacknowledged.append((frames.size, np.arange(first_token, first_token + len(part))))
+            self._answers.unacknowledged.append((frames.size, np.arange(first_token, first_token + len(part))))
         connection.write(frames)
-
-    def _answer_none(self, first: int, n: int) -> None:
-        self._ack_queue.acks(Acks(np.arange(first, first + n), None, None, None, time.monotonic()))
 
     def flush(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        if (
-            self._fast_ingest is not None
-            and self._fast_ingest.busy
-            and self._connection is not None
-            and self._connection.up
-        ):
-            self._fast_ingest.end_all()
+        connection, ingest = self._connection, self._fast_ingest
+        if ingest is not None and ingest.busy and connection is not None and connection.up:
+            ingest.end_all()
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
@@ -310,118 +300,32 @@ class NatsBridge(PublisherBridge):
             with contextlib.suppress(MamaError):
                 connection.loop.soon(lambda: connection.loop.loop.create_task(connection.release()))
 
-    # --- events of the connection, on the loop's thread ---------------------------------------------------------
 
-    def on_acks(self, columns: list[AckColumns]) -> None:
-        now = time.monotonic()
-        for c in columns:
-            tokens = np.concatenate(c.tokens) - self._base
-            sequences, duplicates = np.concatenate(c.sequences), np.concatenate(c.duplicates)
-            if tokens.min() < 0:  # answers to the previous bridge on this connection
-                mine = tokens >= 0
-                tokens, sequences, duplicates = tokens[mine], sequences[mine], duplicates[mine]
-            if len(tokens) and not self._is_elsewhere(c.stream, c.domain):
-                repeated, known = bool(duplicates.any()), sequences if self.mode == "message" else None
-                self._ack_queue.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
-                self._answered(tokens, stored_anew=not repeated)
+class _Header(str):
+    """Key of a header in the client's dictionary, which has one value a key: each value gets a key of its own."""
 
-    def _is_elsewhere(self, stream: str, domain: str | None) -> bool:
-        """Whether an acknowledgement comes from another domain than that of the settings, where a stream takes the same
-        topic: the intended stream has not stored the message. From another stream of the same domain, the account has
-        led the message there, and nothing more is published."""
-        wanted = self.settings.js_domain
-        if wanted is None or wanted == domain:
-            if (stray := self._router.stray(stream)) is not None:
-                self._ack_queue.fail(stray)
-            return stray is not None
-        where = "no domain" if domain is None else f"the domain {domain!r}"
-        self._warn(
-            f"stream {stream!r} of {where} takes these topics, too: its acknowledgements do not count, because "
-            f"jsDomain={wanted}"
-        )
-        return True
+    _name: str
 
-    def _answered(self, tokens: Int64s, *, refused: bool = False, stored_anew: bool = False) -> None:
-        if self._fast_ingest is not None and self._fast_ingest.sending_alone:
-            self._fast_ingest.on_answer(tokens, refused=refused, stored_anew=stored_anew)
+    def __new__(cls, name: str, k: int) -> _Header:
+        made = super().__new__(cls, f"{name} {k}")
+        made._name = name
+        return made
 
-    def on_reply(self, subject: bytes, reply: Reply) -> None:
-        connection = self._connection
-        if connection is None:
-            return
-        last = subject[len(connection.inbox) :]
-        if not (last.isdigit() and len(last) == TOKEN_WIDTH):
-            if self._fast_ingest is not None:
-                self._fast_ingest.on_reply(subject, reply)
-            return
-        token = int(last) - self._base
-        now = time.monotonic()
-        if token < 0:
-            return
-        tokens = np.array([token])
-        if isinstance(reply, PubAck):
-            if self._is_elsewhere(reply.stream, reply.domain):
-                return
-            duplicate = np.array([True]) if reply.duplicate else None
-            known = np.array([reply.sequence]) if self.mode == "message" else None
-            self._ack_queue.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
-            self._answered(tokens, stored_anew=not reply.duplicate)
-        elif isinstance(reply, PublishError):
-            self._ack_queue.refusals(Refusals(tokens, reply, now))
-            self._answered(tokens, refused=True)
+    def strip(self, chars: str | None = None, /) -> str:
+        """The name that the client writes."""
+        return self._name
 
-    def on_denied(self, kind: str, subject: str, exact: bool) -> None:
-        now = time.monotonic()
-        if kind != "publish":
-            error = not_entitled(subject)
-            self._ack_queue.event(
-                BridgeEvent(EventKind.CLOSED, f"no permission to subscribe to {subject!r}", now, None, error)
-            )
-            return
-        error = not_entitled(subject)
-        tokens = self._sent_topics.take(subject, exact)
-        if len(tokens):
-            self._ack_queue.refusals(Refusals(tokens, error, now))
-            if self._fast_ingest is not None and self.mode == "batch":
-                self._fast_ingest.on_denied(tokens, error)
-            self._answered(tokens, refused=True)
 
-    def on_unsent(self, token: int, error: BaseException) -> None:
-        translated = from_client(error)
-        if not isinstance(translated, PublishError):
-            if isinstance(translated, Unavailable):
-                return  # the connection breaks: DISCONNECTED or the timeout settles it
-            translated = Rejected(str(translated))
-        self._ack_queue.refusals(Refusals(np.array([token - self._base]), translated, time.monotonic()))
-
-    def on_disconnected(self) -> None:
-        self._unacknowledged.clear()
-        if self._fast_ingest is not None:
-            self._fast_ingest.on_disconnected()
-        self._ack_queue.event(BridgeEvent(EventKind.DISCONNECTED, "the connection to NATS was lost", time.monotonic()))
-
-    def on_reconnected(self) -> None:
-        if self._fast_ingest is not None and self._fast_ingest.resolve(self._reconnected):
-            return
-        self._reconnected()
-
-    def _reconnected(self) -> None:
-        self._ack_queue.event(BridgeEvent(EventKind.RECONNECTED, "connected to NATS again", time.monotonic()))
-
-    def on_closed(self, info: str) -> None:
-        text = f"the connection to NATS was closed for good: {info}"
-        self._ack_queue.event(BridgeEvent(EventKind.CLOSED, text, time.monotonic(), error=Rejected(text)))
-
-    def on_written(self, size: int) -> None:
-        left = size
-        while self._unacknowledged and left >= self._unacknowledged[0][0]:
-            taken, tokens = self._unacknowledged.popleft()
-            left -= taken
-            self._ack_queue.acks(Acks(tokens, None, None, None, time.monotonic()))
-        if (
-            self._waiting_for_capacity
-            and self._connection is not None
-            and self._connection.unwritten < MAX_UNWRITTEN // 2
-        ):
-            self._waiting_for_capacity = False
-            self._ack_queue.wake()
+def _client_rows(part: MessageBatch, inbox: str, token: int, reply: bool) -> list[Row]:
+    """Messages as arguments of nats-py's public ``publish``, for connections without the fast path."""
+    n = len(part)
+    ids: list[Any] = [None] * n if part.ids is None else part.ids.to_pylist()
+    pairs: list[Any] = [None] * n if part.headers is None else part.headers.to_pylist()
+    rows: list[Row] = []
+    for i, (topic, payload) in enumerate(zip(part.topics.to_pylist(), part.payloads.to_pylist(), strict=True)):
+        headers: dict[str, str] = {hd.MSG_ID: ids[i]} if ids[i] is not None else {}
+        for name, values in pairs[i] or ():
+            headers.update((_Header(name, k), value) for k, value in enumerate(values or ()))
+        to = f"{inbox}{token + i:0{TOKEN_WIDTH}d}" if reply else ""
+        rows.append((token + i, topic, payload, to, headers or None))
+    return rows

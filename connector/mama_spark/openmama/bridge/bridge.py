@@ -23,10 +23,10 @@ from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import HEADER, encode
+from mama_spark.mama.messages.sequence_numbers import next_number
 from mama_spark.mama.messages.status import RESERVED
 from mama_spark.openmama.wire.peer.peer import OpenMamaPeer, PeerInput
 from mama_spark.openmama.wire.protocol.frames import MAX_TOPIC, why_unsendable
-from mama_spark.openmama.wire.protocol.market_data import next_number
 
 from .requests import PeerRequests
 from .settings import OpenMamaSettings
@@ -273,10 +273,7 @@ class _Numbers:
     def used(self, names: list[str], codes: Int64s) -> None:
         """These messages were sent."""
         for code, times in zip(*np.unique(codes, return_counts=True), strict=True):
-            number = self._last.get(names[code], 0)
-            for _ in range(times):
-                number = next_number(number)
-            self._last[names[code]] = number
+            self._last[names[code]] = next_number(self._last.get(names[code], 0), int(times))
 
     def _stamped(self, number: int, payload: bytes) -> bytes:
         stamp = encode(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.contracts.record_log import Records
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns
+from mama_spark.mama.messages.sequence_numbers import HIGHEST
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
 from mama_spark.mama.messages.typed_columns import first_of_each
 from mama_spark.openmama.wire.log.gap_tracker import GapTracker, MissingNumbers
@@ -40,7 +41,6 @@ _NUMBERS: dict[str, int] = {
 _STATES = frozenset((MsgType.INITIAL, MsgType.RECAP, MsgType.SNAPSHOT, MsgType.REFRESH))
 _NUMBERED = (MamaRecordKind.MESSAGE, MamaRecordKind.IMAGE, MamaRecordKind.RECAP)
 _IS_NUMBERED = np.isin(np.arange(256), _NUMBERED)
-_HIGHEST_NUMBER = 2**32 - 1
 
 Numbers = npt.NDArray[np.uint64]
 Kinds = npt.NDArray[np.int64]
@@ -121,7 +121,7 @@ class FrameRecorder:
         decoded, records_topics = _unpacked(records)
         found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
         numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
-        rows = np.flatnonzero(np.isin(decoded.heads["kind"], _NUMBERED) & (numbers > 0) & (numbers <= _HIGHEST_NUMBER))
+        rows = np.flatnonzero(np.isin(decoded.heads["kind"], _NUMBERED) & (numbers > 0) & (numbers <= HIGHEST))
         names = [message_topic(topic) for topic in records_topics.dictionary.to_pylist()]
         codes = records_topics.indices.to_numpy()
         for row in rows.tolist():
@@ -135,7 +135,7 @@ class FrameRecorder:
         decoded, coded = _unpacked(Records(none, none, batch.topics, batch.payloads, batch.headers))
         found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
         numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
-        numbers[numbers > _HIGHEST_NUMBER] = 0
+        numbers[numbers > HIGHEST] = 0
         topics, heads = coded.cast(pa.string()).to_pylist(), decoded.heads
         gaps = []
         for row in np.flatnonzero(np.isin(heads["kind"], (*_NUMBERED, MamaRecordKind.GAP))).tolist():
@@ -156,7 +156,7 @@ class FrameRecorder:
         """Gap records, each with the row that shows it, in the order of the rows."""
         numbers = columns["MdSeqNum"]
         rows = np.flatnonzero(numbers)
-        rows = rows[_IS_NUMBERED[kinds[rows]] & (numbers[rows] <= _HIGHEST_NUMBER)]
+        rows = rows[_IS_NUMBERED[kinds[rows]] & (numbers[rows] <= HIGHEST)]
         rows = self._without_consecutive(names, codes, kinds, columns, rows)
         fields = (columns[name][rows].tolist() for name in ("MdMsgType", "MdSeqNum", "MamaSenderId", CONFLATE_COUNT[0]))
         gaps: list[tuple[int, MamaRecord]] = []

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
+from mama_spark.mama.messages.sequence_numbers import next_number
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, Status, SubscriptionMsgType
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_message
 from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType
@@ -22,7 +23,6 @@ from mama_spark.openmama.wire.protocol.market_data import (
     MarketDataRequest,
     Stamp,
     dictionary_topic,
-    next_number,
     read_request,
     refresh_answer,
     refusal,

@@ -373,7 +373,7 @@ class BatchSession:
     # --- the publisher's thread ------------------------------------------------------------------------------------
 
     def may_send(self) -> bool:
-        """See :class:`~mama_spark.publishing.batch_publisher.SendGuard`."""
+        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         if self._lost is not None:
             raise self._lost
         now = self._clock()

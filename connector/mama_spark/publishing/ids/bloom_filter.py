@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-UInt64s = npt.NDArray[np.uint64]
+from mama_spark.contracts.message import Bools
 
+from .key_table import UInt64s
 
 #: Keys that are remembered one by one before the filter is made. The kernel gives memory in large pages and fills each
 #: with zeros: the bits of ten keys touch ten of them, which takes longer than to publish ten rows.
@@ -30,7 +30,7 @@ class BloomFilter:
         """Bytes of memory, at most."""
         return 8 * self._size
 
-    def add(self, keys: UInt64s) -> npt.NDArray[np.bool_]:
+    def add(self, keys: UInt64s) -> Bools:
         """Remember distinct keys; which of them were, perhaps, here before."""
         if self._few is not None:
             if len(self._few) + len(keys) <= min(_FEW, self._size):
@@ -41,12 +41,12 @@ class BloomFilter:
             self._set_bits(few)
         return self._set_bits(keys)
 
-    def _set_bits(self, keys: UInt64s) -> npt.NDArray[np.bool_]:
+    def _set_bits(self, keys: UInt64s) -> Bools:
         at = ((keys >> np.uint64(32)) * np.uint64(self._size)) >> np.uint64(32)
         bits = np.zeros(len(keys), np.uint64)
         for shift in (0, 6, 12, 18):
             bits |= np.uint64(1) << ((keys >> np.uint64(shift)) & np.uint64(63))
-        old: npt.NDArray[np.bool_] = (self._words[at] & bits) == bits
+        old: Bools = (self._words[at] & bits) == bits
         todo = np.flatnonzero(~old)
         while len(todo):  # of the keys that share a word, each pass writes the last one
             self._words[at[todo]] |= bits[todo]

@@ -3,9 +3,14 @@
 A broker keeps one message of an id and acknowledges the others as duplicates, which is what a resend wants; of two rows
 of one attempt with one id it would drop the second. Recognition is by id, and by stream where each row says its own.
 It ends with the attempt: a repeated task is free to send its ids again.
+
+Up to :data:`MOST_IDS` ids are remembered, by their XXH3-128 digests. A row with the id of one behind them is sent, and
+the broker acknowledges it as a duplicate.
 """
 
 from __future__ import annotations
+
+import logging
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +18,13 @@ import pyarrow as pa
 from xxhash import xxh3_128_digest
 
 from mama_spark.contracts.errors import DoubledId, PublishError
-from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 
-from .seen_ids import SeenIds
+from .key_table import KeyTable
 
+logger = logging.getLogger("mama_spark")
+
+MOST_IDS = 1 << 21  #: in 100 MB at most
 #: Row and reason, ascending by row.
 Rejected = list[tuple[int, PublishError]]
 
@@ -25,13 +33,14 @@ class DoubledIdCheck:
     """For the rows of one attempt of one task, in the order in which they come.
 
     :param reject: doubled rows fail; otherwise they are only counted
-    :param folder: for temporary files; None = where they go by default
+    :param most: see :data:`MOST_IDS`
     :ivar count: doubled rows so far
     :ivar first: id and topic of the first one
     """
 
-    def __init__(self, reject: bool, folder: str | None = None) -> None:
-        self._reject, self._seen = reject, SeenIds(folder)
+    def __init__(self, reject: bool, most: int = MOST_IDS) -> None:
+        self._reject, self._most, self._seen = reject, most, KeyTable(2, 2 * most, 0.5, first=1 << 12)
+        self._rows = 0
         self.count = 0
         self.first: tuple[str, str] | None = None
 
@@ -41,10 +50,9 @@ class DoubledIdCheck:
         :param batch: with ids
         :param rejected: rows that are not sent for other reasons: their ids do not count
         :returns: rejected rows, with doubled ones if they are to fail; doubled rows that are sent, None = none
-        :raises Unavailable: no room for what must be remembered
         """
         assert batch.ids is not None
-        doubled = self._seen.add(_digests(batch.ids, batch.streams, rejected))
+        doubled = self._came_before(_digests(batch.ids, batch.streams, rejected).view(np.uint64))
         if rejected:
             sent = np.setdiff1d(np.arange(len(batch)), [row for row, _ in rejected])
             rows: Int64s = sent[doubled]
@@ -61,9 +69,20 @@ class DoubledIdCheck:
         error = DoubledId()
         return sorted([*rejected, *((row, error) for row in rows.tolist())], key=lambda one: one[0]), None
 
-    def close(self) -> None:
-        """Free memory and files. May be repeated."""
-        self._seen.close()
+    def _came_before(self, keys: npt.NDArray[np.uint64]) -> Bools:
+        """Which ids, of the shape (n, 2), a row before them has: it gave them its number."""
+        mine: Int64s = np.arange(self._rows + len(keys), self._rows, -1)  # backwards: of equal ones the last one counts
+        self._rows += len(keys)
+        was_full = self._seen.full
+        slots = self._seen.find((keys[::-1, 0].copy(), keys[::-1, 1].copy()), mine)
+        if self._seen.full and not was_full:
+            logger.warning(
+                "doubled ids are looked for among the first %s ids of a task: if a later row has the id of one behind "
+                "them, the broker drops it and acknowledges it as a `duplicate`; more partitions compare all rows",
+                f"{self._most:,}",
+            )
+        known: Bools = (slots >= 0) & (self._seen.numbers[slots] != mine)
+        return known[::-1]
 
 
 def _digests(ids: pa.Array, streams: pa.DictionaryArray | None, rejected: Rejected) -> npt.NDArray[np.uint8]:

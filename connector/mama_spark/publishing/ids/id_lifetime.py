@@ -6,14 +6,14 @@ than it was sent, by nobody knows how much: half of the window is left for that.
 
 from __future__ import annotations
 
-_PART = 0.5
+DEDUP_WINDOW_MARGIN = 0.5  #: the part of the window in which an id is trusted
 
 
 def known_for(window: float) -> float:
     """Seconds after the first send in which a resend is stored once."""
-    return _PART * window
+    return DEDUP_WINDOW_MARGIN * window
 
 
 def window_for(resends: float) -> float:
     """The shortest duplicate window with which resends are stored once for so many seconds."""
-    return resends / _PART
+    return resends / DEDUP_WINDOW_MARGIN

@@ -49,14 +49,14 @@ from mama_spark.contracts.message import (
     u32_column,
 )
 
-from .bloom_filter import BloomFilter, UInt64s
+from .bloom_filter import BloomFilter
+from .key_table import KeyTable, UInt64s
 
 IDS_MEMORY = 32 << 20  #: bytes, for some ten million rows
 _HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), np.uint16)
 _CHUNK = 16_384  #: rows hashed together: bounds the copies
 _LARGE = 2_048  #: from this many bytes a row on, payloads are hashed where they lie
 _BY_NAME = itemgetter(0)
-_LOAD = 0.75  #: load at which the table of repeats is full
 
 
 class IdMaker:
@@ -77,7 +77,8 @@ class IdMaker:
         self.prefix = f"{prefix}-{batch}-"  #: of the ids of all partitions
         self._head = f"{self.prefix}{partition}-".encode()
         self._seen = BloomFilter(memory * 11 // 16)
-        self._repeats = _Repeats(memory // 4)
+        slots = 1 << (memory // 64).bit_length() - 1
+        self._repeats = KeyTable(1, slots, 0.75, first=slots)
         self._overflow = np.zeros(max(1, memory // 32 // 8), np.int64)
 
     def ids(
@@ -125,9 +126,10 @@ class IdMaker:
         if not len(again):
             return starts
         # what the filter knows and the repeats do not was given once, with number 0
-        slots = self._repeats.find(keys[again], old[again].astype(np.int64))
+        slots = self._repeats.find((keys[again],), old[again].astype(np.int64) + 1)  # one more than were given
         held, left = slots >= 0, slots < 0
-        starts[again[held]] = self._repeats.add(slots[held], counts[again[held]])
+        starts[again[held]] = self._repeats.numbers[slots[held]] - 1
+        self._repeats.numbers[slots[held]] += counts[again[held]]
         if left.any():
             starts[again[left]] = self._spill(keys[again[left]], counts[again[left]])
         return starts
@@ -228,60 +230,6 @@ def texts(head: str, partitions: Int64s, digests: npt.NDArray[np.uint8], numbers
         pa.scalar(head.encode()), strings[0], dash, hexes, dash, strings[1], pa.scalar(b"")
     )
     return joined.cast(pa.string())
-
-
-# --- what was seen ---------------------------------------------------------------------------------------------
-
-
-class _Repeats:
-    """Exact counts of keys that came more than once: a hash table with open addressing, in two columns, which are made
-    with the first key."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._size = 1 << (nbytes // 16).bit_length() - 1
-        self._mask = self._size - 1
-        self._keys: UInt64s = np.empty(0, np.uint64)
-        self._counts: Int64s = np.empty(0, np.int64)  # 0 = the slot is free
-        self._free = int(self._size * _LOAD)
-
-    @property
-    def nbytes(self) -> int:
-        """At most."""
-        return 16 * self._size
-
-    def find(self, keys: UInt64s, initial: Int64s) -> Int64s:
-        """Slots of distinct keys; new ones begin with ``initial``. -1 for all that is new once the table is full."""
-        if not len(self._keys):
-            self._keys, self._counts = np.zeros(self._size, np.uint64), np.zeros(self._size, np.int64)
-        slots = (keys & np.uint64(self._mask)).astype(np.int64)
-        open_ = np.arange(len(keys))
-        while len(open_):
-            at = slots[open_]
-            free = self._counts[at] == 0
-            claim, first = np.unique(at[free], return_index=True)  # one claimant a slot
-            if self._free < len(claim):
-                self._free = 0  # for good: a key that was turned away must never be taken in later
-            if self._free:
-                winners = open_[free][first]
-                self._keys[claim] = keys[winners]
-                self._counts[claim] = initial[winners] + _BIAS
-                self._free -= len(claim)
-            else:
-                slots[open_[free]] = -1
-                open_ = open_[~free]
-            at = slots[open_]
-            open_ = open_[self._keys[at] != keys[open_]]
-            slots[open_] = (slots[open_] + 1) & self._mask
-        return slots
-
-    def add(self, slots: Int64s, counts: Int64s) -> Int64s:
-        """Count distinct slots up; their counts before."""
-        before = self._counts[slots] - _BIAS
-        self._counts[slots] += counts
-        return before
-
-
-_BIAS = 1  #: stored counts are one too high, so that 0 can mean free
 
 
 # --- the hash --------------------------------------------------------------------------------------------------

@@ -191,10 +191,8 @@ class PublisherLoops:
         self.drained.set()
 
     def _receive(self, timeout: float) -> None:
-        asked = time.monotonic()
+        self._look_for_outage()  # first, so that a time-out says why
         polled = self._loop.receive(timeout)
-        self._look_for_outage()
-        self.window.expire(asked)  # as of before the poll: answers that came while this process stood still are in time
         if self._collect() or polled:
             self._settled.set()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -17,7 +16,7 @@ from mama_spark.options.window import WindowConfig
 from .flight import FlightState
 from .flight_batch import FlightBatch
 from .retry import may_resend
-from .send_loop import SendLoop, Span
+from .send_loop import SendLoop
 from .window import Window
 
 _MAX_WAIT = 0.1  #: longest wait for answers while the bridge does not take everything, or a resend is due later
@@ -57,32 +56,22 @@ class BlockingSender:
 
     def _store(self, flights: FlightBatch, timeout: float) -> None:
         loop, until = self._loop, self._clock() + timeout
-        spans = loop.prepare(flights)
+        spans, looked = loop.prepare(flights), False
         self._raise_failed(flights, timeout)
         while flights.open:
             now = self._clock()
-            if now >= until:
+            if now >= until and looked:  # who stood still before the first look has waited for nobody
                 raise self._timed_out(flights, timeout)
             loop.resend()
-            self._launch(flights, spans)
+            if not loop.bridge_full:
+                loop.launch_spans(flights, spans)
             loop.flush()
-            wait = min(until - now, self._next_moment(now), _MAX_WAIT if spans else math.inf)
+            wait = max(0.0, min(until - now, self._next_moment(now), _MAX_WAIT if spans else math.inf))
+            looked = True
             polled = loop.receive(wait, self.window.answers_until_refill() if spans else self.window.in_flight or 1)
             if any(event.kind is EventKind.DISCONNECTED for event in polled.events) and _in_flight(flights).any():
                 raise OutcomeUnknown(loop.last_cause)  # what may be sent again waits for it now
-            self.window.expire(now)  # as of before the poll: answers that came while this process stood still count
             self._raise_failed(flights, timeout)
-
-    def _launch(self, flights: FlightBatch, spans: deque[Span]) -> None:
-        while spans and not self._loop.bridge_full:
-            start, end = spans[0]
-            n = self._loop.capacity(flights, spans[0])
-            if not n:
-                return
-            start += self._loop.launch(flights, start, n)
-            spans[0] = (start, end)
-            if start == end:
-                spans.popleft()
 
     def _next_moment(self, now: float) -> float:
         """Seconds until the window has something to do; ``_MAX_WAIT`` where that was just tried."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import math
 
-#: Seconds that one check counts at most: a process that stood still has not waited.
-MAX_STEP = 1.0
+from mama_spark.contracts.standstill import silent_for
 
 
 class OutageDetector:
@@ -28,7 +27,7 @@ class OutageDetector:
 
     @property
     def noticed(self) -> bool:
-        """Messages have waited in vain for so long that it is worth to ask why."""
+        """No progress for ``notice`` seconds: ask the broker for the cause."""
         return self.declared or self.silent > self.notice
 
     def progressed(self) -> None:
@@ -48,7 +47,7 @@ class OutageDetector:
         :param blocked: messages wait, and the middleware takes none
         :param in_flight: messages that it took and has not acknowledged
         """
-        step = 0.0 if self._checked is None else min(max(0.0, now - self._checked), MAX_STEP)
+        step = 0.0 if self._checked is None else silent_for(self._checked, now)
         waiting = blocked or in_flight > 0
         self._checked = now if waiting else None
         self.silent = self.silent + step if waiting else 0.0

@@ -11,7 +11,7 @@ from mama_spark.contracts.message import Bools, Int64s
 from mama_spark.options.window import WindowConfig
 
 from .flight_batch import FlightBatch, Seconds
-from .retry import resends_allowed
+from .retry import may_resend
 
 
 class ResendLimits:
@@ -38,13 +38,17 @@ class ResendLimits:
         """Which flights, whose last send ended with ``error``, may be sent again: one element a row."""
         if not error.is_attempt:
             return np.ones(len(rows), np.bool_)
-        if self._policy.retry is None:
+        retry = self._policy.retry
+        if retry is None or not may_resend(error, repeatable=self._policy.resend_uncertain, retry_on=retry.retry_on):
             return np.zeros(len(rows), np.bool_)
-        return resends_allowed(
-            self._policy.retry, error, flights.attempts(rows), self._deadlines_begin(flights, rows), now,
-            repeatable=self._policy.resend_uncertain,
-            non_retriable=None if flights.non_retriable is None else flights.non_retriable[rows],
-        )  # fmt: skip
+        allowed = np.ones(len(rows), np.bool_)
+        if retry.attempts is not None:
+            allowed &= flights.attempts(rows) <= retry.attempts
+        if retry.deadline is not None:
+            allowed &= self._deadlines_begin(flights, rows) + retry.deadline > now
+        if error.may_have_landed and flights.non_retriable is not None:
+            allowed &= ~flights.non_retriable[rows]
+        return allowed
 
     def deadlines(self, flights: FlightBatch, rows: Int64s, due: float) -> Seconds:
         """When waiting flights are not sent again any more: at the retry deadline; without one, when the bridge has not

@@ -20,7 +20,9 @@ import numpy as np
 from mama_spark.contracts.bridge import Ack, BridgeEvent, EventKind, PollResult, PublisherBridge
 from mama_spark.contracts.errors import PublishError, Unavailable
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
+from mama_spark.contracts.standstill import stood_still
 
+from ..rate_limiter import RateLimiter
 from .flight_batch import FlightBatch, StoredFlights
 from .outage import OutageDetector
 from .retry import is_final
@@ -30,10 +32,6 @@ logger = logging.getLogger("mama_spark")
 
 MAX_SEND_MESSAGES = 2048  #: at most so many messages a call of the bridge
 MAX_SEND_BYTES = 4 << 20  #: at most so many payload bytes a call, or one message
-
-#: Seconds beyond its timeout after which a poll means that the process stood still (stopped, or its machine was):
-#: nothing could be sent or answered meanwhile, so that time counts towards no retry deadline.
-STOOD_STILL = 5.0
 
 #: Rows ``[start, end)``.
 Span = tuple[int, int]
@@ -147,10 +145,26 @@ class SendLoop:
         self.bridge_full = taken < n
         return taken
 
+    def launch_spans(self, flights: FlightBatch, spans: deque[Span], limiter: RateLimiter | None = None) -> bool:
+        """Send what may go of queued flights, and take it from ``spans``; whether that was all."""
+        while spans:
+            start, end = spans[0]
+            most = MAX_SEND_MESSAGES if limiter is None else limiter.allowance(self.clock())
+            n = self.capacity(flights, spans[0], most)
+            taken = self.launch(flights, start, n) if n else 0
+            if limiter is not None:
+                limiter.spend(taken)
+            spans[0] = (start + taken, end)
+            if not n or taken < n:
+                return False
+            if start + taken == end:
+                spans.popleft()
+        return True
+
     def resend(self) -> None:
         """Send again what is due, until the bridge takes no more."""
         self.bridge_full = False
-        if self._check is not None and self.window.resends and not self._look_for_doubtful(self._check):
+        if self._check is not None and self.window.resends and not self._find_stored(self._check):
             return
         for flights, due in self.window.due(self.clock()):
             rows = _one_call(flights, due)
@@ -162,10 +176,10 @@ class SendLoop:
                 self.bridge_full = True
                 return
 
-    def _look_for_doubtful(self, check: StoredCheck) -> bool:
-        """Settle what is stored of that which the middleware may have forgotten; whether nothing of it is left."""
+    def _find_stored(self, check: StoredCheck) -> bool:
+        """Settle what is stored of the resends whose ids the middleware may have forgotten; False = it does not say."""
         now = self.clock()
-        doubtful = self.window.doubtful(check.certain_for, now)
+        doubtful = self.window.resends_past_dedup_window(check.certain_for, now)
         if not doubtful:
             return True
         if now < self._ask_at:
@@ -200,16 +214,17 @@ class SendLoop:
     # --- in --------------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float, want: int = 1) -> PollResult:
-        """Poll the bridge and give the window what came.
+        """Poll the bridge, give the window what came, and time out what had no answer when this was called.
 
         :raises Unavailable: the connection was closed for good
         """
         asked = self.clock()
         polled = self.bridge.poll(timeout, want)
         now = self.clock()
-        if now - asked > timeout + STOOD_STILL and not self.window.deadlines_suspended:
+        if stood_still(now - asked, timeout) and not self.window.deadlines_suspended:
             self.window.resume_deadlines(now)
         self.apply(polled)
+        self.window.expire(asked)
         return polled
 
     def apply(self, polled: PollResult) -> None:

@@ -11,19 +11,19 @@ changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from mama_spark.contracts.bridge import Ack, Acks, Refusals
 from mama_spark.contracts.errors import AckTimeout, Backpressure, OutcomeUnknown, PublishError
-from mama_spark.contracts.message import Bools, Int64s, MessageBatch
+from mama_spark.contracts.message import Int64s
 from mama_spark.options.window import WindowConfig
 
 from .backpressure import BackpressureState
-from .flight import FlightState, Transition, advance
-from .flight_batch import FlightBatch, FlightCounters, Rows, StoredFlights, array_of, length_of
+from .flight import Transition, advance
+from .flight_accounts import IN_FLIGHT, WAITING, FlightAccounts
+from .flight_batch import FlightBatch, Rows, array_of, length_of
 from .resend_limits import ResendLimits
 from .resend_queue import ResendQueue
 from .retry import is_final
@@ -33,37 +33,26 @@ from .send_index import SendIndex, SendRange
 #: stream does not stop the others, few enough that an outage does not cost a storm of refusals.
 PROBE = 64
 
-_IN_FLIGHT, _WAITING = int(FlightState.IN_FLIGHT), int(FlightState.WAITING)
 
-
-class Window:
+class Window(FlightAccounts):
     """Not thread-safe: one sender uses it.
 
-    :ivar streams: names that :attr:`.FlightBatch.stream` points at; ``domains``: the JetStream domains of these streams
-    :ivar in_flight: flights that were launched and are not settled; ``bytes_in_flight``: their payload bytes
     :ivar holding: the window is full and waits until ``refill_allowed_at`` (MP-34, MP-43)
     :ivar connected: the middleware can be reached
     :ivar next_token: of the next message that is sent
     :ivar silence: why nothing is acknowledged, for the texts of time-outs; empty = not known
-    :ivar gave_up: the last error of a flight that ended because its time was over, not because it was rejected
     """
 
     def __init__(self, policy: WindowConfig) -> None:
+        super().__init__()
         self.policy = policy
-        self.counters = FlightCounters()
-        self.streams: list[str] = []
-        self.domains: list[str | None] = []
-        self._codes: dict[tuple[str, str | None], int] = {}  # of streams
-        self.in_flight = self.bytes_in_flight = 0
         self.holding = False
         self.connected = True
         self.next_token = 0
         self.silence = ""
-        self.gave_up: PublishError | None = None
         self._index = SendIndex()
         self._resends = ResendQueue()
         self._backpressure = BackpressureState(policy.max_in_flight)
-        self._settled: list[tuple[FlightBatch, Rows]] = []
         self._resend_cause: PublishError | None = None
         self._limits = ResendLimits(policy)
 
@@ -96,32 +85,6 @@ class Window:
 
     # --- sending ------------------------------------------------------------------------------------------
 
-    def open(
-        self,
-        n: int,
-        messages: MessageBatch | None = None,
-        context: Any = None,
-        *,
-        sizes: Int64s | None = None,
-        non_retriable: Bools | None = None,
-    ) -> FlightBatch:
-        """New flights, queued. Every one of them ends in exactly one terminal event.
-
-        :param sizes: payload bytes of each; None = those of ``messages``
-        """
-        self.counters.opened += n
-        if sizes is None and messages is not None:
-            sizes = messages.sizes()
-        return FlightBatch(n, messages, context, sizes=sizes, non_retriable=non_retriable)
-
-    def reject(
-        self, flights: FlightBatch, rows: Int64s, errors: Sequence[PublishError] | PublishError, now: float
-    ) -> None:
-        """Queued flights that cannot be sent at all: they fail now, with one error or one each."""
-        each = [errors] * len(rows) if isinstance(errors, PublishError) else errors
-        flights.errors.update(zip(rows.tolist(), each, strict=True))
-        self._settle(flights, rows, Transition.FAIL, now)
-
     def send_unacknowledged(self, flights: FlightBatch, rows: Rows, now: float) -> None:
         """The bridge took these queued flights and will never answer: ``published`` is their terminal event."""
         first, n = self.next_token, length_of(rows)
@@ -132,27 +95,15 @@ class Window:
         self.counters.sends += n
         self._settle(flights, rows, Transition.SEND_UNACKNOWLEDGED, now)
 
-    def find(self, flights: FlightBatch, stored: StoredFlights, now: float) -> None:
-        """Rows of queued flights, or of flights that wait to be sent again, are stored already: they are acknowledged
-        as duplicates, without a send."""
-        rows = stored.rows
-        if not len(rows):
-            return
-        flights.sequence[rows], flights.duplicate[rows] = stored.sequences, True
-        flights.stream[rows] = self._stream_index(stored.stream)
-        self.counters.duplicates += len(rows)
-        queued = flights.state[rows[0]] == FlightState.QUEUED
-        self._settle(flights, rows, Transition.FIND if queued else Transition.ACK, now)
-
     @property
     def resends(self) -> bool:
         """Flights wait to be sent again."""
         return self._resends.head() is not None
 
-    def doubtful(self, certain_for: float, now: float) -> list[tuple[FlightBatch, Int64s]]:
-        """What is to be sent again now and may be stored for so long that the middleware may not know its id any more.
+    def resends_past_dedup_window(self, certain_for: float, now: float) -> list[tuple[FlightBatch, Int64s]]:
+        """Due resends whose id may have left the duplicate window.
 
-        :param certain_for: seconds for which it surely does
+        :param certain_for: seconds for which the middleware surely knows the id of what it stored
         """
         if not self._may_send(now) or (self.policy.ordered and self._index.unanswered()):
             return []
@@ -254,7 +205,7 @@ class Window:
             rows = sends.pick(tokens[lo:hi])
             flights = sends.flights
             state = flights.state[rows]
-            live = (state == _IN_FLIGHT) | (state == _WAITING)
+            live = (state == IN_FLIGHT) | (state == WAITING)
             seq = None if sequences is None else sequences[lo:hi]
             dup = None if duplicates is None else duplicates[lo:hi]
             if not live.all():
@@ -280,7 +231,7 @@ class Window:
         for sends, lo, hi in self._known(tokens):
             rows = array_of(sends.pick(tokens[lo:hi]))
             flights = sends.flights
-            mine = (flights.token[rows] == tokens[lo:hi]) & (flights.state[rows] == _IN_FLIGHT)
+            mine = (flights.token[rows] == tokens[lo:hi]) & (flights.state[rows] == IN_FLIGHT)
             self.counters.late += int((~mine).sum())
             rows = rows[mine]
             if len(rows):
@@ -315,29 +266,6 @@ class Window:
                 self._fail_send(sends.flights, rows, error, now, sends.at)
         for flights, rows in self._resends.expire(now, self._limits.deadlines):
             self._settle_by_last_error(flights, rows, now)
-
-    def abandon(self, batches: list[FlightBatch], error: PublishError, unsent: PublishError, now: float) -> None:
-        """Settle everything that is open: sent flights with ``error``, queued ones with ``unsent``."""
-        for flights in batches:
-            queued = np.flatnonzero(flights.state == FlightState.QUEUED)
-            if len(queued):
-                self.reject(flights, queued, unsent, now)
-            sent = np.flatnonzero((flights.state == _IN_FLIGHT) | (flights.state == _WAITING))
-            if len(sent):
-                flights.doubt[sent] |= flights.state[sent] == _IN_FLIGHT
-                for row in sent:
-                    flights.errors[int(row)] = error
-                self._settle(flights, sent, Transition.FAIL, now)
-
-    def give_up(self, batches: list[FlightBatch], error: PublishError, now: float) -> None:
-        """Settle all launched flights: each by its last error, or by ``error`` if it has none."""
-        for flights in batches:
-            sent = np.flatnonzero((flights.state == _IN_FLIGHT) | (flights.state == _WAITING))
-            if len(sent):
-                flights.doubt[sent] |= flights.state[sent] == _IN_FLIGHT
-                for row in sent.tolist():
-                    flights.errors.setdefault(row, error)
-                self._settle_by_last_error(flights, sent, now)
 
     # --- outages that are waited for ---------------------------------------------------------------------------
 
@@ -375,11 +303,6 @@ class Window:
                 times.append(self._backpressure.until)
         return min(times, default=None)
 
-    def take_settled(self) -> list[tuple[FlightBatch, Rows]]:
-        """Flights that got their terminal event since the last call. A batch is finished when ``open`` is 0."""
-        settled, self._settled = self._settled, []
-        return settled
-
     def take_resend_cause(self) -> PublishError | None:
         """Why flights must be sent again since the last call: the last refusal or timeout."""
         cause, self._resend_cause = self._resend_cause, None
@@ -398,7 +321,7 @@ class Window:
         if not resend.all():
             last = rows[~resend]
             if not is_final(error):
-                self.gave_up = error
+                self.last_expiry = error
             self._settle(flights, last, Transition.FAIL if error.answered else Transition.EXPIRE, now)
 
     def _retry(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> None:
@@ -419,44 +342,10 @@ class Window:
         deadline = float(self._limits.deadlines(flights, rows, due).min())
         self._resends.push(due, deadline, flights, rows)
 
-    def _record_error(self, flights: FlightBatch, rows: Int64s, error: PublishError) -> None:
-        if error.may_have_landed:
-            flights.doubt[rows] = True
-        for row in rows.tolist():
-            flights.errors[row] = error
-
-    def _settle_by_last_error(self, flights: FlightBatch, rows: Int64s, now: float) -> None:
-        """End waiting flights: their last error decides which terminal event it is."""
-        if len(rows):
-            self.gave_up = flights.errors[int(rows[0])]
-        answered = np.fromiter((flights.errors[r].answered for r in rows.tolist()), np.bool_, len(rows))
-        for step, some in ((Transition.FAIL, rows[answered]), (Transition.EXPIRE, rows[~answered])):
-            if len(some):
-                self._settle(flights, some, step, now)
-
     def _settle(self, flights: FlightBatch, rows: Rows, step: Transition, now: float) -> None:
-        n = length_of(rows)
-        if not n:
-            return
-        before = flights.state[rows]
-        launched = before[0] != FlightState.QUEUED  # a call settles queued flights or launched ones, never both
-        flights.state[rows] = advance(before, step)
-        flights.settled[rows] = now
-        flights.open -= n
-        if launched:
-            self.in_flight -= n
-            self.bytes_in_flight -= flights.bytes_of(rows)
-        if step in (Transition.ACK, Transition.FIND):
-            self.counters.acked += n
-        elif step is Transition.SEND_UNACKNOWLEDGED:
-            self.counters.published += n
-        elif step is Transition.FAIL:
-            self.counters.failed += n
-        else:
-            self.counters.timed_out += n
+        super()._settle(flights, rows, step, now)
         if self.holding and self.in_flight <= self.refill_at:
             self.holding = False
-        self._settled.append((flights, rows))
 
     def _pause(self, error: PublishError, now: float, sent_at: float) -> None:
         if self._backpressure.concerns(sent_at, now):
@@ -471,12 +360,3 @@ class Window:
                 self.counters.unknown += hi - lo
             else:
                 yield sends, lo, hi
-
-    def _stream_index(self, name: str | None, domain: str | None = None) -> int:
-        if name is None:
-            return -1
-        code = self._codes.setdefault((name, domain), len(self.streams))
-        if code == len(self.streams):
-            self.streams.append(name)
-            self.domains.append(domain)
-        return code

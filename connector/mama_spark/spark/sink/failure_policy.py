@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from mama_spark.contracts.bridge import Ack, Capabilities
 from mama_spark.contracts.errors import PublishError
 from mama_spark.options import SinkOptions
+from mama_spark.publishing.batch_config import OnOutage
 from mama_spark.publishing.window.retry import is_final
 
 from .job import OutcomeCounts, PartitionReport, SinkJob
@@ -16,6 +17,15 @@ from .job import OutcomeCounts, PartitionReport, SinkJob
 def tolerates_outages(o: SinkOptions) -> bool:
     """Whether rows may fail because of an outage, so that the publisher goes on when nothing is acknowledged."""
     return o.on_error != "fail" and o.error_tolerance == "all"
+
+
+def on_outage(o: SinkOptions) -> OnOutage:
+    """What the publisher does when nothing is acknowledged."""
+    if o.on_unavailable == "wait":
+        return OnOutage.WAIT
+    if tolerates_outages(o):
+        return OnOutage.FAIL_ROWS
+    return OnOutage.FAIL_AT_GAP if o.order == "partition" and outage_repeats_task(o) else OnOutage.FAIL
 
 
 def task_must_be_retried(o: SinkOptions, counts: OutcomeCounts) -> bool:

@@ -23,6 +23,7 @@ from mama_spark.contracts.bridge import Ack, PublisherBridge
 from mama_spark.contracts.errors import ConfigError, PublishError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.options.window import WindowConfig
+from mama_spark.publishing.batch_config import BatchConfig, BatchHooks
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.exactly_once.batch_session import BatchSession
 from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
@@ -31,7 +32,6 @@ from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
 from mama_spark.publishing.window.flight_batch import StoredFlights
 from mama_spark.registry import batch_ledger, publisher_bridge, row_codec
 
-from ..local_folders import local_folders
 from ..write_counts import PROPERTY, TaskCounts
 from .announcer import SourceAnnouncer, source_record
 from .dead_letter_queue import DeadLetterContext
@@ -40,9 +40,8 @@ from .encoding.row_encoder import RowEncoder
 from .failure_policy import (
     advice_for_repetition,
     knows_ids,
-    outage_repeats_task,
+    on_outage,
     task_must_be_retried,
-    tolerates_outages,
 )
 from .job import PartitionReport, SinkJob, TaskInfo
 from .outcome_recorder import OutcomeRecorder
@@ -166,7 +165,7 @@ class PartitionWriter:
         self._ids = self._id_maker(IDS_MEMORY if self._options.pack == "off" else PACKED_IDS_MEMORY)
         self._doubled_ids: DoubledIdCheck | None = None
         if job.plan.id is not None:
-            self._doubled_ids = DoubledIdCheck(job.options.on_duplicate_id != "warn", _local_folder(task.partition))
+            self._doubled_ids = DoubledIdCheck(job.options.on_duplicate_id != "warn")
         self._with_ids = False
         self._ledger: BatchLedger | None = None
         self._repeated: RepeatedRows | None = None
@@ -224,8 +223,6 @@ class PartitionWriter:
             self._bridge.close()
         if self._announcer is not None:
             self._announcer.finish()
-        if self._doubled_ids is not None:
-            self._doubled_ids.close()
 
     # --- begin -----------------------------------------------------------------------------------------------
 
@@ -251,17 +248,19 @@ class PartitionWriter:
         self._publisher = publisher = BatchPublisher(
             bridge,
             o.window,
-            open_bridge=lambda: self._connect(bridge, first),
             on_finished=self.recorder.on_finished if metrics is None else metrics.on_finished,
-            rate=o.max_rate_per_partition,
-            poll_time=min(o.poll_time, o.hold_pause_time),
-            name=str(self._task.partition),
-            survive_outage=tolerates_outages(o),
-            wait_through_outages=o.on_unavailable == "wait",
-            end_at_gap=o.order == "partition" and outage_repeats_task(o),
+            config=BatchConfig(
+                on_outage=on_outage(o),
+                rate=o.max_rate_per_partition,
+                poll_time=min(o.poll_time, o.hold_pause_time),
+                name=str(self._task.partition),
+            ),
+            hooks=BatchHooks(
+                open_bridge=lambda: self._connect(bridge, first),
+                outgoing=self._trace,
+                on_event=self.recorder.events.on_transport_event if metrics is None else metrics.on_event,
+            ),
             guard=guard,
-            outgoing=self._trace,
-            on_event=self.recorder.events.on_transport_event if metrics is None else metrics.on_event,
         )
         write_id = self._report.write_id
         job = f"{write_id.run_id} {write_id.batch_id}"
@@ -425,9 +424,3 @@ class PartitionWriter:
             why = f"; nothing was acknowledged for a while: {cause}" if cause else ""
             advice = advice_for_repetition(self._job, counts, [self._report])
             raise Unavailable(f"partition {self._task.partition}: {counts.sentence()}{why}{where}{advice}")
-
-
-def _local_folder(partition: int) -> str | None:
-    """A folder of Spark for temporary data of this executor; None = it names none that exists."""
-    folders = local_folders()
-    return folders[partition % len(folders)] if folders else None

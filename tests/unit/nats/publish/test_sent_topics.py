@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from mama_spark.nats.publish.sent_topics import SentTopics
+from mama_spark.nats.publish.answers import SentTopics
 
 
 def topics(*names: str) -> pa.DictionaryArray:

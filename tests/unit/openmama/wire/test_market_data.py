@@ -11,6 +11,7 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import decode, encode
+from mama_spark.mama.messages.sequence_numbers import next_number
 from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgType
 from mama_spark.openmama.wire.protocol.dictionary import (
     DictionaryEntry,
@@ -28,7 +29,6 @@ from mama_spark.openmama.wire.protocol.market_data import (
     MarketDataRequest,
     Stamp,
     dictionary_topic,
-    next_number,
     read_request,
     refresh_answer,
     refusal,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from mama_spark.contracts.bridge import PollResult
+from mama_spark.contracts.bridge import PollResult, ValidationResult
 from mama_spark.contracts.errors import AckTimeout, BadTopic, NoResponders, OutcomeUnknown, Rejected, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
@@ -115,6 +115,19 @@ def test_an_answer_that_is_missing_when_the_time_is_up_may_be_stored(bridge: Clo
     bridge.broker.then(["lose"])
     with pytest.raises(AckTimeout):
         sender(bridge, NOT_REPEATABLE).store(batch(1), 0.5)
+
+
+def test_a_process_that_stood_still_before_its_first_look_looks(
+    bridge: Clocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = bridge.prepare
+
+    def stand_still(messages: MessageBatch) -> ValidationResult:
+        bridge.now += 9.0
+        return prepare(messages)
+
+    monkeypatch.setattr(bridge, "prepare", stand_still)
+    assert sender(bridge).store(batch(3), 1.0).sequence.tolist() == [1, 2, 3]
 
 
 def test_an_outage_ends_with_the_time_limit_and_says_the_cause(bridge: Clocked) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from mama_spark.contracts.errors import NoResponders, PublishError, RateLimited
+from mama_spark.contracts.standstill import MAX_STEP
 from mama_spark.publishing.window.backpressure import BackpressureState
-from mama_spark.publishing.window.outage import MAX_STEP, OutageDetector
+from mama_spark.publishing.window.outage import OutageDetector
 
 from tests.support.tables import each
 

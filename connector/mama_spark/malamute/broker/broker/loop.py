@@ -20,6 +20,7 @@ from typing import Any
 
 import zmq
 
+from mama_spark.contracts.standstill import stood_still
 from mama_spark.contracts.zmq_connections import TIMER
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
@@ -39,9 +40,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for all engines to end.
 END_TIMEOUT = 30.0
-#: Seconds; an idle round takes one. After a longer round messages of clients may be unread, so the round does not count
-#: as their silence.
-STALL_THRESHOLD = 1.5
 _MAX_WAIT = 1.0  #: seconds, of an idle round
 #: Deliveries and answers of engines after which clients are read again.
 ROUND_REPORTED = 1000
@@ -110,7 +108,7 @@ class BrokerLoop:
             now = self.machine.clock.now = time.monotonic()
             if self._control in signalled:
                 self._handle_control()
-            if self.reading_paused or now - last_round > STALL_THRESHOLD:
+            if self.reading_paused or stood_still(now - last_round, _MAX_WAIT, _MAX_WAIT / 2):
                 self.machine.clients.excuse_silence(now - last_round)
             last_round = now
             if not self.reading_paused and (self.clients.input_pending or router in signalled):

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import StatusCode
+from mama_spark.malamute.protocol.credit import send_cost
 
 from .client_session import ClientSession, Frames, PendingReply
-from .engine_backlog import OVERHEAD
 from .states import SessionEvent
 
 #: Replies of one client that may wait for an engine.
@@ -94,7 +94,7 @@ class ClientOutput:
 
 def frames_size(frames: Frames) -> int:
     """Octets of memory that frames take in a queue, overhead included."""
-    return sum(map(len, frames)) + OVERHEAD
+    return send_cost(sum(map(len, frames)), 1)
 
 
 def error_frames(code: StatusCode, reason: bytes) -> Frames:

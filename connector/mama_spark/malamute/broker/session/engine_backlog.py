@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from enum import StrEnum
 
+from mama_spark.malamute.protocol.credit import send_cost
+
 from ..engines.commands import AcceptBlock, AcceptMessage, EngineCommand
 
 #: Batches that an engine may lag behind before reading stops.
@@ -20,8 +22,6 @@ MAX_LAG = 64
 COUNTED = 8
 #: Seconds per batch up to which reading stops for an engine.
 PACE = 0.05
-#: Approximate memory overhead of a command or a queued message, in octets.
-OVERHEAD = 256
 
 
 class EngineBacklogPolicy(StrEnum):
@@ -82,5 +82,5 @@ class EngineBacklog:
 def _octets(command: EngineCommand) -> int:
     if isinstance(command, AcceptBlock):
         contents = command.block.contents
-        return OVERHEAD * len(contents) + sum(map(len, contents))
-    return OVERHEAD + (sum(map(len, command.content)) if isinstance(command, AcceptMessage) else 0)
+        return send_cost(sum(map(len, contents)), len(contents))
+    return send_cost(sum(map(len, command.content)) if isinstance(command, AcceptMessage) else 0, 1)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
+from mama_spark.mama.messages.sequence_numbers import next_number, steps_ahead
+
 MAX_TOPICS = 1_000_000
-_HIGHEST = 2**32 - 1
 
 
 class MissingNumbers(NamedTuple):
-    """Numbers that did not come; both included. After the highest, numbers go on at 1."""
+    """Numbers that did not come; both included."""
 
     first: int
     last: int
@@ -42,10 +43,10 @@ class GapTracker:
         if not number:
             return None
         last = self._replace((topic, sender), number)
-        ahead = None if last is None else _ahead(last, number)
+        ahead = None if last is None else steps_ahead(last, number)
         if last is None or ahead is None or ahead <= max(1, stands_for):
             return None
-        return MissingNumbers(_after(last, 1), _after(last, ahead - max(1, stands_for)))
+        return MissingNumbers(next_number(last, 1), next_number(last, ahead - max(1, stands_for)))
 
     def continues(self, topic: str, sender: int, first: int, last: int) -> bool:
         """Take published messages with the consecutive numbers from ``first`` to ``last``; False: something else than
@@ -63,13 +64,13 @@ class GapTracker:
             return None
         key = topic, sender
         last = self._last.get(key)
-        ahead = None if last is None else _ahead(last, number)
+        ahead = None if last is None else steps_ahead(last, number)
         if last == number:
             return None
         self._replace(key, number)
         if last is None or ahead is None:
             return None
-        return MissingNumbers(_after(last, 1), number)
+        return MissingNumbers(next_number(last, 1), number)
 
     def restore(self, topic: str, sender: int, number: int) -> None:
         """What an earlier recorder had of this topic and sender."""
@@ -82,15 +83,3 @@ class GapTracker:
         if len(self._last) > self._most:
             self._last.popitem(last=False)
         return last
-
-
-def _ahead(last: int, number: int) -> int | None:
-    """How many numbers after the last one; None: it is equal, or lower, so it was counted anew."""
-    if number > last:
-        return number - last
-    wrapped = number + _HIGHEST - last
-    return wrapped if wrapped < 1_000_000 else None
-
-
-def _after(number: int, steps: int) -> int:
-    return (number + steps - 1) % _HIGHEST + 1

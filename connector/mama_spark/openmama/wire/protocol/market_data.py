@@ -139,11 +139,6 @@ def refresh_answer(number: int | None, sender: int) -> MamaMsg:
     return MamaMsg(Stamp(MsgType.REFRESH, MsgStatus.MISC, number, sender).fields())
 
 
-def next_number(number: int) -> int:
-    """The number after this one: wraps to 1, since 0 means that nothing is numbered."""
-    return number % 0xFFFF_FFFF + 1
-
-
 def _field(name: str, kind: FieldType, value: Any) -> Field:
     return Field(name, RESERVED[name].fid, kind, value)
 

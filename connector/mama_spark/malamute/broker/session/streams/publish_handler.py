@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from mama_spark.contracts.headers import MAX_HEADERS
 from mama_spark.malamute.protocol import commands, message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, Command
+from mama_spark.malamute.protocol.credit import send_cost
 from mama_spark.malamute.protocol.extensions import Extension, Feature, read
 
 from ...engines.commands import AcceptBlock, AcceptMessage, ConnectTraffic, SyncOutcomes
@@ -14,7 +15,7 @@ from ..broker_events import RECORD_PREFIX, EventRecorder
 from ..client_output import ClientOutput, DropClient
 from ..client_session import ClientSession, PendingReply
 from ..counters import SessionCounters
-from ..engine_backlog import OVERHEAD, EngineBacklogPolicy
+from ..engine_backlog import EngineBacklogPolicy
 from ..repeat_limiter import RepeatLimiter
 from ..settings import SessionSettings
 from ..states import SessionEvent, SessionState
@@ -163,7 +164,7 @@ class PublishHandler:
 
     def _accepts_early(self, client: ClientSession, stream: bytes, content: Sequence[bytes]) -> bool:
         """Whether a message sent before the answer to WRITE fits in the limit for streams that are opening."""
-        octets = sum(map(len, content)) + OVERHEAD
+        octets = send_cost(sum(map(len, content)), 1)
         if self._streams.count_early(stream, octets) <= self._settings.queue:
             return True
         self._output.fail(client, b"the stream is not open yet")

@@ -1,0 +1,197 @@
+"""What comes back over the connection of a bridge: acknowledgements, refusals and events, for its queue."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mama_spark.contracts.bridge import Acks, BridgeEvent, EventKind, Refusals
+from mama_spark.contracts.errors import PublishError, Rejected, Unavailable
+from mama_spark.contracts.message import Int64s
+
+from ..connection.client_errors import from_client
+from ..connection.connection import MAX_UNWRITTEN, Connection
+from ..errors import not_entitled
+from ..protocol.acks import AckColumns, PubAck, Reply
+from ..protocol.frames import TOKEN_WIDTH
+from .ack_queue import AckQueue
+from .fast_ingest import FastIngestPublisher
+from .stream_router import StreamRouter
+
+_REMEMBERED = 128 * 1024  #: sends whose topics are kept
+
+
+class NatsAnswers:
+    """A :class:`~mama_spark.nats.connection.connection.ConnectionListener`: called on the loop's thread.
+
+    :param warn: called with warnings for the log
+    :ivar base: token on the wire of the bridge's token 0
+    :ivar unacknowledged: bytes and tokens of sends that are answered once they are written
+    :ivar waiting_for_capacity: the publisher has more to send, and is woken when there is room
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        fast_ingest: FastIngestPublisher,
+        queue: AckQueue,
+        router: StreamRouter,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._connection, self._fast_ingest, self._queue = connection, fast_ingest, queue
+        self._router, self._warn, self.base = router, warn, connection.next_token
+        self.sent_topics = SentTopics()
+        self.unacknowledged: deque[tuple[int, Int64s]] = deque()
+        self.waiting_for_capacity = False
+
+    def on_acks(self, columns: list[AckColumns]) -> None:
+        now = time.monotonic()
+        for c in columns:
+            tokens = np.concatenate(c.tokens) - self.base
+            sequences, duplicates = np.concatenate(c.sequences), np.concatenate(c.duplicates)
+            if tokens.min() < 0:  # answers to the previous bridge on this connection
+                mine = tokens >= 0
+                tokens, sequences, duplicates = tokens[mine], sequences[mine], duplicates[mine]
+            if len(tokens) and not self._is_elsewhere(c.stream, c.domain):
+                repeated, known = bool(duplicates.any()), sequences if self._router.mode == "message" else None
+                self._queue.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
+                self._answered(tokens, stored_anew=not repeated)
+
+    def _is_elsewhere(self, stream: str, domain: str | None) -> bool:
+        """Whether an acknowledgement comes from another domain than that of the settings, where a stream takes the same
+        topic: the intended stream has not stored the message. From another stream of the same domain, the account has
+        led the message there, and nothing more is published."""
+        wanted = self._router.settings.js_domain
+        if wanted is None or wanted == domain:
+            if (stray := self._router.stray(stream)) is not None:
+                self._queue.fail(stray)
+            return stray is not None
+        where = "no domain" if domain is None else f"the domain {domain!r}"
+        self._warn(
+            f"stream {stream!r} of {where} takes these topics, too: its acknowledgements do not count, because "
+            f"jsDomain={wanted}"
+        )
+        return True
+
+    def _answered(self, tokens: Int64s, *, refused: bool = False, stored_anew: bool = False) -> None:
+        if self._fast_ingest.sending_alone:
+            self._fast_ingest.on_answer(tokens, refused=refused, stored_anew=stored_anew)
+
+    def on_reply(self, subject: bytes, reply: Reply) -> None:
+        last = subject[len(self._connection.inbox) :]
+        if not (last.isdigit() and len(last) == TOKEN_WIDTH):
+            self._fast_ingest.on_reply(subject, reply)
+            return
+        token = int(last) - self.base
+        now = time.monotonic()
+        if token < 0:
+            return
+        tokens = np.array([token])
+        if isinstance(reply, PubAck):
+            if self._is_elsewhere(reply.stream, reply.domain):
+                return
+            duplicate = np.array([True]) if reply.duplicate else None
+            known = np.array([reply.sequence]) if self._router.mode == "message" else None
+            self._queue.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
+            self._answered(tokens, stored_anew=not reply.duplicate)
+        elif isinstance(reply, PublishError):
+            self._queue.refusals(Refusals(tokens, reply, now))
+            self._answered(tokens, refused=True)
+
+    def on_denied(self, kind: str, subject: str, exact: bool) -> None:
+        now = time.monotonic()
+        error = not_entitled(subject)
+        if kind != "publish":
+            text = f"no permission to subscribe to {subject!r}"
+            self._queue.event(BridgeEvent(EventKind.CLOSED, text, now, None, error))
+            return
+        tokens = self.sent_topics.take(subject, exact)
+        if len(tokens):
+            self._queue.refusals(Refusals(tokens, error, now))
+            if self._router.mode == "batch":
+                self._fast_ingest.on_denied(tokens, error)
+            self._answered(tokens, refused=True)
+
+    def on_unsent(self, token: int, error: BaseException) -> None:
+        translated = from_client(error)
+        if not isinstance(translated, PublishError):
+            if isinstance(translated, Unavailable):
+                return  # the connection breaks: DISCONNECTED or the timeout settles it
+            translated = Rejected(str(translated))
+        self._queue.refusals(Refusals(np.array([token - self.base]), translated, time.monotonic()))
+
+    def on_disconnected(self) -> None:
+        self.unacknowledged.clear()
+        self._fast_ingest.on_disconnected()
+        self._queue.event(BridgeEvent(EventKind.DISCONNECTED, "the connection to NATS was lost", time.monotonic()))
+
+    def on_reconnected(self) -> None:
+        if not self._fast_ingest.resolve(self._reconnected):
+            self._reconnected()
+
+    def _reconnected(self) -> None:
+        self._queue.event(BridgeEvent(EventKind.RECONNECTED, "connected to NATS again", time.monotonic()))
+
+    def on_closed(self, info: str) -> None:
+        text = f"the connection to NATS was closed for good: {info}"
+        self._queue.event(BridgeEvent(EventKind.CLOSED, text, time.monotonic(), error=Rejected(text)))
+
+    def on_written(self, size: int) -> None:
+        left = size
+        while self.unacknowledged and left >= self.unacknowledged[0][0]:
+            taken, tokens = self.unacknowledged.popleft()
+            left -= taken
+            self._queue.acks(Acks(tokens, None, None, None, time.monotonic()))
+        if self.waiting_for_capacity and self._connection.unwritten < MAX_UNWRITTEN // 2:
+            self.waiting_for_capacity = False
+            self._queue.wake()
+
+
+@dataclass(slots=True)
+class _Run:
+    first_token: int
+    topics: pa.DictionaryArray
+
+
+class SentTopics:
+    """Topics of the latest sends, in runs, oldest first: a permission violation names a subject, and no message. One
+    thread adds, another one takes."""
+
+    def __init__(self) -> None:
+        self._runs: deque[_Run] = deque()
+
+    def add(self, first_token: int, topics: pa.DictionaryArray) -> None:
+        """One run of sends, with tokens from ``first_token`` on."""
+        self._runs.append(_Run(first_token, topics))
+        while len(self._runs) > 1 and self._runs[1].first_token < first_token - _REMEMBERED:
+            self._runs.popleft()
+
+    def take(self, subject: str, exact: bool) -> Int64s:
+        """Tokens of the sends to ``subject``; each is returned once.
+
+        :param exact: False: the server wrote the subject in lower case
+        """
+        found = []
+        for run in list(self._runs):
+            names = run.topics.dictionary.to_pylist()
+            mine = [j for j, n in enumerate(names) if n is not None and (n if exact else n.lower()) == subject]
+            if mine:
+                rows = np.flatnonzero(np.isin(run.topics.indices.to_numpy(zero_copy_only=False), mine))
+                found.append(rows + run.first_token)
+                run.topics = _without_topics(run.topics, mine)
+        return np.concatenate(found) if found else np.array([], np.int64)
+
+
+def _without_topics(topics: pa.DictionaryArray, mine: list[int]) -> pa.DictionaryArray:
+    """The same topics with some set to null: their sends are settled, and must be settled once."""
+    indices = topics.indices.to_numpy(zero_copy_only=False)
+    mask = pa.array(np.isin(indices, mine))
+    return pa.DictionaryArray.from_arrays(
+        pc.if_else(mask, pa.scalar(None, topics.indices.type), topics.indices), topics.dictionary
+    )

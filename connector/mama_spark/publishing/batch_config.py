@@ -1,0 +1,80 @@
+"""What a batch publisher is told: its pace, what it does in an outage, whom it calls. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from ..contracts.bridge import BridgeEvent
+from ..contracts.errors import PublishError
+from ..contracts.message import MessageBatch
+from ..options.window import WindowConfig
+from .window.send_loop import StoredCheck
+
+
+class OnOutage(Enum):
+    """What a publisher does when nothing has been acknowledged for too long while messages wait."""
+
+    FAIL = "fail"  #: end with :class:`~mama_spark.contracts.errors.Unavailable`
+    FAIL_AT_GAP = "fail_at_gap"
+    """The same, and already at the first message that times out: with ``policy.ordered``, later ones would overtake its
+    repetition."""
+    FAIL_ROWS = "fail_rows"  #: go on: what waits, and what comes, fails until the middleware takes messages again
+    WAIT = "wait"
+    """Neither end nor fail: wait until messages are stored again. A message that times out nevertheless, and would be
+    overtaken, ends the publisher."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchConfig:
+    """How a batch publisher works.
+
+    :param on_outage: what it does when nothing is acknowledged
+    :param outage_timeout: seconds after which that is an outage; None = :attr:`.WindowConfig.longest_silence`
+    :param rate: new messages a second; None = no limit
+    :param flush_after: seconds without a send after which the middleware is asked to answer for what it has
+    :param poll_time: longest wait in seconds (MP-07)
+    :param max_queued: batches that wait to be sent; :meth:`.BatchPublisher.put` blocks beyond it
+    :param name: of the thread
+    """
+
+    on_outage: OnOutage = OnOutage.FAIL
+    outage_timeout: float | None = None
+    rate: float | None = None
+    flush_after: float = 0.2
+    poll_time: float = 0.1
+    max_queued: int = 2
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHooks:
+    """What a batch publisher calls on its thread.
+
+    :param open_bridge: called before any other: opens the bridge and returns the rules for what it can do, in place of
+        ``policy``. None = the bridge is open
+    :param awaited: whether someone waits for answers before there can be more messages: then the middleware is asked
+        for them once all is sent
+    :param outgoing: see :class:`~mama_spark.publishing.window.send_loop.SendLoop`
+    :param on_event: gets events of the transport before the publisher reacts to them
+    :param on_resend: gets the reason why messages must be sent again, at most once a round
+    """
+
+    open_bridge: Callable[[], WindowConfig] | None = None
+    awaited: Callable[[], bool] = lambda: False
+    outgoing: Callable[[MessageBatch], MessageBatch] | None = None
+    on_event: Callable[[BridgeEvent], None] | None = None
+    on_resend: Callable[[PublishError], None] | None = None
+
+
+class SendGuard(StoredCheck, Protocol):
+    """Says whether this publisher is still the one that publishes these messages."""
+
+    def may_send(self) -> bool:
+        """False: not now; it is asked again soon.
+
+        :raises Unavailable: never again: another publisher has taken over
+        """
+        ...

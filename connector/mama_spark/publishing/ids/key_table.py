@@ -1,0 +1,91 @@
+"""Keys that came before, each with a number, in columns: a hash table with open addressing. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from mama_spark.contracts.message import Bools, Int64s
+
+UInt64s = npt.NDArray[np.uint64]
+Keys = tuple[UInt64s, ...]  #: in columns; the first is evenly distributed
+
+_GROWTH = 4
+
+
+class KeyTable:
+    """Is made with the first key, and grows with its keys.
+
+    :param columns: of a key, 8 bytes each, and 8 more for its number
+    :param slots: at most, a power of two; ``first``: to begin with
+    :param load: the part of the slots that keys may take. Then it takes no new key, for good: one that was turned away
+        must not be taken in later
+    :ivar numbers: by slot; 0 = the slot is free
+    """
+
+    def __init__(self, columns: int, slots: int, load: float, first: int) -> None:
+        self._most_slots, self._load, self._first = slots, load, min(first, slots)
+        self._count, self.full = 0, False
+        self._keys: Keys = (np.empty(0, np.uint64),) * columns
+        self.numbers: Int64s = np.empty(0, np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, at most."""
+        return 8 * (len(self._keys) + 1) * self._most_slots
+
+    def find(self, keys: Keys, numbers: Int64s) -> Int64s:
+        """The slots of keys, until the next call; -1 for those that are new when the table is full.
+
+        :param numbers: of each key if it is new, above 0; of equal keys the last one counts
+        """
+        self._grow(self._count + len(numbers))
+        return self._place(keys, numbers)
+
+    def _grow(self, count: int) -> None:
+        size = len(self.numbers) or self._first
+        while count > self._load * size and size < self._most_slots:
+            size = min(_GROWTH * size, self._most_slots)
+        if size > len(self.numbers):
+            held = np.flatnonzero(self.numbers)
+            keys, numbers = tuple(column[held] for column in self._keys), self.numbers[held]
+            self._keys, self.numbers = tuple(np.zeros(size, np.uint64) for _ in keys), np.zeros(size, np.int64)
+            self._count = 0
+            self._place(keys, numbers)
+
+    def _place(self, keys: Keys, numbers: Int64s) -> Int64s:
+        mask = len(self.numbers) - 1
+        slots = (keys[0] & np.uint64(mask)).astype(np.int64)
+        left: Int64s = np.arange(len(slots))
+        while len(left):
+            at = slots[left]
+            free = self.numbers[at] == 0
+            if free.any():
+                self._take(at[free], left[free], keys, numbers, slots)
+                if self.full:
+                    left, at = left[~free], at[~free]
+            others = self._others(at, tuple(column[left] for column in keys))
+            left = left[others]
+            slots[left] = (at[others] + 1) & mask
+        return slots
+
+    def _take(self, at: Int64s, new: Int64s, keys: Keys, numbers: Int64s, slots: Int64s) -> None:
+        """Give free slots to keys: of those that want the same, to the last one."""
+        self.full = self.full or self._count + len(new) > self._load * len(self.numbers)
+        if self.full:
+            slots[new] = -1
+            return
+        self.numbers[at] = ~new
+        mine = self.numbers[at] == ~new
+        at, new = at[mine], new[mine]
+        for column, values in zip(self._keys, keys, strict=True):
+            column[at] = values[new]
+        self.numbers[at] = numbers[new]
+        self._count += len(new)
+
+    def _others(self, at: Int64s, keys: Keys) -> Bools:
+        """Where these slots have other keys."""
+        others = np.zeros(len(at), np.bool_)
+        for column, values in zip(self._keys, keys, strict=True):
+            others |= column[at] != values
+        return others
