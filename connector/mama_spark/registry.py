@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from .contracts.batch_ledger import BatchLedger
-    from .contracts.record_format import RecordFormat
+    from .contracts.record_log import RecordFormat
 
 __all__ = [
     "UnsupportedFeature",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mama_spark.contracts.record_format import RecordFormat
+from mama_spark.contracts.record_log import RecordFormat
 
 #: Type of a field in the map.
 FIELD_TYPE: pa.StructType = pa.struct([("fid", pa.int32()), ("type", pa.string()), ("value", pa.string())])

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.middlewares import imported
-from mama_spark.contracts.record_format import RowDecoder
-from mama_spark.contracts.record_log import Records
+from mama_spark.contracts.record_log import Records, RowDecoder
 from mama_spark.packing import Unpacked
 from mama_spark.packing.pack_headers import first_values
 

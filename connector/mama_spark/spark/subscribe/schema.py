@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from mama_spark.contracts.errors import OptionError, SchemaError
 from mama_spark.contracts.middlewares import imported
-from mama_spark.contracts.record_format import RecordFormat
+from mama_spark.contracts.record_log import RecordFormat
 from mama_spark.options import SubscribeOptions
 from mama_spark.registry import record_format
 
