@@ -11,6 +11,7 @@ from .contracts.bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from .contracts.errors import ConfigError
 from .contracts.middlewares import MIDDLEWARES, Middleware, find, imported, load_others
 from .contracts.record_log import RecordLogBridge
+from .contracts.served_log import ServedLogBridge
 from .options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
 from .options.stream_names import chosen_streams
 from .options.urls import split_stream
@@ -36,6 +37,7 @@ __all__ = [
     "record_format",
     "require_exactly_once",
     "row_codec",
+    "served_log_bridge",
 ]
 
 
@@ -180,6 +182,18 @@ def log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge:
     :raises UnsupportedFeature: the middleware keeps no logs
     """
     bridge: RecordLogBridge = part(o.bridge_name, "log_bridge", "keeps no log that could be read")(o, timeout)
+    return bridge
+
+
+def served_log_bridge(o: TransportOptions, timeout: float) -> ServedLogBridge:
+    """The logs of the middleware that the options name, for a server that serves them to its own clients.
+
+    :raises ConfigError: the bridge cannot be loaded
+    :raises UnsupportedFeature: the middleware keeps none that can be served
+    """
+    bridge: ServedLogBridge = part(o.bridge_name, "served_log_bridge", "keeps no log that a broker could serve")(
+        o, timeout
+    )
     return bridge
 
 

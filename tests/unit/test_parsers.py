@@ -80,7 +80,8 @@ def stored_message(octets: bytes) -> object:
 
 def jetstream_message(octets: bytes) -> object:
     subject, _, block = octets.partition(b" ")
-    return message_codec.decode(subject, b"payload", block)
+    lines = [(name, value) for name, values in records.read_block(block) for value in values]
+    return message_codec.decode(subject.decode(errors="backslashreplace"), b"payload", lines)
 
 
 def cdr(read: Callable[[CdrReader], object]) -> Parse:

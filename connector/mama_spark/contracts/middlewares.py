@@ -48,6 +48,8 @@ class Middleware:
     :ivar check_transport: ``(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]``: tried, and what was found
     :ivar log_bridge: ``(o: TransportOptions, timeout: float) -> RecordLogBridge``; None: it stores nothing that could
         be read again
+    :ivar served_log_bridge: ``(o: TransportOptions, timeout: float) -> ServedLogBridge``: logs that a Malamute broker
+        can serve as its streams
     :ivar discovery_bridge: ``(o: TransportOptions) -> DiscoveryBridge``
     :ivar record_format: a ``RecordFormat``: how records of its recorder become columns of ``mamasub``
     :ivar recorded_discovery: ``(log: RecordLogBridge, name: str | None) -> DiscoveryBridge`` of such records
@@ -79,6 +81,7 @@ class Middleware:
     batch_ledger: str | None = None
     check_transport: str | None = None
     log_bridge: str | None = None
+    served_log_bridge: str | None = None
     discovery_bridge: str | None = None
     record_format: str | None = None
     recorded_discovery: str | None = None
@@ -116,6 +119,7 @@ _NATS = Middleware(
     batch_ledger="mama_spark.nats:batch_ledger",
     check_transport="mama_spark.nats:check_transport",
     log_bridge="mama_spark.nats:log_bridge",
+    served_log_bridge="mama_spark.nats:log_bridge",
     discovery_bridge="mama_spark.nats:discovery_bridge",
     commands="mama_spark.nats.commands:COMMANDS",
 )

@@ -1,4 +1,5 @@
-"""Connections of ZeroMQ sockets that send to whoever subscribes: whose they are, and whether all was written.
+"""ZeroMQ contexts, and connections of sockets that send to whoever subscribes: whose they are, and whether all was
+written.
 
 libzmq does not tell how much waits for a connection. The system does say whether it takes more for it, and libzmq
 writes as long as that is so; and a context ends when all was written, or the time for that is over.
@@ -16,8 +17,18 @@ from typing import Any
 
 import zmq
 
+from .file_descriptors import require_file_descriptors
+
+#: A context takes 6 with its first socket (epoll and eventfd of two threads), and each further socket takes one.
+_FILE_DESCRIPTORS = 16
 Connection = tuple[int, object]  #: file descriptor and address of the client
 TIMER = 0.02  #: seconds that a timer of libzmq may be early
+
+
+def open_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """:raises Unavailable: too few file descriptors are left; libzmq would end the process"""
+    require_file_descriptors(_FILE_DESCRIPTORS, "ZeroMQ")
+    return zmq.Context()
 
 
 def connection_of(frame: zmq.Frame) -> Connection | None:

@@ -13,12 +13,13 @@ from itertools import count
 import pytest
 
 from ..malamute.broker.engines import engine_class
-from ..malamute.broker.engines.engine_handle import EngineHandle, QueryAnswered
+from ..malamute.broker.engines.commands import QueryAnswered
+from ..malamute.broker.engines.log_queries import MAX_PATTERNS
 from ..malamute.protocol import commands
 from ..malamute.protocol.commands import StatusCode, StreamDeliver
 from ..malamute.protocol.extensions import NO_EXTENSION, Extension, read
 from ..malamute.protocol.log_query import LogQuery, Op, Selection, parse_numbers
-from .engine_setup import EngineKind, EngineSetup, Ref
+from .engine_setup import DrivenStream, EngineKind, EngineSetup, Ref
 
 _FAR = 2**63 - 1
 _FETCHES = (Op.FETCH, Op.BLOCK)
@@ -28,7 +29,7 @@ _Found = tuple[int, bytes, tuple[bytes, ...], Extension]  #: sequence, subject, 
 class QueryClient:
     """Publishes to one stream and asks for what is stored. Every answer is of the same stream."""
 
-    def __init__(self, site: EngineSetup, stream: EngineHandle) -> None:
+    def __init__(self, site: EngineSetup, stream: DrivenStream) -> None:
         self.site, self.stream, self.identity = site, stream, b""
         self._numbers = count(7)
 
@@ -200,8 +201,8 @@ class ReadableRules:
         for (kind, texts), wanted in asked.items():
             found, reached = client.fetch(op, kind=kind, texts=texts)
             assert ([n for n, *_ in found], reached) == (wanted, 12)
-        for pattern in (b"(", b"(a*)*"):
-            refused = client.ask(op, 0, 9, 9, 9, kind=Selection.PATTERNS, texts=(pattern,))
+        for texts in ((b"(",), (b"(a*)*",), (b"x",) * (MAX_PATTERNS + 1)):
+            refused = client.ask(op, 0, 9, 9, 9, kind=Selection.PATTERNS, texts=texts)
             assert (refused.answer.code, refused.records) == (StatusCode.FAILED, [])
             assert refused.answer.reason
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +12,25 @@ import zmq
 
 from ..malamute.broker.engines import Delivery, StreamEngine, engine_class
 from ..malamute.broker.engines.base import shared_threads
-from ..malamute.broker.engines.engine_handle import CommandDone, EngineHandle, QueryAnswered, Report, ReportSocket
-from ..malamute.broker.engines.shared_threads import SharedThreads
+from ..malamute.broker.engines.commands import (
+    AcceptBlock,
+    AcceptMessage,
+    AnswerQuery,
+    CancelSubscriptions,
+    CommandDone,
+    CompilePattern,
+    EngineCommand,
+    GiveCredit,
+    QueryAnswered,
+    RecallCredit,
+    Report,
+    SyncOutcomes,
+)
+from ..malamute.broker.engines.engine_handle import EngineHandle, ReportSocket
+from ..malamute.broker.engines.engine_threads import EngineThreads
+from ..malamute.protocol.extensions import Extension
 from ..malamute.protocol.log_query import LogQuery
+from ..malamute.protocol.message_blocks import MessageBlock
 
 TIMEOUT = 60.0  #: seconds for what a sound engine does at once
 
@@ -44,6 +60,61 @@ class Ref:
         return f"<Ref {self.name}>"
 
 
+class DrivenStream(EngineHandle):
+    """A stream whose commands are methods, in batches that :meth:`flush` sends."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        name: bytes,
+        engine: str | type[StreamEngine] = "simple",
+        settings: Mapping[str, Any] | None = None,
+        threads: EngineThreads | None = None,
+    ) -> None:
+        self.batch: list[EngineCommand] = []
+        super().__init__(context, name, engine_class(engine) if isinstance(engine, str) else engine, settings, threads)
+
+    def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
+        self.batch.append(CompilePattern(client, pattern, after))
+
+    def cancel(self, client: Hashable) -> None:
+        self.batch.append(CancelSubscriptions(client))
+
+    def accept(
+        self,
+        client: Hashable,
+        address: bytes,
+        subject: bytes,
+        content: Sequence[bytes],
+        extension: Extension | None = None,
+    ) -> None:
+        self.batch.append(AcceptMessage(client, address, subject, content, extension))
+
+    def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
+        self.batch.append(AcceptBlock(client, address, block))
+
+    def credit(self, client: Hashable, amount: int | None) -> None:
+        self.batch.append(GiveCredit(client, amount))
+
+    def recall(self, client: Hashable) -> None:
+        self.batch.append(RecallCredit(client))
+
+    def sync(self, client: Hashable) -> None:
+        self.batch.append(SyncOutcomes(client))
+
+    def ask(self, client: Hashable, query: LogQuery) -> None:
+        self.batch.append(AnswerQuery(client, query))
+
+    def flush(self) -> None:
+        if self.batch:
+            batch, self.batch = self.batch, []
+            self.post(batch)
+
+    def send(self, *frames: bytes) -> None:
+        self.flush()
+        super().send(*frames)
+
+
 class EngineSetup:
     """Streams of one kind and the server's end of them.
 
@@ -54,14 +125,14 @@ class EngineSetup:
         self.kind = kind
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.traffic = ReportSocket(self.context)
-        self.made: list[EngineHandle] = []
-        self.shared: SharedThreads | None = None
+        self.made: list[DrivenStream] = []
+        self.shared: EngineThreads | None = None
         most = shared_threads(engine_class(kind.engine) if isinstance(kind.engine, str) else kind.engine)
         if most and not own_thread:
-            self.shared = SharedThreads(self.context, "shared", most, self.traffic.endpoint)
+            self.shared = EngineThreads(self.context, "shared", most)
 
-    def stream(self, name: bytes = b"st", traffic: bool = True) -> EngineHandle:
-        stream = EngineHandle(self.context, name, self.kind.engine, self.kind.settings, threads=self.shared)
+    def stream(self, name: bytes = b"st", traffic: bool = True) -> DrivenStream:
+        stream = DrivenStream(self.context, name, self.kind.engine, self.kind.settings, threads=self.shared)
         self.made.append(stream)
         if traffic:
             self.traffic.add(stream)
@@ -69,7 +140,7 @@ class EngineSetup:
         return stream
 
     def report(
-        self, stream: EngineHandle, answers: int, kind: type[CommandDone] | type[QueryAnswered] = CommandDone
+        self, stream: DrivenStream, answers: int, kind: type[CommandDone] | type[QueryAnswered] = CommandDone
     ) -> Report:
         """All that the stream says until it has given this many answers."""
         stream.flush()
@@ -83,29 +154,29 @@ class EngineSetup:
                 found += taken[1]
         return found
 
-    def answers(self, stream: EngineHandle, n: int = 1) -> list[CommandDone]:
+    def answers(self, stream: DrivenStream, n: int = 1) -> list[CommandDone]:
         return [one for one in self.report(stream, n) if isinstance(one, CommandDone)]
 
-    def compile(self, stream: EngineHandle, client: Hashable, *patterns: bytes) -> None:
+    def compile(self, stream: DrivenStream, client: Hashable, *patterns: bytes) -> None:
         for pattern in patterns:
             stream.compile(client, pattern)
         assert self.answers(stream, len(patterns)) == [CommandDone()] * len(patterns)
 
-    def cancel(self, stream: EngineHandle, client: Hashable) -> None:
+    def cancel(self, stream: DrivenStream, client: Hashable) -> None:
         stream.cancel(client)
         assert self.answers(stream) == [CommandDone()]
 
-    def publish(self, stream: EngineHandle, client: Hashable, *subjects: bytes) -> list[tuple[Hashable, bytes]]:
+    def publish(self, stream: DrivenStream, client: Hashable, *subjects: bytes) -> list[tuple[Hashable, bytes]]:
         """What is delivered of these: client and subject, in order."""
         for subject in subjects:
             stream.accept(client, b"sender", subject, [b"content"])
         return [(d.client, d.subject) for d in self.deliveries(stream)]
 
-    def deliveries(self, stream: EngineHandle) -> list[Delivery]:
+    def deliveries(self, stream: DrivenStream) -> list[Delivery]:
         stream.sync(Ref("who asks"))
         return [one for one in self.report(stream, 1) if isinstance(one, Delivery)]
 
-    def ask(self, stream: EngineHandle, *questions: LogQuery) -> list[QueryAnswered]:
+    def ask(self, stream: DrivenStream, *questions: LogQuery) -> list[QueryAnswered]:
         """The answers, in their order."""
         client = Ref("who asks")
         for question in questions:

@@ -6,7 +6,7 @@
             return EngineKind(MyEngine)
 
 An engine that answers questions about what it stores (its ``ask``) inherits :class:`ReadableEngineSuite` instead.
-The suite drives the engine as the broker does: in a thread of its own, over inproc sockets, in batches.
+The suite drives the engine as the broker does: in its threads, in batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterator
 import pytest
 
 from ..malamute.broker.engines import Delivery
-from ..malamute.broker.engines.engine_handle import CommandDone
+from ..malamute.broker.engines.commands import CommandDone
 from ..malamute.protocol.extensions import NO_EXTENSION, Extension, StoreOutcome
 from ..malamute.protocol.message_blocks import MessageBlock
 from .engine_query_suite import QueryRules, ReadableRules

@@ -19,7 +19,6 @@ from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, Eng
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.engines.durable.store_reader import store_path
 from mama_spark.malamute.broker.session.settings import SessionSettings
-from mama_spark.malamute.broker.session.streams import log_query_server
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands, log_query
@@ -72,19 +71,6 @@ def test_records_that_match_a_pattern_are_found_in_more_than_one_question(
         found.append(MessageBatch.of(topics, [b""] * 1_000))
         assert found.match_range(0, 1_000, [], 4) == MatchRange(400, 4)
         assert found.match_range(150, 950, [], 99) == MatchRange(950, 8)
-
-
-def test_a_broker_that_is_older_than_the_question_cannot_tell(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_then(packed: bytes) -> LogQuery | None:
-        query = log_query.parse_query(packed)
-        return None if query is None or query.op is Op.MATCH else query
-
-    monkeypatch.setattr(log_query_server, "parse_query", of_then)
-    with logs(broker.endpoint) as bridge:
-        found = bridge.log("st")
-        found.append(MessageBatch.of(["t.a"] * 3, [b""] * 3))
-        assert found.match_range(0, 3, ["t.a"], 2) is None
-        assert numbers(found.read(0, 3)) == [1, 2, 3]
 
 
 # --- which logs there are --------------------------------------------------------------------------------------------

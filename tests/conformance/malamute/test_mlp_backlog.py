@@ -14,12 +14,12 @@ from mama_spark.malamute.bridge.bridge import MalamuteBridge
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.broker import loop as broker_loop
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.broker.engine_backlog import MAX_LAG, PACE, EngineBacklog
 from mama_spark.malamute.broker.engines import register
 from mama_spark.malamute.broker.engines.commands import AcceptMessage, SyncOutcomes
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
-from mama_spark.malamute.broker.session.engine_backlog import MAX_LAG, PACE, EngineBacklog, EngineBacklogPolicy
-from mama_spark.malamute.broker.session.settings import SessionSettings
-from mama_spark.malamute.broker.session.streams import stream_opener
+from mama_spark.malamute.broker.session import streams
+from mama_spark.malamute.broker.session.settings import EngineBacklogPolicy, SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol import commands
@@ -136,7 +136,7 @@ def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
 def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_owes(
     make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_opener, "MAX_AWAITED", 20)
+    monkeypatch.setattr(streams, "MAX_AWAITED", 20)
     site = make(EngineBacklogPolicy.DROP_NEWEST)
     writer = site.peer(b"w")
     assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
@@ -148,9 +148,9 @@ def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_o
         assert peer.ask(command) == Error(502, b"the stream does not keep up")
     loop = site.broker._loop
     assert loop is not None
-    assert len(loop.machine.engines._awaited[b"stuck"]) <= 2 * 20, "and each leaves by a CANCEL"
+    assert len(loop.machine.streams[b"stuck"].awaited) <= 2 * 20, "and each leaves by a CANCEL"
     STUCK.set()
-    until(lambda: not loop.machine.engines._awaited[b"stuck"])
+    until(lambda: not loop.machine.streams[b"stuck"].awaited)
     assert peer.ask(commands.StreamRead(b"stuck", b"")) == Ok()
 
 

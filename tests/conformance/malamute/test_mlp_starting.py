@@ -13,8 +13,8 @@ from mama_spark.malamute.broker.broker import engine_pool, loop
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.engines import register
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
+from mama_spark.malamute.broker.session import streams
 from mama_spark.malamute.broker.session.settings import SessionSettings
-from mama_spark.malamute.broker.session.streams import stream_opener, stream_table
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
 from mama_spark.testing.waiting import TIMEOUT, until
@@ -46,7 +46,7 @@ def ping(peer: Peer) -> None:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_table, "SLOW_START", -1.0)
+    monkeypatch.setattr(streams, "SLOW_START", -1.0)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commands count, not only what is sent."""
-    monkeypatch.setattr(stream_opener, "MAX_AWAITED", 50)
+    monkeypatch.setattr(streams, "MAX_AWAITED", 50)
     first = connect(b"first")
     first.send(commands.StreamRead(b"gated", b""))
     ping(first)

@@ -16,7 +16,7 @@ from mama_spark.malamute.bridge.check import check_server
 from mama_spark.malamute.bridge.logs import MalamuteLogs
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.broker.engines.jetstream import async_publisher, engine
+from mama_spark.malamute.broker.engines.jetstream import engine, publisher
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
@@ -291,7 +291,7 @@ def test_a_full_disk_of_nats_is_named_in_the_log_of_the_broker_and_what_waits_is
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(async_publisher, "ACK_TIMEOUT", 0.5)
+    monkeypatch.setattr(publisher, "ACK_TIMEOUT", 0.5)
     monkeypatch.setattr(engine, "CHECK_STREAM", 0.5)
     client = brokers.plain(brokers.broker(nats_server.url, buffer=1_500_000), features=Feature.ACKS)
     assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)

@@ -18,10 +18,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import bridge as bridges
 from mama_spark.malamute.bridge.logs import MalamuteLogs
 from mama_spark.malamute.bridge.settings import MalamuteSettings
-from mama_spark.malamute.broker.session.streams import log_query_server
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.malamute.protocol import log_query
-from mama_spark.malamute.protocol.log_query import Op
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
 from mama_spark.registry import batch_ledger
@@ -211,13 +208,3 @@ def test_what_keeps_nothing_is_refused_before_anything_is_sent(
 def test_a_column_that_names_a_stream_for_each_row_is_refused_on_the_driver() -> None:
     with pytest.raises(ConfigError, match="the column 'stream' names one for each"):
         Query("mlp://127.0.0.1:1", ONCE, more=("stream",)).job()
-
-
-def test_a_broker_of_an_earlier_release_is_refused(broker: BrokerHere, monkeypatch: pytest.MonkeyPatch) -> None:
-    def parse(packed: bytes) -> log_query.LogQuery | None:
-        found = log_query.parse_query(packed)
-        return None if found is not None and found.op is Op.DEDUP else found
-
-    monkeypatch.setattr(log_query_server, "parse_query", parse)
-    report = Query(broker.url, ONCE).attempt(rows(0, 10))
-    assert "of an earlier release" in (report.fatal or "")

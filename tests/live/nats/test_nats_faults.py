@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.nats import NatsBridge
+from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.connection.nats_py_compat import close_abandoned
 from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.server.nats_server import NatsServer
@@ -116,6 +117,18 @@ def test_a_frozen_server_is_outwaited_and_late_acks_are_counted(
         driver.drain()
         assert driver.events() == {"acked": 1_500}, driver.reasons[:3]
         driver.conserved(admin)
+
+
+@pytest.mark.own_server
+def test_new_topics_are_not_looked_up_while_the_server_is_frozen(nats_server: NatsServer, admin: Admin) -> None:
+    bridge = NatsBridge(NatsSettings((nats_server.url,), stream="S", connect_timeout=1.0))
+    bridge.open()
+    with contextlib.closing(bridge):
+        bridge.prepare(MessageBatch.of(["s.a"], [b""]))
+        nats_server.pause()
+        with pytest.raises(Unavailable):
+            bridge.prepare(MessageBatch.of(["s.b"], [b""]))
+        nats_server.resume()
 
 
 @pytest.mark.own_server

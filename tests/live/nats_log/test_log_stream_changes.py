@@ -7,8 +7,7 @@ import contextlib
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.malamute.broker.engines.jetstream.settings import JetStreamSettings
-from mama_spark.malamute.broker.engines.jetstream.stream_reader import JetStreamReader
+from mama_spark.malamute.broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.batches.ledger import NatsBatchLedger
 from mama_spark.nats.read import stream_log as module
@@ -113,9 +112,9 @@ def test_a_stream_that_drops_what_is_consumed_is_no_log_for_anybody(
     fill(shared.url, name, 10)
     with reading(shared.url) as logs, pytest.raises(ConfigError, match=says):
         logs.log(name)
-    broker = JetStreamReader(NatsSettings((shared.url,)), name, name)
+    broker = JetStreamEngine(b"st", {"servers": shared.url, "stream": name, "subjects": name})
     with contextlib.closing(broker), pytest.raises(ConfigError, match=says):
-        broker.open(JetStreamSettings())
+        broker.start()
     ledger = NatsBatchLedger(NatsSettings((shared.url,), exactly_once=True), 10.0)
     ledger.open()
     with contextlib.closing(ledger), pytest.raises(ConfigError, match=says):
@@ -131,6 +130,8 @@ def test_a_stream_that_keeps_idle_consumers_for_a_short_time_only_is_read(shared
     with reading(shared.url) as logs:
         assert numbers(logs.log(name).read(0, 10)) == list(range(1, 11))
         assert logs.log(name).at(0) == 1
+        with contextlib.closing(logs.log(name).tail(3, [], "what follows it")) as tail:
+            assert numbers([eventually(tail.poll, "it has records")]) == list(range(4, 11))
 
 
 def test_topics_of_a_mirror_are_filtered_though_it_has_no_subjects(shared: NatsServer, admin: Admin, name: str) -> None:

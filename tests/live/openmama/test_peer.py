@@ -122,9 +122,9 @@ def test_a_peer_that_waits_for_its_name_server_joins_when_it_comes() -> None:
 
 @pytest.mark.spec("OW27")
 def test_a_name_server_that_is_started_again_is_found_again() -> None:
-    with naming() as server:
-        url, port = url_of(server), int(server.address.rpartition(":")[2])
-        one, two = (OpenMamaPeer(PeerSettings.from_urls([url])) for _ in range(2))
+    port = lasting_port()
+    with naming(port) as server:
+        one, two = (OpenMamaPeer(PeerSettings.from_urls([url_of(server)])) for _ in range(2))
         one.open()
         two.open()
         both = Watched(one, two)

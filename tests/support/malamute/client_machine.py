@@ -44,19 +44,11 @@ def do(machine: ClientMachine, command: Command) -> None:
             machine.ping(0.0, FAR)
         case wire.Close():
             machine.close(FAR)
-        case wire.StreamWrite():
-            machine.write(command.stream, FAR)
-        case wire.StreamRead():
-            machine.read(command.stream, command.pattern, FAR)
-        case wire.StreamCancel():
-            machine.cancel(command.stream, FAR)
+        case wire.StreamWrite() | wire.StreamRead() | wire.StreamCancel() | wire.ServiceOffer():
+            machine.call(command, FAR)
         case wire.StreamSend():
             machine.send(command.subject, command.content)
-        case wire.MailboxSend():
-            machine.mailbox(command)
-        case wire.ServiceSend():
-            machine.request(command)
-        case wire.ServiceOffer():
-            machine.offer(command.address, command.pattern, FAR)
+        case wire.MailboxSend() | wire.ServiceSend():
+            machine.send_message(command)
         case wire.Credit():
             machine.give_credit(command.amount)

@@ -83,11 +83,20 @@ class Site:
             choices += tuple(EngineChoice(name, "durable", {"folder": str(folder)}) for name in (b"^kept", b"^_MAMA"))
         given = SessionSettings(**{"timeout": 0.0, "pong_silence": 0.0, **machine})
         settings = BrokerSettings("tcp://127.0.0.1:*", given, choices, high_water=20)
-        self.broker = Broker(settings, self.events.extend)
+        self.broker = Broker(settings)
         self.broker.start()
+        assert self.broker._loop is not None
+        recorder = self.broker._loop.machine.clients.events
+        self._take = recorder.take
+        recorder.take = self._taken_events  # type: ignore[method-assign]
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.context.set(zmq.MAX_SOCKETS, 4096)
         self.peers: list[RawClient] = []
+
+    def _taken_events(self) -> list[tuple[str, bytes, bytes, bytes]]:
+        taken = self._take()
+        self.events += taken
+        return taken
 
     def peer(self, address: bytes | None = None, **values: Any) -> RawClient:
         peer = RawClient(self, **values)

@@ -56,11 +56,11 @@ class MachineHarness:
 
     def obey(self) -> None:
         machine = self.machine
-        while len(machine.output) or len(machine.engines):
-            for client, frames in machine.take_output():
+        while len(machine.clients.outgoing) or len(machine.streams.commands):
+            for client, frames in machine.clients.take_output():
                 identity = client.identity if isinstance(client, ClientSession) else client
                 self.received.setdefault(identity, []).append(frames)
-            for stream, commands in machine.take_commands().items():
+            for stream, commands in machine.streams.take_commands().items():
                 self._engine(stream, commands)
 
     def _engine(self, stream: bytes, commands: list[EngineCommand]) -> None:
@@ -92,7 +92,7 @@ class MachineHarness:
                     answers.append((None, ()))
         for error, runs in answers:
             self.machine.command_done(stream, error, runs)
-        self.machine.delivered(stream, deliveries)
+        self.machine.subscriptions.delivered(stream, deliveries)
 
     def expire(self, after: float) -> None:
         self.now += after
@@ -103,7 +103,7 @@ class MachineHarness:
         """As the broker does, after streams were without clients for long enough."""
         for _ in range(2):  # the first look notes which are without clients
             self.now += self.machine.settings.stream_idle
-            for stream in self.machine.idle_streams(self.now):
+            for stream in self.machine.streams.idle(self.now):
                 del self.engines[stream]
                 self.machine.stream_ended(stream)
 

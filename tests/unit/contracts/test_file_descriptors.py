@@ -20,7 +20,7 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.options import SinkOptions
 from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.contracts.zmq_context import open_context
+from mama_spark.contracts.zmq_connections import open_context
 
 def context():
     made = open_context()
@@ -77,4 +77,4 @@ def test_too_few_descriptors_are_an_error_and_not_the_end_of_the_process() -> No
 
 def test_contexts_are_opened_in_one_place() -> None:
     opening = [path.name for path in CONNECTOR.rglob("*.py") if "zmq.Context()" in path.read_text(encoding="utf-8")]
-    assert sorted(opening) == ["engine_setup.py", "zmq_context.py"]  # the former is of the test kit
+    assert sorted(opening) == ["engine_setup.py", "zmq_connections.py"]  # the former is of the test kit

@@ -39,7 +39,7 @@ from .settings import MalamuteSettings
 
 log = logging.getLogger("mama_spark")
 
-#: Most octets of payload in one call of ``send``.
+#: Most bytes of payload in one call of ``send``.
 _CHUNK_OCTETS = 1024 * 1024
 #: Most messages in one: their outcomes are unknown when a connection breaks, and a PONG comes no sooner.
 _CHUNK_MESSAGES = 1024
@@ -243,10 +243,7 @@ class MalamuteBridge(PublisherBridge):
                 pooled.open_stream(name)
             return
         pooled.switch(name)
-        if len(messages) < len(tokens):
-            machine.send_block(messages[0], len(tokens))
-        else:
-            machine.send_frames(messages)
+        machine.send_frames(messages, len(tokens))
         if self.settings.acks:
             self._chunks.append(_Chunk(tokens, name, machine.ping(time.monotonic(), _NEVER), stream))
         else:

@@ -19,10 +19,10 @@ from mama_spark.contracts.topics import unpublishable, why_unpublishable
 from mama_spark.malamute.protocol.commands import StreamSend, encode
 from mama_spark.malamute.protocol.message_blocks import pack
 
-MAX_TOPIC = MAX_STREAM = 255  #: octets; a length is one octet
-#: Octets of payload, headers and id together. The protocol has no limit; a broker holds whole messages in memory.
+MAX_TOPIC = MAX_STREAM = 255  #: bytes; a length is one byte
+#: Bytes of payload, headers and id together. The protocol has no limit; a broker holds whole messages in memory.
 MAX_PAYLOAD = 16 * 1024 * 1024
-_MAX_FIELD = 65_535  #: octets of an id, or of a header's name and value
+_MAX_FIELD = 65_535  #: bytes of an id, or of a header's name and value
 
 _BINARY = pa.binary()
 _EMPTY = b""  # no Arrow scalar at import: to make one loads pandas, which planners do not need
@@ -187,7 +187,7 @@ def _why(topic: str | None) -> str | None:
 
 
 def _check_headers(headers: pa.Array, carries: bool, bad: dict[int, PublishError]) -> Int64s:
-    """Octets of each row's headers."""
+    """Bytes of each row's headers."""
     lines = HeaderLines.of(headers)
     sizes: Int64s = np.zeros(len(headers), np.int64)
     if not len(lines.names):

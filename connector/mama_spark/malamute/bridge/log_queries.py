@@ -14,15 +14,15 @@ from mama_spark.malamute.client.log_query_client import PendingQuery
 from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.malamute.protocol.log_query import NOT_UNDERSTOOD, LogQuery, LogQueryAnswer, Op
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op
 
 from .pool import POOL, PooledConnection
-from .refusals import passes, refused
+from .refusals import refused
 from .settings import MalamuteSettings
 
 #: What is announced: no subscriptions, so no credit.
 FEATURES = Feature.LOG | Feature.SEQUENCE | Feature.HEADERS
-#: Messages that ZeroMQ may hold: what is fetched is limited in octets.
+#: Messages that ZeroMQ may hold: what is fetched is limited in bytes.
 _HIGH_WATER = 10_000
 _ENDED = (ClientState.CLOSED, ClientState.FAILED)
 #: Before a query is sent again that failed although there is a connection.
@@ -82,30 +82,18 @@ class LogQueries:
         :raises ConfigError: the user must change something; the text says what
         :raises Unavailable: no broker answers
         """
-        return self._checked(query, self._answer(query))
-
-    def ask_if_known(self, query: LogQuery) -> LogQueryAnswer | None:
-        """As :meth:`ask`; None where the broker is older than this question."""
-        answer = self._answer(query)
-        if answer.code == StatusCode.FAILED and answer.reason == NOT_UNDERSTOOD:
-            return None
-        return self._checked(query, answer)
+        return self._asked(query)[1]
 
     def records(self, query: LogQuery) -> list[Sequence[bytes]]:
         """As :meth:`ask`; the messages that come before the answer."""
-        pending, answer = self._asked(query)
-        self._checked(query, answer)
-        return pending.records
-
-    def _answer(self, query: LogQuery) -> LogQueryAnswer:
-        return self._asked(query)[1]
+        return self._asked(query)[0].records
 
     def _asked(self, query: LogQuery) -> tuple[PendingQuery, LogQueryAnswer]:
         until = time.monotonic() + self.timeout
         while True:
             try:
                 pending = self.send(query, until)
-                return pending, self._wait(pending)
+                return pending, self.wait(pending)
             except Unavailable as e:
                 self.wait_for_connection(until, e)
 
@@ -128,32 +116,17 @@ class LogQueries:
     def wait(self, pending: PendingQuery) -> LogQueryAnswer:
         """The answer to a query that was sent.
 
-        :raises MamaError: there is none, or it is an error
-        """
-        return self._checked(pending.query, self._wait(pending))
-
-    def _wait(self, pending: PendingQuery) -> LogQueryAnswer:
-        """The answer, which may be an error that another attempt will not mend.
-
+        :raises ConfigError: it is an error that another attempt will not mend
         :raises Unavailable: there is none, or an error that may pass
         """
-        connection = self.connection
+        connection, query = self.connection, pending.query
         try:
             answer = connection.wait_for_answer(pending)
         except Unavailable as e:
             raise Unavailable(connection.explain("asking", str(e))) from e
-        if passes(answer.code):
-            raise refused(answer.code, self._text(pending.query, answer))
-        return answer
-
-    def _text(self, query: LogQuery, answer: LogQueryAnswer) -> str:
-        return f"{_subject(query, self.connection)}: {answer.reason.decode('utf-8', 'replace')}"
-
-    def _checked(self, query: LogQuery, answer: LogQueryAnswer) -> LogQueryAnswer:
-        """:raises ConfigError: the answer is an error"""
         if answer.code == StatusCode.SUCCESS:
             return answer
-        text = self._text(query, answer)
+        text = f"{_subject(query, connection)}: {answer.reason.decode('utf-8', 'replace')}"
         raise refused(answer.code, f"NOT_IMPLEMENTED: {text}" if answer.code == StatusCode.NOT_IMPLEMENTED else text)
 
     def wait_for_connection(self, until: float, error: Unavailable) -> None:

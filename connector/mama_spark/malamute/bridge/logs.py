@@ -36,7 +36,7 @@ T = TypeVar("T")
 #: Prefix of the broker's own streams; topics do not find them.
 _RESERVED = "_MAMA_"
 _LARGEST = 2**63 - 1
-_MOST_MATCHING = 2**32 - 1  #: a number of the question has four octets
+_MOST_MATCHING = 2**32 - 1  #: a number of the question has four bytes
 
 
 class MalamuteLogs(RecordLogBridge):
@@ -144,17 +144,15 @@ class MalamuteLog(RecordLog):
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return parse_numbers(self._ask(Op.AT, max(-_LARGEST, min(time, _LARGEST))), 1)[0][0]
 
-    def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
+    def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`. The broker looks at some thousand subjects a
         question."""
         selection, texts = selection_of(topics, self._pattern)
         found, limit = 0, min(limit, _MOST_MATCHING)
         while after < up_to and found < limit:
             query = LogQuery(Op.MATCH, 0, self._stream, (after, up_to, limit - found), b"", selection, texts)
-            answer = self._queries.ask_if_known(query)
-            if answer is None:
-                return None
-            (reached, more), _ = parse_numbers(self._require_same(answer).body, 2)
+            answer = self._require_same(self._queries.ask(query))
+            (reached, more), _ = parse_numbers(answer.body, 2)
             found, after = found + more, max(reached, after + 1)
         return MatchRange(min(after, up_to), found)
 
@@ -175,10 +173,10 @@ class MalamuteLog(RecordLog):
             after = reached
         return found
 
-    def certain_window(self) -> float | None:
-        """Seconds for which the stream surely recognises the id of a message; None: the broker is older than that."""
-        answer = self._queries.ask_if_known(LogQuery(Op.DEDUP, 0, self._stream))
-        return None if answer is None else parse_numbers(answer.body, 1)[0][0] / 1e6
+    def certain_window(self) -> float:
+        """Seconds for which the stream surely recognises the id of a message."""
+        answer = self._queries.ask(LogQuery(Op.DEDUP, 0, self._stream))
+        return parse_numbers(answer.body, 1)[0][0] / 1e6
 
     def last_of(self, subject: str) -> Records | None:
         """The last message of a subject whose messages have a time to live."""
@@ -262,8 +260,8 @@ def selection_of(topics: Sequence[str], pattern: str | None = None) -> tuple[Sel
 def pattern_of(topic: str) -> bytes:
     """The pattern that the broker searches subjects for.
 
-    It is not :meth:`TopicFilter.regex`: the broker knows the expressions of CZMQ only and searches in octets, so this
-    one is anchored, and a letter of several octets is several of them.
+    It is not :meth:`TopicFilter.regex`: the broker knows the expressions of CZMQ only and searches in bytes, so this
+    one is anchored, and a letter of several bytes is several of them.
     """
     wanted = TopicFilter.parse(topic)
     body = [b"[^.]+" if part is None else _escaped(part) for part in wanted.parts]

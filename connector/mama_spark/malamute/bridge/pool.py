@@ -17,6 +17,7 @@ from mama_spark.contracts.errors import NotReady, PublishError, Rejected
 from mama_spark.malamute.client.calls import Call, CallFailed
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
+from mama_spark.malamute.protocol.commands import StreamWrite
 
 from ...contracts.connection_pool import ConnectionPool
 from .refusals import passes
@@ -112,7 +113,7 @@ class PooledConnection:
 
     def _write(self, name: str) -> Call:
         self._last_write = name
-        return self.connection.machine.write(name.encode(), _NEVER)
+        return self.connection.machine.call(StreamWrite(name.encode()), _NEVER)
 
 
 def stream_error(stream: str, error: Exception) -> PublishError:

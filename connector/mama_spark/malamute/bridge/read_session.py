@@ -34,7 +34,7 @@ class _Part:
 class ReadSession:
     """Splits a range of sequences into fetches, so that answers are full and come in order; it sends none itself.
 
-    An answer is limited in octets, so a part may come back unfinished; the rest of it is then queried, before the parts
+    An answer is limited in bytes, so a part may come back unfinished; the rest of it is then queried, before the parts
     that were queried meanwhile.
 
     :param ids: fetch ids that begin with this only, instead of messages

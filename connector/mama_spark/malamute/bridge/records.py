@@ -113,7 +113,7 @@ def _number(buffer: Octets, at: Int64s, width: int = 8) -> Int64s:
 
 
 def _slices(buffer: Octets, starts: Int64s, lengths: Int64s) -> pa.Array:
-    """These octets, ascending and apart, as one binary column: every other piece of the buffer."""
+    """These bytes, ascending and apart, as one binary column: every other piece of the buffer."""
     edges = np.empty(2 * len(starts), np.int32)
     edges[0::2], edges[1::2] = starts, starts + lengths
     pieces = pa.BinaryArray.from_buffers(
@@ -128,7 +128,7 @@ def _topics(subjects: pa.Array) -> pa.DictionaryArray:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """Octets that are no UTF-8 are shown as ``\\xHH``: these are columns of text."""
+    """Bytes that are no UTF-8 are shown as ``\\xHH``: these are columns of text."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -192,7 +192,7 @@ def _headers(buffer: Octets, at: Int64s, ends: Int64s) -> tuple[pa.Array | None,
 def _rest(buffer: Octets, row: int, at: int, end: int) -> _Places | None:
     """The fields of one message from ``at`` on, as those of :func:`_headers`; None: too many."""
     octets, no_name = buffer[at:end].tobytes(), len(buffer) - 1
-    places = array("q")  # 32 octets a field
+    places = array("q")  # 32 bytes a field
     start = 0
     while start + 3 <= len(octets):
         tag, body = octets[start], start + 3
@@ -251,7 +251,7 @@ def _merged(n: int, rows: Int64s, names: pa.Array, values: pa.Array) -> pa.Array
 
 
 def _taken(buffer: Octets, starts: Int64s, lengths: Int64s) -> pa.Array:
-    """As :func:`_slices`, of octets in any order."""
+    """As :func:`_slices`, of bytes in any order."""
     order = np.argsort(starts, kind="stable")
     back = np.empty_like(order)
     back[order] = np.arange(len(order))

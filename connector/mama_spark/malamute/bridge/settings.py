@@ -11,7 +11,7 @@ from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionS
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.options import SinkOptions, TransportOptions
 
-MAX_NAME = 255  #: octets of a stream or a subject
+MAX_NAME = 255  #: bytes of a stream or a subject
 
 
 @dataclass(frozen=True, slots=True)

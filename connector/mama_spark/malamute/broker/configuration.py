@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,10 +22,9 @@ from .broker.security import Security
 from .broker.settings import BrokerSettings, EngineChoice
 from .engines import engine_class
 from .engines.registry import settings_classes
-from .session.mailboxes.mailbox_store import Limits
+from .session.mailbox_store import Limits
 from .session.settings import SessionSettings
 
-Table = Mapping[str, Any]
 _TABLES = ("broker", "clients", "mailboxes", "services", "events", "security", "stream")
 
 

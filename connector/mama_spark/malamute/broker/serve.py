@@ -15,21 +15,19 @@ from mama_spark.options.urls import on_all_interfaces
 from .broker.broker import Broker, BrokerSettings
 from .broker.metrics import summary
 from .configuration import load
-from .malamute_cfg import load_malamute_cfg
 from .session.broker_events import BrokerEvent, encode
 
 #: Seconds after which a thread of the broker lets another one run. Each message crosses two threads, and a busy engine
 #: would keep the messages of others waiting at each for Python's 5 ms.
 SWITCH = 0.001
-#: Seconds between collections of old cycles while nothing is received for :data:`QUIET`, and otherwise.
-COLLECT, QUIET, COLLECT_BUSY = 600.0, 1.0, 3600.0
+#: Seconds between collections of old cycles.
+COLLECT = 3600.0
 
 
 def run(
     bind: str | Sequence[str] | None = None,
     conf_file: str | Path | None = None,
     *,
-    malamute_cfg: str | Path | None = None,
     metrics: str | None = None,
     stop: threading.Event,
     say: Callable[[str], None] = lambda text: print(text, flush=True),
@@ -38,16 +36,12 @@ def run(
 ) -> None:
     """Serve until ``stop`` is set.
 
-    :param malamute_cfg: a configuration file of the original broker, instead of ``conf_file``
     :param metrics: ``host:port`` of their pages, instead of what the file says
     :param encode_kept: makes the messages of the stream of events if it is stored, for discovery
     :raises ConfigError: the configuration is wrong
     :raises MamaError: it cannot serve, or ended by itself
     """
-    if malamute_cfg is None:
-        settings = load(conf_file, bind)
-    else:
-        settings = load_malamute_cfg(malamute_cfg, [bind] if isinstance(bind, str) else bind)
+    settings = load(conf_file, bind)
     if metrics is not None:
         settings = replace(settings, metrics=metrics)
     collecting, switching = gc.get_threshold(), sys.getswitchinterval()
@@ -58,19 +52,21 @@ def run(
         broker.start()
         spare_collector()
         sys.setswitchinterval(SWITCH)
-        collector = _Collector(broker)
         for text in open_to_all(settings):
             warn(text)
         say(_ready(broker, settings))
         if broker.metrics_url is not None:
             say(f"metrics: {broker.metrics_url}/metrics, /clients, /streams")
-        reported = time.monotonic()
+        reported = collected = time.monotonic()
         while not stop.wait(0.2):
             if broker.error is not None:
                 break
-            collector.look(time.monotonic())
-            if settings.report and time.monotonic() - reported >= settings.report:
-                reported = time.monotonic()
+            now = time.monotonic()
+            if now - collected >= COLLECT:
+                collected = now
+                gc.collect()
+            if settings.report and now - reported >= settings.report:
+                reported = now
                 say(f"broker: {summary(broker.metrics())}")
         broker.stop()
     finally:
@@ -99,28 +95,10 @@ def spare_collector() -> None:
     after every 700 objects costs a tenth of the work and finds nothing.
 
     Older objects are what waits for clients, up to hundreds of thousands of lists: to look through them takes 50 ms, in
-    which nobody is served. :class:`_Collector` looks there instead, seldom.
+    which nobody is served. :func:`run` looks there instead, every :data:`COLLECT` seconds.
     """
     gc.freeze()
     gc.set_threshold(20_000, 1_000_000, 1_000_000)
-
-
-class _Collector:
-    """Collects cycles of older objects: while the broker waits, or at the latest after an hour."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._last = self._quiet_since = time.monotonic()
-        self._seen = -1
-
-    def look(self, now: float) -> None:
-        seen = self._broker.received_messages
-        if seen != self._seen:
-            self._seen, self._quiet_since = seen, now
-        quiet = now - self._quiet_since >= QUIET
-        if now - self._last >= (COLLECT if quiet else COLLECT_BUSY):
-            self._last = now
-            gc.collect()
 
 
 def _ready(broker: Broker, settings: BrokerSettings) -> str:

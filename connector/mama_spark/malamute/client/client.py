@@ -26,18 +26,17 @@ from mama_spark.contracts.errors import ClientClosed, ConfigError, MamaError, Un
 
 from ..protocol import commands
 from ..protocol.commands import Command, StatusCode
-from ..protocol.extensions import AckRun, Extension, Feature
+from ..protocol.extensions import AckRun, Extension, Feature, write
 from .calls import Call, CallFailed, NoStream
 from .connection import ClientConnection
 from .connection_settings import FEATURES, ConnectionSettings
 from .messages import Message, Text, frames_of, message_of, octets_of, quoted, text_of
+from .state_machine import ClientMachine
 from .states import ClientState
 
 __all__ = ["CallFailed", "MalamuteClient", "Message", "NoStream", "Tracker"]
 
 _ENDED = (ClientState.START, ClientState.CLOSED, ClientState.FAILED)
-#: Default of ``window``: messages that may wait for the application.
-WINDOW = 1000
 
 
 class Tracker:
@@ -88,7 +87,7 @@ class MalamuteClient:
         address: str = "",
         *,
         timeout: float = 5.0,
-        window: int | None = WINDOW,
+        window: int | None = 1000,
         confirm: bool = True,
         **options: Any,
     ) -> None:
@@ -155,7 +154,7 @@ class MalamuteClient:
         :raises CallFailed: the broker refuses; the text says why
         :raises Unavailable: no answer in time
         """
-        self._call(f"writing to {quoted(stream)}", timeout, lambda m, end: m.write(octets_of(stream), end))
+        self._call(f"writing to {quoted(stream)}", timeout, commands.StreamWrite(octets_of(stream)))
 
     def read(self, stream: Text, pattern: Text = b"", after: int | None = None, timeout: float | None = None) -> None:
         """Subscribe: :meth:`receive` returns messages whose subject matches. A stream may have several patterns.
@@ -169,11 +168,12 @@ class MalamuteClient:
         if after is not None:
             self._require(Feature.SEQUENCE, "keeps no messages that could be read again")
         what = f"reading {quoted(stream)} with {quoted(pattern)}"
-        self._call(what, timeout, lambda m, end: m.read(octets_of(stream), octets_of(pattern), end, after))
+        trailing = write(Extension(after=after))
+        self._call(what, timeout, commands.StreamRead(octets_of(stream), octets_of(pattern), trailing))
 
     def cancel(self, stream: Text, timeout: float | None = None) -> None:
         """End all subscriptions of the stream."""
-        self._call(f"cancelling {quoted(stream)}", timeout, lambda m, end: m.cancel(octets_of(stream), end))
+        self._call(f"cancelling {quoted(stream)}", timeout, commands.StreamCancel(octets_of(stream)))
 
     def send(
         self,
@@ -197,9 +197,7 @@ class MalamuteClient:
             self._require(Feature.HEADERS, "carries neither ids nor headers")
         frames = frames_of(content)
         extension = Extension(message_id=octets_of(id), headers=pairs) if id or pairs else None
-        self._send_when_ready(
-            "sending", timeout, frames, lambda: self._send(octets_of(subject), frames, extension), stream=True
-        )
+        self._send_when_ready(timeout, frames, lambda: self._send(octets_of(subject), frames, extension), stream=True)
 
     def _send(self, subject: bytes, frames: Sequence[bytes], extension: Extension | None) -> None:
         self._machine.send(subject, frames, extension)
@@ -215,7 +213,7 @@ class MalamuteClient:
         """
         with self._connection.changed:
             since, self._unsynced = self._unsynced, None
-        call = self._call("waiting for the broker", timeout, lambda m, end: m.ping(time.monotonic(), end))
+        call = self._call("waiting for the broker", timeout, commands.Ping())
         if since is not None and since != self.reconnects:
             raise Unavailable(
                 self._connection.explain("waiting for the broker", "the connection was lost behind messages")
@@ -259,9 +257,8 @@ class MalamuteClient:
 
         :raises CallFailed: the broker refuses the pattern
         """
-        self._call(
-            f"offering {quoted(service)}", timeout, lambda m, end: m.offer(octets_of(service), octets_of(pattern), end)
-        )
+        command = commands.ServiceOffer(octets_of(service), octets_of(pattern))
+        self._call(f"offering {quoted(service)}", timeout, command)
 
     def confirm(self, message: Message, code: int = StatusCode.SUCCESS, reason: str = "") -> None:
         """Confirm a message with a tracker to its sender: :attr:`StatusCode.SUCCESS`, or a failure."""
@@ -305,7 +302,7 @@ class MalamuteClient:
     # --- machine and connection ----------------------------------------------------------------------------------
 
     @property
-    def _machine(self) -> Any:
+    def _machine(self) -> ClientMachine:
         return self._connection.machine
 
     def _seconds(self, timeout: float | None) -> float:
@@ -315,25 +312,22 @@ class MalamuteClient:
         if feature not in self.features:
             raise ConfigError(f"{self._connection.endpoint}: this broker {what}")
 
-    def _call(self, what: str, timeout: float | None, make: Callable[[Any, float], Call]) -> Call:
+    def _call(self, what: str, timeout: float | None, command: Command) -> Call:
         connection = self._connection
         with connection.changed:
             if connection.fatal is not None:
                 raise connection.fatal
             try:
-                call = make(connection.machine, time.monotonic() + self._seconds(timeout))
+                now, machine = time.monotonic(), connection.machine
+                end = now + self._seconds(timeout)
+                call = machine.ping(now, end) if isinstance(command, commands.Ping) else machine.call(command, end)
             except ClientClosed as e:
                 raise ClientClosed(connection.explain(what, str(e))) from e
         connection.wait(call, what)
         return call
 
     def _send_when_ready(
-        self,
-        what: str,
-        timeout: float | None,
-        frames: Sequence[bytes],
-        send: Callable[[], object],
-        stream: bool = False,
+        self, timeout: float | None, frames: Sequence[bytes], send: Callable[[], object], stream: bool = False
     ) -> None:
         """Send a command without an answer, as soon as the client is connected and the send window allows it."""
         connection = self._connection
@@ -346,7 +340,7 @@ class MalamuteClient:
             send()
             connection.count_queued(sum(map(len, frames)) + 64)
 
-        self._await(ready, timeout, what, then=now)
+        self._await(ready, timeout, "sending", then=now)
         connection.wake()
 
     def _await(
@@ -376,8 +370,7 @@ class MalamuteClient:
         received, self._machine.received = self._machine.received, []
         for command in received:
             if isinstance(command, commands.Confirm):
-                tracker = self._trackers.pop(command.tracker, None)
-                if tracker is not None:
+                if (tracker := self._trackers.pop(command.tracker, None)) is not None:
                     tracker._confirmation = command
             else:
                 self._inbox.append(command)
@@ -400,7 +393,7 @@ class MalamuteClient:
         name = tracker.name.encode() if tracker else b""
         message = cls(octets_of(address), octets_of(subject), name, int(expires * 1000), frames_of(content))
         try:
-            self._send_when_ready("sending", timeout, frames_of(content), lambda: self._machine.mailbox(message))
+            self._send_when_ready(timeout, message.content, lambda: self._machine.send_message(message))
         except MamaError:
             self._trackers.pop(name, None)
             raise

@@ -20,7 +20,7 @@ from zmq.utils.monitor import parse_monitor_message
 from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, Unavailable
 from mama_spark.contracts.file_descriptors import require_file_descriptors
 from mama_spark.contracts.standstill import stood_still
-from mama_spark.contracts.zmq_context import open_context
+from mama_spark.contracts.zmq_connections import open_context
 
 from ..protocol.commands import SIGNATURE, Open
 from ..protocol.log_query import LogQuery, LogQueryAnswer
@@ -34,7 +34,7 @@ from .zmtp_probe import mechanism_of
 
 __all__ = ["FEATURES", "MAX_UNWRITTEN", "ClientConnection", "ConnectionSettings", "endpoint"]
 
-#: Octets that may be queued for the socket; at this number senders wait.
+#: Bytes that may be queued for the socket; at this number senders wait.
 MAX_UNWRITTEN = 4 * 1024 * 1024
 #: Messages received in one round.
 RECEIVE_BATCH = 500
@@ -92,7 +92,7 @@ class ClientConnection:
         self._problem = ""  # last report of the socket's monitor
         self._handshake_failed = False
         self._unexplained_failures = 0  # successive handshakes that failed without a reason
-        self._queued = 0  # octets of messages in machine.out
+        self._queued = 0  # bytes of messages in machine.out
         self._outbox = _Outbox()
         self._reconnects = 0
         self._stop = False
@@ -117,11 +117,11 @@ class ClientConnection:
 
     @property
     def capacity(self) -> int:
-        """Octets that may be queued now."""
+        """Bytes that may be queued now."""
         return MAX_UNWRITTEN - self._queued - self._outbox.size
 
     def count_queued(self, octets: int) -> None:
-        """Count octets of messages that were added to the machine's output."""
+        """Count bytes of messages that were added to the machine's output."""
         self._queued += octets
 
     # --- any thread ----------------------------------------------------------------------------------------------

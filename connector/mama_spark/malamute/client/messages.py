@@ -1,4 +1,4 @@
-"""Messages as applications see them, and their texts as octets of the protocol. Pure."""
+"""Messages as applications see them, and their texts as bytes of the protocol. Pure."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ given again, and a stream with sequences is read from the sequence after the las
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -46,7 +46,7 @@ class ClientMachine:
     :ivar out: frames to send, in order
     :ivar received: deliveries and CONFIRMs for the application, in order
     :ivar reset: the connection must be replaced (and ``out`` sent on the new one); the caller then clears this
-    :ivar send_window: octets that may be sent to streams
+    :ivar send_window: bytes that may be sent to streams
     """
 
     def __init__(self, settings: ClientSettings | None = None) -> None:
@@ -67,19 +67,6 @@ class ClientMachine:
         self._connect: Call | None = None
         self._last_heard = 0.0
         self._last_ping = 0.0
-        self._actions: dict[ClientAction, Callable[[Command | None], None]] = {
-            ClientAction.OPEN: lambda _: self.out.append(wire.encode(self._open_command())),
-            ClientAction.RESTORE: self._restore,
-            ClientAction.REOPEN: lambda _: self._reopen(),
-            ClientAction.RECONNECT: lambda _: self._replace_connection(),
-            ClientAction.ANSWER_CALL: self._answer_call,
-            ClientAction.ANSWER_PING: self._answer_ping,
-            ClientAction.DELIVER: self._deliver,
-            ClientAction.CONFIRM: self._confirmed,
-            ClientAction.COUNT_MALFORMED: self._count_malformed,
-            ClientAction.FAIL: self._fail,
-            ClientAction.END: lambda _: self._end(ClientClosed("closed")),
-        }
 
     def __repr__(self) -> str:
         return f"<ClientMachine {self.settings.address!r} {self.state.value}, {len(self._calls)} calls>"
@@ -94,8 +81,29 @@ class ClientMachine:
         except IllegalMachineStep:
             raise ClientClosed(f"{event.value} while {self.state.value}") from None
         self.state = step.state
-        if step.action is not None:
-            self._actions[step.action](command)
+        match step.action:
+            case ClientAction.DELIVER:
+                self._deliver(command)
+            case ClientAction.ANSWER_PING:
+                self._answer_ping(command)
+            case ClientAction.ANSWER_CALL:
+                self._answer_call(command)
+            case ClientAction.CONFIRM if command is not None:
+                self.received.append(command)
+            case ClientAction.COUNT_MALFORMED:
+                self.malformed += 1
+            case ClientAction.OPEN:
+                self.out.append(wire.encode(self._open_command()))
+            case ClientAction.RESTORE:
+                self._restore(command)
+            case ClientAction.REOPEN | ClientAction.RECONNECT:
+                self.reset = self.reset or step.action is ClientAction.RECONNECT
+                self._reopen()
+            case ClientAction.FAIL:
+                assert isinstance(command, wire.Error)
+                self._end(CallFailed("connecting", command.code, command.reason))
+            case ClientAction.END:
+                self._end(ClientClosed("closed"))
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
@@ -106,25 +114,28 @@ class ClientMachine:
         self._connect = Call(self._open_command(), deadline)
         return self._connect
 
-    def write(self, stream: bytes, deadline: float) -> Call:
-        return self._call(wire.StreamWrite(stream), deadline)
+    def call(self, command: Command, deadline: float) -> Call:
+        """Send WRITE, READ, CANCEL, OFFER or PING; if the client is reconnecting, after OPEN. The position of READ goes
+        only to a broker that takes it.
 
-    def read(self, stream: bytes, pattern: bytes, deadline: float, after: int | None = None) -> Call:
-        """:param after: replay messages with a higher sequence first, if the stream is stored"""
-        trailing = write(Extension(after=after)) if Feature.SEQUENCE in self.features else b""
-        return self._call(wire.StreamRead(stream, pattern, trailing), deadline)
-
-    def cancel(self, stream: bytes, deadline: float) -> Call:
-        return self._call(wire.StreamCancel(stream), deadline)
-
-    def offer(self, service: bytes, pattern: bytes, deadline: float) -> Call:
-        return self._call(wire.ServiceOffer(service, pattern), deadline)
+        :raises ClientClosed: not connected
+        """
+        if isinstance(command, wire.StreamRead) and Feature.SEQUENCE not in self.features:
+            command = replace(command, trailing=b"")
+        call = Call(command, deadline)
+        frames = wire.encode(command)
+        if self.state not in (ClientState.CONNECTED, ClientState.RECONNECTING):
+            raise ClientClosed(f"not connected ({self.state.value})")
+        self._calls.add(call)
+        if self.state is ClientState.CONNECTED:
+            self.out.append(frames)
+        return call
 
     def ping(self, now: float, deadline: float) -> Call:
         """Done when the broker has received all messages sent before; then ``extension.acks`` has acknowledgements."""
         self._last_ping = now
         self.send_window.pinged()
-        return self._call(wire.Ping(), deadline)
+        return self.call(wire.Ping(), deadline)
 
     def ask(self, query: LogQuery, deadline: float) -> PendingQuery:
         """Send a query about stored streams. While queries are pending, deliveries of streams belong to them: use a
@@ -152,17 +163,6 @@ class ClientMachine:
             call.done = True
         return call
 
-    def _call(self, command: Command, deadline: float) -> Call:
-        """Send a call; if the client is reconnecting, it is sent after OPEN."""
-        call = Call(command, deadline)
-        frames = wire.encode(command)
-        if self.state not in (ClientState.CONNECTED, ClientState.RECONNECTING):
-            raise ClientClosed(f"not connected ({self.state.value})")
-        self._calls.add(call)
-        if self.state is ClientState.CONNECTED:
-            self.out.append(frames)
-        return call
-
     def _send_call(self, call: Call) -> None:
         self.out.append(wire.encode(call.command))
         self._calls.add(call)
@@ -175,29 +175,21 @@ class ClientMachine:
         :raises NoStream: there was none
         :raises Unavailable: not connected now
         """
-        self._require_stream()
-        frames = wire.encode(wire.StreamSend(subject, content, write(extension) if extension else b""))
-        self._require_connection()
-        self._send([frames])
+        self.send_frames([wire.encode(wire.StreamSend(subject, content, write(extension) if extension else b""))])
 
-    def send_frames(self, messages: Sequence[Sequence[bytes]]) -> None:
-        """Send encoded STREAM SENDs in bulk; errors as :meth:`send`."""
-        self._require_stream()
-        self._require_connection()
-        self._send(messages)
+    def send_frames(self, commands: Sequence[Sequence[bytes]], count: int | None = None) -> None:
+        """Send encoded STREAM SENDs in bulk; errors as :meth:`send`.
 
-    def send_block(self, frames: Sequence[bytes], count: int) -> None:
-        """Send ``count`` messages as one block (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker with
-        this feature; errors as :meth:`send`."""
-        self._require_stream()
+        :param count: messages that they are, where one is a block of several
+            (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker with this feature
+        """
+        if self.registered.stream is None:
+            raise NoStream("send before write")
         self._require_connection()
-        self._send([frames], count)
-
-    def _send(self, messages: Sequence[Sequence[bytes]], count: int | None = None) -> None:
-        self.out.extend(messages)
+        self.out.extend(commands)
         if self.send_window.left is not None:
-            octets = sum(map(len, chain.from_iterable(messages)))
-            self.send_window.sent(octets, len(messages) if count is None else count)
+            octets = sum(map(len, chain.from_iterable(commands)))
+            self.send_window.sent(octets, len(commands) if count is None else count)
             self._request_window()
 
     def _request_window(self) -> None:
@@ -210,10 +202,7 @@ class ClientMachine:
         self.send_window.grow(credit)
         self._request_window()
 
-    def mailbox(self, message: wire.MailboxSend) -> None:
-        self._send_command(message)
-
-    def request(self, message: wire.ServiceSend) -> None:
+    def send_message(self, message: wire.MailboxSend | wire.ServiceSend) -> None:
         self._send_command(message)
 
     def confirm(self, tracker: bytes, code: int = StatusCode.SUCCESS, reason: bytes = b"") -> None:
@@ -241,10 +230,6 @@ class ClientMachine:
         if self.state is not ClientState.CONNECTED:
             raise Unavailable(f"not connected ({self.state.value})")
 
-    def _require_stream(self) -> None:
-        if self.registered.stream is None:
-            raise NoStream("send before write")
-
     # --- commands of the broker ----------------------------------------------------------------------------------
 
     def receive(self, frames: Sequence[bytes], now: float) -> None:
@@ -261,13 +246,6 @@ class ClientMachine:
             self._queries.answered(answer)
             return
         self._step(event_of(command), command)
-
-    def _count_malformed(self, command: Command | None) -> None:
-        self.malformed += 1
-
-    def _confirmed(self, command: Command | None) -> None:
-        assert command is not None
-        self.received.append(command)
 
     def _deliver(self, command: Command | None) -> None:
         assert command is not None
@@ -369,10 +347,6 @@ class ClientMachine:
             self.out.clear()
             self._step(ClientEvent.SILENCE)
 
-    def _replace_connection(self) -> None:
-        self.reset = True
-        self._reopen()
-
     def next_tick(self) -> float:
         """Time at which :meth:`tick` must be called; infinite if never."""
         if not TABLE.allows(self.state, ClientEvent.SILENCE):
@@ -386,10 +360,6 @@ class ClientMachine:
         return min(times)
 
     # --- end -----------------------------------------------------------------------------------------------------
-
-    def _fail(self, command: Command | None) -> None:
-        assert isinstance(command, wire.Error)
-        self._end(CallFailed("connecting", command.code, command.reason))
 
     def _end(self, error: MamaError) -> None:
         """Fail all calls and queries."""

@@ -17,10 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bind", metavar="ENDPOINT", action="append",
         help="default: tcp://127.0.0.1:9999, or what the file says; may be repeated, tcp:// and ipc://",
     )  # fmt: skip
-    conf = parser.add_mutually_exclusive_group()
-    conf.add_argument("--conf-file", type=Path, metavar="FILE.toml", help="streams, limits, security: conf/broker.toml")
-    conf.add_argument(
-        "--malamute-cfg", type=Path, metavar="malamute.cfg", help="a configuration file of the original broker"
+    parser.add_argument(
+        "--conf-file", type=Path, metavar="FILE.toml", help="streams, limits, security: conf/broker.toml"
     )
     add_metrics(parser)
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
@@ -36,7 +34,6 @@ def run(args: argparse.Namespace) -> int:
         run_broker(
             args.bind,
             args.conf_file,
-            malamute_cfg=args.malamute_cfg,
             metrics=args.metrics,
             stop=stop,
             say=say_as(args.json),

@@ -3,14 +3,14 @@
 A message is a command frame and, for six of the commands, the frames of its content. The command frame is ``AA A8``, a
 number, and fields in big-endian order without padding. The reference implementations ignore bytes after the last field;
 here they are kept in ``trailing`` (:mod:`mama_spark.malamute.protocol.extensions` uses them). Strings are up to 255
-octets without NUL, at which the peer's C strings end.
+bytes without NUL, at which the peer's C strings end.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -47,7 +47,7 @@ class Command:
     """Base of the 18.
 
     :cvar id: number on the wire
-    :cvar layout: fields in order, with ``s`` string, ``2`` and ``4`` unsigned numbers of that many octets
+    :cvar layout: fields in order, with ``s`` string, ``2`` and ``4`` unsigned numbers of that many bytes
     :cvar has_content: may be followed by content frames
     """
 
@@ -59,8 +59,6 @@ class Command:
 
 Content = Sequence[bytes]
 _STATUS = (("code", "2"), ("reason", "s"))
-_REQUEST = (("address", "s"), ("subject", "s"), ("tracker", "s"), ("timeout", "4"))
-_DELIVERY = (("sender", "s"), ("address", "s"), ("subject", "s"), ("tracker", "s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +143,10 @@ class StreamDeliver(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class MailboxSend(Command):
-    """MAILBOX SEND; ``timeout`` in milliseconds, 0 = none."""
+class _Request(Command):
+    """``timeout`` in milliseconds, 0 = none."""
 
-    id = 9
-    layout = _REQUEST
+    layout = (("address", "s"), ("subject", "s"), ("tracker", "s"), ("timeout", "4"))
     has_content = True
     address: bytes
     subject: bytes
@@ -160,11 +157,8 @@ class MailboxSend(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class MailboxDeliver(Command):
-    """MAILBOX DELIVER"""
-
-    id = 10
-    layout = _DELIVERY
+class _Delivery(Command):
+    layout = (("sender", "s"), ("address", "s"), ("subject", "s"), ("tracker", "s"))
     has_content = True
     sender: bytes
     address: bytes
@@ -174,19 +168,25 @@ class MailboxDeliver(Command):
     trailing: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceSend(Command):
-    """SERVICE SEND; ``address`` is the service, ``timeout`` in milliseconds, 0 = none."""
+class MailboxSend(_Request):
+    """MAILBOX SEND"""
 
+    __slots__ = ()
+    id = 9
+
+
+class MailboxDeliver(_Delivery):
+    """MAILBOX DELIVER"""
+
+    __slots__ = ()
+    id = 10
+
+
+class ServiceSend(_Request):
+    """SERVICE SEND; ``address`` is the service."""
+
+    __slots__ = ()
     id = 11
-    layout = _REQUEST
-    has_content = True
-    address: bytes
-    subject: bytes
-    tracker: bytes = b""
-    timeout: int = 0
-    content: Content = ()
-    trailing: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,19 +200,11 @@ class ServiceOffer(Command):
     trailing: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceDeliver(Command):
+class ServiceDeliver(_Delivery):
     """SERVICE DELIVER"""
 
+    __slots__ = ()
     id = 13
-    layout = _DELIVERY
-    has_content = True
-    sender: bytes
-    address: bytes
-    subject: bytes
-    tracker: bytes = b""
-    content: Content = ()
-    trailing: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,30 +270,16 @@ COMMANDS: dict[int, type[Command]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How one command is decoded and encoded: ``kinds`` of its fields, and the fixed octets before them."""
-
-    cls: type[Command]
-    kinds: str = field(init=False)
-    names: tuple[str, ...] = field(init=False)
-    head: bytes = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kinds", "".join(kind for _, kind in self.cls.layout))
-        object.__setattr__(self, "names", tuple(name for name, _ in self.cls.layout))
-        object.__setattr__(self, "head", SIGNATURE + bytes([self.cls.id]) + (_OPENING if self.cls is Open else b""))
-
-
 _OPENING = bytes([len(PROTOCOL)]) + PROTOCOL + struct.pack(">H", VERSION)
-_PLANS: dict[int, _Plan] = {number: _Plan(cls) for number, cls in COMMANDS.items()}
+#: The fixed bytes before the fields of a command.
+_HEADS = {number: SIGNATURE + bytes([number]) + (_OPENING if cls is Open else b"") for number, cls in COMMANDS.items()}
 _LENGTH = [bytes([n]) for n in range(256)]
 
 
 def string(value: bytes) -> bytes:
-    """Encode a string field: length and octets.
+    """Encode a string field: length and bytes.
 
-    :raises BadFrame: longer than 255 octets, or with a NUL, at which the peer would truncate it
+    :raises BadFrame: longer than 255 bytes, or with a NUL, at which the peer would truncate it
     """
     if len(value) > 255:
         raise BadFrame(f"a string of {len(value)} octets; there are at most 255")
@@ -322,14 +300,13 @@ def encode(command: Command) -> list[bytes]:
 
     :raises BadFrame: a string or number does not fit
     """
-    plan = _PLANS[command.id]
-    parts = [plan.head]
-    for name, kind in plan.cls.layout:
+    parts = [_HEADS[command.id]]
+    for name, kind in command.layout:
         value: Any = getattr(command, name)
         parts.append(string(value) if kind == "s" else _number(value, 2 if kind == "2" else 4))
     parts.append(command.trailing)  # type: ignore[attr-defined]
     frames = [b"".join(parts)]
-    if plan.cls.has_content:
+    if command.has_content:
         frames += command.content  # type: ignore[attr-defined]
     return frames
 
@@ -364,13 +341,12 @@ def decode(frames: Sequence[bytes]) -> Command:
     if not frames:
         raise BadFrame("no frame")
     frame = frames[0]
-    plan = _PLANS.get(frame[2]) if len(frame) > 2 else None
-    if plan is None or frame[:2] != SIGNATURE:
+    cls: Any = COMMANDS.get(frame[2]) if len(frame) > 2 else None
+    if cls is None or frame[:2] != SIGNATURE:
         raise BadFrame(f"no command begins with {frame[:3].hex() or 'an empty frame'}")
-    if plan.cls is Open:
-        _check_opening(frame)
-    values, end = _fields(frame, len(plan.head), plan)
-    cls: Any = plan.cls
+    if cls is Open and not frame.startswith(_OPENING, 3):
+        raise BadFrame(f"not protocol {PROTOCOL.decode()} version {VERSION}")
+    values, end = _fields(frame, len(_HEADS[cls.id]), cls)
     trailing = frame[end:] if end < len(frame) else b""
     if cls.has_content:
         return cls(*values, frames[1:], trailing)  # type: ignore[no-any-return]
@@ -380,17 +356,17 @@ def decode(frames: Sequence[bytes]) -> Command:
     return command
 
 
-def _fields(frame: bytes, at: int, plan: _Plan) -> tuple[list[Any], int]:
+def _fields(frame: bytes, at: int, cls: type[Command]) -> tuple[list[Any], int]:
     values: list[Any] = []
     size = len(frame)
-    for kind in plan.kinds:
+    for name, kind in cls.layout:
         if kind == "s":
             start = at + 1
             end = start + frame[at] if at < size else size + 1
         else:
             start, end = at, at + (2 if kind == "2" else 4)
         if end > size:
-            raise BadFrame(f"{plan.cls.__name__}: {plan.names[len(values)]} is cut short")
+            raise BadFrame(f"{cls.__name__}: {name} is cut short")
         octets = frame[start:end]
         if kind != "s":
             values.append(int.from_bytes(octets, "big"))
@@ -398,8 +374,3 @@ def _fields(frame: bytes, at: int, plan: _Plan) -> tuple[list[Any], int]:
             values.append(octets if 0 not in octets else octets[: octets.index(0)])
         at = end
     return values, at
-
-
-def _check_opening(frame: bytes) -> None:
-    if not frame.startswith(_OPENING, 3):
-        raise BadFrame(f"not protocol {PROTOCOL.decode()} version {VERSION}")

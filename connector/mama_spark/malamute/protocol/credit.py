@@ -11,8 +11,8 @@ credit than streams, the credit rotates among them.
 A client that gives no credit (the C client) is treated as if it gave :attr:`CreditAllocator.window` at a time, and only
 while its socket accepts deliveries, so a slow reader does not make an engine fill the broker's memory.
 
-A client that publishes has a send window in octets: sent octets are subtracted, octets that the engines have answered
-are granted again. This bounds the unanswered octets of each publisher. The broker keeps a :class:`SendWindow` for each
+A client that publishes has a send window in bytes: sent bytes are subtracted, bytes that the engines have answered
+are granted again. This bounds the unanswered bytes of each publisher. The broker keeps a :class:`SendWindow` for each
 client, and the client a :class:`GrantedWindow`.
 """
 
@@ -61,10 +61,10 @@ class DeliveryCredit:
         return most if self.left is None else min(self.left, most)
 
 
-#: Octets and messages that engines may deliver ahead of a client's socket.
+#: Bytes and messages that engines may deliver ahead of a client's socket.
 DELIVERY_WINDOW_OCTETS = 8 * 1024 * 1024
 DELIVERY_WINDOW = 8192
-#: Assumed octets of a delivery, before the first one.
+#: Assumed bytes of a delivery, before the first one.
 _INITIAL_MEAN_OCTETS = 8 * 1024
 #: Seconds until an unused share is recalled for a stream without one; doubles as long as nothing is delivered.
 ROTATION, LONGEST_ROTATION = 0.02, 1.0
@@ -73,7 +73,7 @@ ROTATION, LONGEST_ROTATION = 0.02, 1.0
 class CreditAllocator:
     """Lends the credit of one client to the engines of its streams.
 
-    :param limit: octets that may be delivered ahead of the client's socket
+    :param limit: bytes that may be delivered ahead of the client's socket
     :ivar lent: deliveries that the engines may still make: the sum of all shares
     """
 
@@ -225,9 +225,9 @@ class CreditAllocator:
         return streams
 
 
-#: Maximum and minimum of a send window, in octets.
+#: Maximum and minimum of a send window, in bytes.
 MAX_SEND_WINDOW, MIN_SEND_WINDOW = 8 * 1024 * 1024, 64 * 1024
-#: Octets that a message costs in addition to its frames.
+#: Bytes that a message costs in addition to its frames.
 MESSAGE_OVERHEAD = 256
 
 
@@ -237,12 +237,12 @@ def send_cost(octets: int, messages: int) -> int:
 
 
 class SendWindow:
-    """Octets that one client may send to streams: octets of frames, and :data:`MESSAGE_OVERHEAD` per message.
+    """Bytes that one client may send to streams: bytes of frames, and :data:`MESSAGE_OVERHEAD` per message.
 
     The client may send while :attr:`left` is above 0, so one message may exceed it.
 
-    :ivar left: octets that the client may still send
-    :ivar unanswered: octets sent and not answered by engines
+    :ivar left: bytes that the client may still send
+    :ivar unanswered: bytes sent and not answered by engines
     :ivar in_use: the client has sent a message
     """
 
@@ -252,7 +252,7 @@ class SendWindow:
         self.left = 0
         self.unanswered = 0
         self.in_use = False
-        self._since_ping = 0  # octets sent after the last PING
+        self._since_ping = 0  # bytes sent after the last PING
 
     def __repr__(self) -> str:
         return f"<SendWindow {self.left} left, {self.unanswered} unanswered>"
@@ -264,7 +264,7 @@ class SendWindow:
         self._since_ping += cost
 
     def ping(self) -> int:
-        """To be called at a PING of the client; returns the octets that its answer covers."""
+        """To be called at a PING of the client; returns the bytes that its answer covers."""
         octets, self._since_ping = self._since_ping, 0
         return octets
 
@@ -272,7 +272,7 @@ class SendWindow:
         self.unanswered -= octets
 
     def grant(self, window: int) -> int:
-        """Raise :attr:`left` plus :attr:`unanswered` to ``window``; returns the octets to grant to the client."""
+        """Raise :attr:`left` plus :attr:`unanswered` to ``window``; returns the bytes to grant to the client."""
         amount = max(0, window - self.left - self.unanswered)
         self.left += amount
         return amount
@@ -283,7 +283,7 @@ class GrantedWindow:
 
     A PING requests more when less than half of the last grant is left.
 
-    :ivar left: octets that may be sent to streams; None = any number
+    :ivar left: bytes that may be sent to streams; None = any number
     """
 
     __slots__ = ("left", "_refill_below", "_sent_since_ping")
@@ -319,12 +319,12 @@ class GrantedWindow:
         self._sent_since_ping = False
 
     def grow(self, credit: int | None) -> None:
-        """:param credit: octets, from the broker's answer; None: it grants none"""
+        """:param credit: bytes, from the broker's answer; None: it grants none"""
         if credit is not None and self.left is not None:
             self.left += credit
             self._refill_below = self.left // 2
 
 
 def window_for(publishers: int, backlog: int) -> int:
-    """Send window of each publisher in octets, for a number of publishers and a limit of the engine's backlog."""
+    """Send window of each publisher in bytes, for a number of publishers and a limit of the engine's backlog."""
     return max(MIN_SEND_WINDOW, min(MAX_SEND_WINDOW, backlog // (2 * max(1, publishers))))

@@ -3,19 +3,19 @@
 Other implementations ignore these bytes. A client announces its features in OPEN (:class:`Feature`); only then does the
 broker extend the commands it sends. Layout, version 1::
 
-    block   "MS" (4d 53), version (1 octet, 01), field*
-    field   tag (1 octet), length (number-2), value
+    block   "MS" (4d 53), version (1 byte, 01), field*
+    field   tag (1 byte), length (number-2), value
 
 | tag | field | value | in |
 |---|---|---|---|
 | 1 | features | number-4, bits of :class:`Feature` | OPEN; OK of OPEN: those the broker supports |
-| 2 | credit | number-4: octets more that the receiver may send (:class:`~.credit.SendWindow`) | OK of OPEN, PONG |
+| 2 | credit | number-4: bytes more that the receiver may send (:class:`~.credit.SendWindow`) | OK of OPEN, PONG |
 | 3 | sequence | number-8: the message's number in its stream | DELIVER |
 |   |   | number-8: the subscription begins after it | OK of READ without after |
 | 4 | time | number-8: microseconds since the epoch at which it was stored | DELIVER |
 | 5 | after | number-8: replay messages with a higher number | READ |
-| 6 | acks | runs of 13 octets: outcome (1 octet), count (number-4), first sequence (number-8); may be repeated | PONG |
-| 7 | message id | 1 to 65,535 octets; a durable stream stores an id once | SEND, DELIVER |
+| 6 | acks | runs of 13 bytes: outcome (1 byte), count (number-4), first sequence (number-8); may be repeated | PONG |
+| 7 | message id | 1 to 65,535 bytes; a durable stream stores an id once | SEND, DELIVER |
 | 8 | header | length of the name (number-2), name, value; one field per value, in order | SEND, DELIVER |
 | 9 | stored | number-4: 1 = the stream is stored: it numbers its messages, and stores an id once | OK of WRITE |
 | 10 | question | about stored streams, see :mod:`.log_query` | PING |
@@ -24,7 +24,7 @@ broker extend the commands it sends. Layout, version 1::
 
 Numbers are unsigned and big-endian. A receiver ignores fields with an unknown tag or an invalid value, and blocks that
 are truncated, of another version or of another origin. It never reports an error. A message has at most
-:data:`~mama_spark.limits.MAX_HEADERS` headers: the broker disconnects a client that sends more.
+:data:`~mama_spark.contracts.headers.MAX_HEADERS` headers: the broker disconnects a client that sends more.
 """
 
 from __future__ import annotations

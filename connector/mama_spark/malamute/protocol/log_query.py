@@ -5,24 +5,24 @@ between peers that both announced :attr:`~.extensions.Feature.LOG`). A question 
 answers are sent when they are ready, and other PONGs do not wait for them. Layout, all numbers unsigned and big-endian
 unless noted::
 
-    question  op (1 octet), number (number-4), stream (string), then by op
+    question  op (1 byte), number (number-4), stream (string), then by op
     answer    number (number-4), code (number-2), reason (string), identity (string), then by op
 
 | op | question | answer |
 |---|---|---|
-| 1 NAMES | after (string): names greater than this one, in order of octets | more (1 octet), strings |
+| 1 NAMES | after (string): names greater than this one, in order of bytes | more (1 byte), strings |
 | 2 BOUNDS | - | first, last (number-8 each), then strings: limits that may remove messages, a sentence each |
 | 3 AT | time (number-8, signed, microseconds since the epoch) | sequence (number-8) of the first message from then on |
 | 4 MISSING | after, up to (number-8 each) | reached (number-8), then pairs (number-8 each): missing ranges |
 | 5 TRIM | before (number-8), identity (string): only if the stream has it | first (number-8) |
-| 6 FETCH | after, up to (number-8 each), rows, octets (number-4 each), selection | reached, last (number-8 each) |
+| 6 FETCH | after, up to (number-8 each), rows, bytes (number-4 each), selection | reached, last (number-8 each) |
 | 7 STANDING | as FETCH | as FETCH |
 | 8 BLOCK | as FETCH | as FETCH |
 | 9 MATCH | after, up to (number-8 each), most (number-4), selection | reached, found (number-8 each) |
 | 10 IDS | as FETCH, with prefix (string) before the selection | as FETCH |
 | 11 DEDUP | - | microseconds (number-8) for which the stream surely recognises the id of a message |
 
-A selection is empty (every message), or kind (1 octet) and texts (length (number-2), text): subjects (kind 1) or
+A selection is empty (every message), or kind (1 byte) and texts (length (number-2), text): subjects (kind 1) or
 patterns (kind 2, any of which matches). The messages of FETCH are sent as STREAM DELIVERs immediately before the
 answer, each with sequence and time, and with id and headers if it has them; they use no credit. BLOCK returns the same
 messages in one STREAM DELIVER (none if there is no message) with three content frames: the lengths (number-4 each) of
@@ -48,13 +48,13 @@ from enum import IntEnum
 
 from .commands import BadFrame, StatusCode, string
 
-#: Most messages and octets that one FETCH returns; a larger message is returned alone.
+#: Most messages and bytes that one FETCH returns; a larger message is returned alone.
 FETCH_ROWS = 4096
 FETCH_OCTETS = 1024 * 1024
 #: Sequences that one MISSING or FETCH examines, and ranges in one answer.
 LOOK = 16_384
 MOST_RANGES = 4000
-#: Octets of names in one answer.
+#: Bytes of names in one answer.
 NAMES_OCTETS = 60_000
 _HEAD = struct.Struct(">BI")
 _ANSWER = struct.Struct(">IH")
@@ -83,7 +83,7 @@ class Selection(IntEnum):
     PATTERNS = 2
 
 
-#: Numbers of each question in order: q unsigned (limited to the range of sequences), t signed, i of four octets.
+#: Numbers of each question in order: q unsigned (limited to the range of sequences), t signed, i of four bytes.
 _NUMBERS: dict[Op, str] = {
     Op.NAMES: "",
     Op.BOUNDS: "",
@@ -99,8 +99,6 @@ _NUMBERS: dict[Op, str] = {
 }
 _WITH_TEXT = (Op.NAMES, Op.TRIM, Op.IDS)
 _WITH_SELECTION = (Op.FETCH, Op.STANDING, Op.BLOCK, Op.MATCH, Op.IDS)
-#: Reason of an answer to a question of a later version.
-NOT_UNDERSTOOD = b"the question is not understood"
 _WIDTH = {"q": 8, "t": 8, "i": 4}
 
 
@@ -210,7 +208,7 @@ def numbers(*values: int) -> bytes:
 
 
 def parse_numbers(body: bytes, count: int) -> tuple[tuple[int, ...], bytes]:
-    """The first ``count`` number-8s, and the octets after them.
+    """The first ``count`` number-8s, and the bytes after them.
 
     :raises BadFrame: there are fewer
     """
@@ -221,7 +219,7 @@ def parse_numbers(body: bytes, count: int) -> tuple[tuple[int, ...], bytes]:
 
 
 def texts(values: Iterable[bytes]) -> bytes:
-    """Encode texts, each truncated to 255 octets."""
+    """Encode texts, each truncated to 255 bytes."""
     return b"".join(string(value.replace(b"\0", b"?")[:255]) for value in values)
 
 

@@ -3,7 +3,7 @@
 If client and broker both have :attr:`~.extensions.Feature.BLOCKS`, the client may send a STREAM SEND with an empty
 subject, the extension ``block`` (number of messages) and three content frames: the lengths (number-4 each) of all
 command frames of these messages, then of all contents; these command frames, joined; the contents, joined. It
-represents these messages, in order; each has one content frame. Its cost (:mod:`.credit`) is its own octets plus the
+represents these messages, in order; each has one content frame. Its cost (:mod:`.credit`) is its own bytes plus the
 overhead of each message.
 """
 

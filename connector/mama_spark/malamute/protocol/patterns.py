@@ -1,6 +1,6 @@
 """Matching of subjects: unanchored search with a regular expression, in time linear in the subject. Pure.
 
-The syntax is RE2's on octets (Latin-1), so no pattern can stall an engine. A pattern that RE2 refuses, whose program is
+The syntax is RE2's on bytes (Latin-1), so no pattern can stall an engine. A pattern that RE2 refuses, whose program is
 too large, or that repeats a group that may be empty is a :class:`BadPattern`. Where the reference broker's own matcher
 and Python's ``re.search`` agree, the result is the same here. The differences:
 
@@ -29,8 +29,8 @@ import re2
 
 from mama_spark.contracts.errors import MamaError
 
-#: Instructions of one pattern's program: the bound on the work for one octet of a subject. A pattern of 255 plain
-#: octets, the longest that fits in a frame, has about 260; the reference takes 256 octets of program.
+#: Instructions of one pattern's program: the bound on the work for one byte of a subject. A pattern of 255 plain
+#: bytes, the longest that fits in a frame, has about 260; the reference takes 256 bytes of program.
 MAX_PROGRAM = 500
 #: Patterns matched in one pass, and recompiled at a change (under a millisecond).
 CHUNK = 256
@@ -44,7 +44,7 @@ class BadPattern(MamaError):
 
 def _options(memory: int) -> re2.Options:
     options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1  # octets: subjects that are not UTF-8 must match too
+    options.encoding = re2.Options.Encoding.LATIN1  # bytes: subjects that are not UTF-8 must match too
     options.never_capture = True
     options.log_errors = False
     options.max_mem = memory

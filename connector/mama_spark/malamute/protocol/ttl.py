@@ -14,52 +14,56 @@ A message with ``Mama-Expected-Sequence: <n>`` is stored only if the running mes
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from typing import NamedTuple
 
 TTL = b"Mama-Ttl"
 RENEWAL = b"Mama-Renewal"
 MARKER = b"Mama-Marker"
 EXPECTED = b"Mama-Expected-Sequence"
 EXPIRED = b"MaxAge"  #: value of :data:`MARKER`
+HEADERS = frozenset((TTL, RENEWAL, MARKER))  #: of messages that have to do with a time to live
 
-#: Most octets of a message with a TTL: such messages are exempt from retention.
+#: Most bytes of a message with a TTL: such messages are exempt from retention.
 MOST_OCTETS = 1024 * 1024
 #: Seconds after which storing a marker is retried.
 RETRY = 1.0
 _LONGEST = 10**12  # ms; thirty years
+_MOST_SEQUENCE = 10**19 - 1
 
 
-class TtlDirective(Enum):
-    """TTL headers other than a number of milliseconds."""
+class TtlRequest(NamedTuple):
+    """What the headers of a message ask for.
 
-    RENEW = "renew"
-    BAD = "bad"  #: a header reserved for the engine, or an invalid value
+    :ivar milliseconds: to live, 0 = stop the timer; None = it has no such header
+    :ivar renews: it is a renewal
+    :ivar expected: sequence of the message that must run; None = any, or none
+    """
+
+    milliseconds: int | None = None
+    renews: bool = False
+    expected: int | None = None
 
 
-def ttl_directive_of(headers: Iterable[tuple[bytes, bytes]]) -> int | TtlDirective | None:
-    """Milliseconds to live (0 = stop the timer), or :class:`TtlDirective`; None for a message without these headers."""
-    found: int | TtlDirective | None = None
+def ttl_request_of(headers: Iterable[tuple[bytes, bytes]]) -> TtlRequest | None:
+    """None: the message is REFUSED: it has a header of the engine's, an invalid value, or an expectation without a time
+    to live."""
+    first: dict[bytes, bytes] = {}
     for name, value in headers:
-        if name == MARKER:
-            return TtlDirective.BAD
-        if name == RENEWAL:
-            found = TtlDirective.RENEW
-        elif name == TTL and found is None:
-            short = value.isdigit() and len(value) <= len(str(_LONGEST))
-            found = int(value) if short and int(value) <= _LONGEST else TtlDirective.BAD
-    return found
+        first.setdefault(name, value)
+    renews, expects = RENEWAL in first, EXPECTED in first
+    milliseconds = None if renews or TTL not in first else _number(first[TTL], _LONGEST)
+    expected = _number(first[EXPECTED], _MOST_SEQUENCE) if expects else None
+    wrong = (TTL in first and not renews and milliseconds is None) or (
+        expects and (expected is None or milliseconds is None)
+    )
+    return None if MARKER in first or wrong else TtlRequest(milliseconds, renews, expected)
 
 
-def expected_sequence_of(headers: Sequence[tuple[bytes, bytes]]) -> int | TtlDirective | None:
-    """The sequence that :data:`EXPECTED` names; None for a message without it, :attr:`TtlDirective.BAD` for one that
-    may not have it."""
-    for name, value in headers:
-        if name == EXPECTED:
-            good = value.isdigit() and len(value) < 20 and isinstance(ttl_directive_of(headers), int)
-            return int(value) if good else TtlDirective.BAD
-    return None
+def _number(value: bytes, most: int) -> int | None:
+    good = value.isdigit() and len(value) <= len(str(most)) and int(value) <= most
+    return int(value) if good else None
 
 
 @dataclass(slots=True)

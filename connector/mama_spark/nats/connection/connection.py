@@ -197,10 +197,7 @@ class Connection:
             )
             move_in_bulk(self.client, self._parser.received)
         subject = self.inbox.decode() + ">"
-        try:
-            self.subscription = await self.subscribe(subject, self._on_message, timeout, unlimited=True)
-        except (TimeoutError, nats.errors.Error, OSError) as e:
-            raise from_client(e) from e
+        self.subscription = await self.subscribe(subject, self._on_message, timeout, unlimited=True)
         if self.subscription is None:
             raise ConfigError(f"no permission to subscribe to the inbox {subject!r}: no acknowledgement would arrive")
         self._up = True
@@ -214,15 +211,18 @@ class Connection:
 
         :param timeout: seconds to wait for the server
         :param unlimited: any number of messages may wait for ``callback``
-        :raises nats.errors.Error, OSError, TimeoutError: of nats-py
+        :raises Unavailable: it did not
         """
+        limits = (0, 0) if unlimited else (DEFAULT_SUB_PENDING_MSGS_LIMIT, DEFAULT_SUB_PENDING_BYTES_LIMIT)
         with self.denials(subject) as refused:
-            limits = (0, 0) if unlimited else (DEFAULT_SUB_PENDING_MSGS_LIMIT, DEFAULT_SUB_PENDING_BYTES_LIMIT)
-            subscription = await self.client.subscribe(
-                subject, cb=callback, pending_msgs_limit=limits[0], pending_bytes_limit=limits[1]
-            )
-            for _ in range(2):  # the client writes a PING before a queued SUB
-                await self.client.flush(max(1, int(timeout)))
+            try:
+                subscription = await self.client.subscribe(
+                    subject, cb=callback, pending_msgs_limit=limits[0], pending_bytes_limit=limits[1]
+                )
+                for _ in range(2):  # the client writes a PING before a queued SUB
+                    await self.client.flush(max(1, int(timeout)))
+            except (TimeoutError, nats.errors.Error, OSError) as e:
+                raise from_client(e) from e
             return None if refused.done() else subscription
 
     async def request(

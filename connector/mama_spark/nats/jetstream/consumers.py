@@ -38,9 +38,7 @@ def create_consumer(
     """
     until, limits, full, replicas = time.monotonic() + api.timeout, _ATTEMPTS.delays(), BACKOFF.delays(), 1
     while True:
-        name = f"{CONSUMER_PREFIX}{NUID().next().decode()}"
-        common = {"name": name, "ack_policy": "none", "num_replicas": replicas, "mem_storage": True}
-        body = {"stream_name": stream, "config": {**common, "inactive_threshold": int(kept * 1e9), **deliver}}
+        name, body = new_consumer(stream, replicas, deliver, kept)
         left, limit = until - time.monotonic(), limits.next()
         try:
             return name, api.request(f"CONSUMER.CREATE.{stream}.{name}", body, timeout=min(limit, max(left, _LEAST)))
@@ -54,6 +52,16 @@ def create_consumer(
             if left <= limit:
                 raise Unavailable(f"stream {stream!r} gives no consumer within {api.timeout:g} s: {e}") from e
         replicas = 0  # that of the stream
+
+
+def new_consumer(stream: str, replicas: int, deliver: dict[str, Any], kept: float) -> tuple[str, dict[str, Any]]:
+    """A name for a consumer of ours, and the request that creates it.
+
+    :param replicas: 1 = one server alone keeps it; 0 = as many as the stream has
+    """
+    name = f"{CONSUMER_PREFIX}{NUID().next().decode()}"
+    common = {"name": name, "ack_policy": "none", "num_replicas": replicas, "mem_storage": True}
+    return name, {"stream_name": stream, "config": {**common, "inactive_threshold": int(kept * 1e9), **deliver}}
 
 
 def most_consumers(api: BlockingJetStreamClient, config: Mapping[str, Any]) -> tuple[int, str] | None:

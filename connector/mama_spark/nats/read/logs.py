@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Self
 
 from mama_spark.contracts.errors import ClientClosed, ConfigError
 from mama_spark.contracts.record_log import LogStatus, ReaderStatus, RecordLogBridge
+from mama_spark.contracts.served_log import LogSettings
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
-from ..jetstream.api import ApiError, BlockingJetStreamClient, JetStreamClient
+from ..jetstream.api import NO_STREAM, ApiError, BlockingJetStreamClient, JetStreamClient
 from ..jetstream.streams import StreamCache, check_jetstream, stream_names
 from ..protocol.acks import AckColumns, Reply
 from ..settings import NatsSettings
 from ..subjects import may_store, stores_text
 from .pull_subscription import PullSubscription, SubscriptionBroken
+from .retention import config_of
 from .stream_log import NatsLog
 
 __all__ = ["NatsLog", "NatsLogs"]
@@ -136,6 +139,22 @@ class NatsLogs(RecordLogBridge):
     def log(self, name: str) -> NatsLog:
         """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         return NatsLog(self, name)
+
+    def make(self, name: str, settings: LogSettings) -> None:
+        """See :class:`~mama_spark.contracts.served_log.ServedLogBridge`."""
+        try:
+            self.api.request(f"STREAM.INFO.{name}")
+            return
+        except ApiError as e:
+            if e.code != NO_STREAM:
+                raise ConfigError(f"stream {name!r}: {e}") from e
+        try:
+            self.api.request(f"STREAM.CREATE.{name}", config_of(name, settings))
+        except ApiError as e:
+            with contextlib.suppress(ApiError):  # another process has created it meanwhile
+                self.api.request(f"STREAM.INFO.{name}")
+                return
+            raise ConfigError(f"stream {name!r} cannot be created: {e}") from e
 
     def close(self) -> None:
         """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""

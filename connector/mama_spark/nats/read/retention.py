@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.served_log import LogSettings
 
 _UNITS = ((86400 * 10**9, "d"), (3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"), (10**6, "ms"))
 _LIMITS = {
@@ -40,6 +41,36 @@ def warnings(name: str, config: Mapping[str, Any]) -> list[str]:
         found.append(f"removes records after {_duration(age)} (max_age)")
     found += [text for flag, text in _FLAGS.items() if config.get(flag)]
     return [f"stream {name!r} {text}" for text in found]
+
+
+def settings_of(config: Mapping[str, Any]) -> LogSettings:
+    """A configuration in the words of the contract."""
+
+    def limit(name: str) -> int | None:
+        return value if (value := int(config.get(name) or 0)) > 0 else None
+
+    return LogSettings(
+        tuple(config.get("subjects") or ()), (limit("max_age") or 0) / 1e9 or None, limit("max_bytes"),
+        limit("max_msgs"), limit("max_msgs_per_subject"), int(config.get("duplicate_window") or 0) / 1e9,
+        int(config.get("num_replicas") or 1), str(config.get("storage")),
+    )  # fmt: skip
+
+
+def config_of(name: str, settings: LogSettings) -> dict[str, Any]:
+    """The configuration of a stream to create."""
+    age = settings.max_age or 0
+    return {
+        "name": name,
+        "subjects": list(settings.topics),
+        "storage": settings.storage,
+        "num_replicas": settings.replicas,
+        "max_age": int(age * 1e9),
+        "max_bytes": settings.max_size or -1,
+        "max_msgs": settings.max_records or -1,
+        "max_msgs_per_subject": settings.max_per_topic or -1,
+        "duplicate_window": int(min(settings.duplicate_window, age or settings.duplicate_window) * 1e9),
+        "discard": "old",
+    }
 
 
 def _discards_old(config: Mapping[str, Any], key: str) -> bool:

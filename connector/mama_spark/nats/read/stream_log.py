@@ -5,29 +5,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, Records
+from mama_spark.contracts.served_log import LogState
 
-from ..connection.connection import Connection
-from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, NO_STREAM, ApiError, BlockingJetStreamClient
+from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, NO_STREAM, ApiError
 from ..jetstream.consumers import create_consumer, most_consumers
 from ..protocol import records as rc
-from ..settings import NatsSettings
 from ..subjects import PROGRESS_METADATA, filters_of, may_store, stores_text
 from . import retention
 from .append import append
 from .matching import match_range
-from .pull_subscription import PullSubscription
 from .range_reader import KEPT, Convert, RangeReader, SequenceRange, as_records
+from .tail import LogAccess, NatsTail
 
 T = TypeVar("T")
 
@@ -39,24 +40,6 @@ MOST_LISTED = 100_000
 _REPLICA_BEHIND = 0.05
 _RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not answer the request
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
-
-
-class LogAccess(Protocol):
-    """What a log uses of the bridge that opened it, :class:`~.logs.NatsLogs`."""
-
-    @property
-    def settings(self) -> NatsSettings: ...
-
-    @property
-    def timeout(self) -> float: ...
-
-    @property
-    def api(self) -> BlockingJetStreamClient: ...
-
-    @property
-    def subscriptions(self) -> set[PullSubscription]: ...
-
-    def connection(self) -> Connection: ...
 
 
 class NatsLog(RecordLog):
@@ -195,6 +178,42 @@ class NatsLog(RecordLog):
         """Seconds that a consumer may be idle, at most what the stream allows."""
         allowed = (self._config.get("consumer_limits") or {}).get("inactive_threshold")
         return min(seconds, allowed / 1e9) if allowed else seconds
+
+    def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
+        kept = self._inactive_threshold(KEPT)
+        wanted = SequenceRange(self._name, max(0, after), up_to, [], True, False, kept)
+        yield from self._read_whole(wanted, as_records(wanted))
+
+    def tail(self, after: int, topics: Sequence[str], name: str) -> NatsTail:
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
+        kept = self._inactive_threshold(KEPT)
+        return NatsTail(self._bridge, self._name, self._identity, after, filters_of(topics), kept, name)
+
+    def newest(self, topic: str) -> Records | None:
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
+        try:
+            found = self._api.request(f"STREAM.MSG.GET.{self._name}", {"last_by_subj": topic})["message"]
+        except ApiError as e:
+            if e.code != NO_MESSAGE:
+                raise
+            return None
+        blocks: list[bytes | None] = [b64decode(found.get("hdrs", ""))]
+        return Records(
+            np.array([int(found["seq"])]),
+            np.array([_microseconds(found["time"])]),
+            pa.array([found["subject"]]),
+            pa.array([b64decode(found.get("data", ""))], pa.binary()),
+            rc.header_column(blocks, 1),
+        )
+
+    def state(self) -> LogState:
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
+        info = self._info()
+        if str(info["created"]) != self._identity:
+            raise ConfigError(f"stream {self._name!r} was deleted and created again")
+        state, config = info["state"], info["config"]
+        return LogState(_bounds(info), int(state["messages"]), int(state["bytes"]), retention.settings_of(config))
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`. Sequences after the last record are not missing."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import zmq
 
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.contracts.zmq_context import open_context
+from mama_spark.contracts.zmq_connections import open_context
 from mama_spark.openmama.wire.peer.settings import NAMING_PORT
 from mama_spark.openmama.wire.protocol.naming import NAMING_TOPIC, WELCOME, NamingFrame, encode_naming
 

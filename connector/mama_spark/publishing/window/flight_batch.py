@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,14 +32,14 @@ class FlightBatch:
     :ivar stream: index into ``Window.streams``, -1 where the middleware does not give it
     :ivar doubt: one of its sends may have been stored, and no acknowledgement of it came
     :ivar errors: row -> the last error, for rows that had one
-    :ivar looked_for: when the middleware did not have what may have been stored, monotonic seconds; None = never asked
+    :ivar absent: when the middleware certainly had none of what was sent before, monotonic seconds; None = never known
     :ivar non_retriable: see :class:`~mama_spark.contracts.bridge.ValidationResult`
     :ivar ends: payload bytes of all rows before row i, n + 1 elements
     """
 
     __slots__ = (
         "n", "open", "messages", "context", "state", "sends", "blocked", "token", "published", "settled", "sequence",
-        "duplicate", "stream", "doubt", "errors", "looked_for", "non_retriable", "ends",
+        "duplicate", "stream", "doubt", "errors", "absent", "non_retriable", "ends",
     )  # fmt: skip
 
     def __init__(
@@ -63,11 +64,21 @@ class FlightBatch:
         self.stream: npt.NDArray[np.int32] = np.full(n, -1, np.int32)
         self.doubt: Bools = np.zeros(n, np.bool_)
         self.errors: dict[int, PublishError] = {}
-        self.looked_for: Seconds | None = None
+        self.absent: Seconds | None = None
         self.non_retriable = non_retriable
         self.ends: Int64s = np.zeros(n + 1, np.int64)
         if sizes is not None:
             np.cumsum(sizes, out=self.ends[1:])
+
+    def not_stored_at(self, rows: Int64s, now: float) -> None:
+        """The middleware had none of these then."""
+        if self.absent is None:
+            self.absent = np.full(self.n, -math.inf)
+        self.absent[rows] = now
+
+    def stored_from(self, rows: Int64s) -> Seconds:
+        """When these, which were sent, may have been stored at the earliest."""
+        return self.published[rows] if self.absent is None else np.maximum(self.published[rows], self.absent[rows])
 
     def failed(self) -> Bools:
         """Which were rejected or timed out."""

@@ -192,9 +192,7 @@ class SendLoop:
                 self.last_cause, self.bridge_full = str(e), True
                 self._ask_at = self.clock() + _ASK_AGAIN
                 return False
-            if flights.looked_for is None:
-                flights.looked_for = np.full(flights.n, -math.inf)
-            flights.looked_for[rows] = now
+            flights.not_stored_at(rows, now)
             for some in found:
                 here = StoredFlights(some.stream, rows[some.rows], some.sequences)
                 self.window.find(flights, here, self.clock())

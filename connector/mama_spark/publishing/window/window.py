@@ -109,10 +109,7 @@ class Window(FlightAccounts):
             return []
         found = []
         for flights, rows in self._resends.due(now):
-            stored_from = flights.published[rows]
-            if flights.looked_for is not None:
-                stored_from = np.maximum(stored_from, flights.looked_for[rows])
-            old = rows[flights.doubt[rows] & (stored_from + certain_for <= now)]
+            old = rows[flights.doubt[rows] & (flights.stored_from(rows) + certain_for <= now)]
             if len(old):
                 found.append((flights, old))
         return found
@@ -165,6 +162,9 @@ class Window(FlightAccounts):
     def relaunch(self, flights: FlightBatch, rows: Int64s, now: float) -> int:
         """The bridge took these waiting flights again under ``next_token`` ff.; returns the first token."""
         self.counters.resends += len(rows)
+        absent = rows[~flights.doubt[rows]]
+        if len(absent):  # each send before this one was refused
+            flights.not_stored_at(absent, now)
         return self._sent(flights, rows, now)
 
     def _sent(self, flights: FlightBatch, rows: Rows, now: float) -> int:

@@ -12,7 +12,7 @@ from typing import Protocol
 import zmq
 
 from mama_spark.contracts.errors import Unavailable
-from mama_spark.contracts.zmq_context import open_context
+from mama_spark.contracts.zmq_connections import open_context
 
 from ..events.frames import split
 from ..idl.negotiation import EndpointPair

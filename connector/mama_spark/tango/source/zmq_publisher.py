@@ -12,8 +12,14 @@ from collections.abc import Sequence
 
 import zmq
 
-from mama_spark.contracts.zmq_connections import Connection, all_writable, connection_of, end_context, ended
-from mama_spark.contracts.zmq_context import open_context
+from mama_spark.contracts.zmq_connections import (
+    Connection,
+    all_writable,
+    connection_of,
+    end_context,
+    ended,
+    open_context,
+)
 
 _MORE, _LAST = zmq.SNDMORE | zmq.DONTWAIT, zmq.DONTWAIT
 _SUBSCRIBED, _UNSUBSCRIBED = b"\1", b"\0"  #: first octet of a subscription message; the topic follows

@@ -181,7 +181,7 @@ def test_a_stream_that_cannot_be_made_is_told_and_disturbs_nobody(monkeypatch: p
     site = make()
     peer = site.peer(b"a")
     replies: list[Command] = []
-    for n in range(10):
+    for n in range(20):
         peer.send(wire.StreamWrite(b"slow%d" % n))
         replies += peer.get()
     refused = [reply for reply in replies if isinstance(reply, Error)]

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 import zmq
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientRouter
+from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientRouter, SocketCounters
 from mama_spark.malamute.broker.broker.security import Security, ZapHandler
-from mama_spark.malamute.broker.broker.traffic_counters import SocketCounters
 from mama_spark.malamute.broker.engines import Delivery, register
 from mama_spark.malamute.broker.engines.engine_actor import REPORT
-from mama_spark.malamute.broker.engines.engine_handle import EngineHandle, ReportSocket
+from mama_spark.malamute.broker.engines.engine_handle import ReportSocket
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.broker.session.byte_queue import Overflow
 from mama_spark.malamute.broker.session.settings import SessionSettings
@@ -26,6 +25,7 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import decode, encode
 from mama_spark.malamute.protocol.extensions import Feature
+from mama_spark.testing.engine_setup import DrivenStream
 from mama_spark.testing.waiting import eventually, until
 
 from tests.support.malamute.raw_malamute_clients import Make
@@ -131,7 +131,7 @@ def test_a_long_report_of_one_stream_does_not_come_before_a_short_one_of_another
     reports = ReportSocket(context)
     with ExitStack() as engines:  # they end before their context does, whatever fails here
         engines.callback(reports.close)
-        busy, other = EngineHandle(context, b"busy"), EngineHandle(context, b"other")
+        busy, other = DrivenStream(context, b"busy"), DrivenStream(context, b"other")
         for stream in (busy, other):
             engines.callback(stream.destroy)
             reports.add(stream)
@@ -344,9 +344,9 @@ def test_a_stream_that_has_just_been_ended_opens_at_once(tmp_path: Path, stream:
 
             def end(loop: object, ended: threading.Event = ended) -> None:
                 engines = broker._loop.engines  # type: ignore[union-attr]
-                engines._machine.idle_streams = lambda now: [stream.encode()]  # type: ignore[method-assign]
+                engines._machine.streams.idle = lambda now: [stream.encode()]  # type: ignore[method-assign]
                 engines.end_idle(0.0)
-                del engines._machine.idle_streams
+                del engines._machine.streams.idle
                 ended.set()
 
             broker._inspect(end)

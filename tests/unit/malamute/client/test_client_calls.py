@@ -30,13 +30,13 @@ def test_commands_before_connect_fail_and_say_so() -> None:
     with pytest.raises(NoStream):
         machine.send(b"s")
     with pytest.raises(Unavailable):
-        machine.mailbox(wire.MailboxSend(b"a", b"s"))
+        machine.send_message(wire.MailboxSend(b"a", b"s"))
     assert machine.next_tick() == float("inf")
 
 
 def test_sending_before_writing_is_refused_here_and_not_by_the_broker() -> None:
     machine = connected()
-    machine.write(b"s", FAR)
+    machine.call(wire.StreamWrite(b"s"), FAR)
     with pytest.raises(NoStream):
         machine.send(b"t")
     told(machine, Ok())
@@ -47,7 +47,7 @@ def test_sending_before_writing_is_refused_here_and_not_by_the_broker() -> None:
 def test_a_refused_call_has_the_reason_and_the_client_continues() -> None:
     """An invalid pattern"""
     machine = connected()
-    call = machine.read(b"s", b"[", FAR)
+    call = machine.call(wire.StreamRead(b"s", b"["), FAR)
     told(machine, Error(300, b"no pattern"))
     assert isinstance(call.error, CallFailed)
     assert str(call.error) == "StreamRead was refused with 300: no pattern"
@@ -83,13 +83,13 @@ def test_connecting_to_nobody_fails_at_its_deadline() -> None:
 def test_calls_end_at_their_deadline_although_pongs_arrive() -> None:
     """The C client blocks for ever here."""
     machine = connected()
-    call = machine.read(b"s", b"p", 3.0)
+    call = machine.call(wire.StreamRead(b"s", b"p"), 3.0)
     for now in (1.0, 2.0, 3.0):
         machine.receive(encode(wire.StreamDeliver(b"s", b"w", b"x")), now)
         machine.tick(now)
     assert isinstance(call.error, Unavailable)
     told(machine, Ok(), Pong(), now=3.0)
-    late = machine.read(b"s", b"q", 9.0)
+    late = machine.call(wire.StreamRead(b"s", b"q"), 9.0)
     told(machine, Pong(), Pong(), Ok(), now=3.0)
     assert late.done
     assert late.error is None
@@ -97,7 +97,11 @@ def test_calls_end_at_their_deadline_although_pongs_arrive() -> None:
 
 def test_an_answer_that_was_left_out_does_not_shift_the_later_ones() -> None:
     machine = connected()
-    silent, ping, read_ = machine.read(b"s", b"p", 1.0), machine.ping(0.0, FAR), machine.read(b"s", b"q", FAR)
+    silent, ping, read_ = (
+        machine.call(wire.StreamRead(b"s", b"p"), 1.0),
+        machine.ping(0.0, FAR),
+        machine.call(wire.StreamRead(b"s", b"q"), FAR),
+    )
     machine.tick(1.0)
     assert isinstance(silent.error, Unavailable)
     told(machine, Pong(), now=1.0)
@@ -110,7 +114,7 @@ def test_an_answer_that_was_left_out_does_not_shift_the_later_ones() -> None:
 
 def test_a_pong_may_overtake_an_answer_that_takes_its_time() -> None:
     machine = connected()
-    slow, ping = machine.write(b"s", FAR), machine.ping(0.0, FAR)
+    slow, ping = machine.call(wire.StreamWrite(b"s"), FAR), machine.ping(0.0, FAR)
     told(machine, Pong())
     assert ping.done
     assert not slow.done
@@ -120,7 +124,7 @@ def test_a_pong_may_overtake_an_answer_that_takes_its_time() -> None:
 
 def test_closing_ends_every_call_and_is_answered_in_its_turn() -> None:
     machine = connected()
-    first = machine.write(b"s", FAR)
+    first = machine.call(wire.StreamWrite(b"s"), FAR)
     close = machine.close(FAR)
     told(machine, Ok())
     assert first.done
@@ -199,9 +203,9 @@ def test_the_recorded_reconnection_after_a_restart_byte_for_byte() -> None:
     """The queued PING gets ERROR 500; OPEN, then WRITE, READ and OFFER without waiting."""
     machine = connected()
     machine.settings = ClientSettings(b"rc")
-    machine.write(b"out", FAR)
-    machine.read(b"in", b"^a", FAR)
-    machine.offer(b"svc", b"x", FAR)
+    machine.call(wire.StreamWrite(b"out"), FAR)
+    machine.call(wire.StreamRead(b"in", b"^a"), FAR)
+    machine.call(wire.ServiceOffer(b"svc", b"x"), FAR)
     told(machine, Ok(), Ok(), Ok())
     said(machine)
     machine.ping(0.0, FAR)
@@ -221,7 +225,7 @@ def test_the_recorded_reconnection_after_a_restart_byte_for_byte() -> None:
 
 def test_a_ping_goes_out_each_second_and_silence_means_a_new_connection() -> None:
     machine = connected()
-    machine.write(b"out", FAR)
+    machine.call(wire.StreamWrite(b"out"), FAR)
     told(machine, Ok())
     said(machine)
     sent = 0
@@ -231,7 +235,7 @@ def test_a_ping_goes_out_each_second_and_silence_means_a_new_connection() -> Non
         sent += said(machine).count(wire.Ping())
     assert sent == 3
     waiting = machine.ping(3.5, FAR)
-    call = machine.read(b"in", b"x", FAR)
+    call = machine.call(wire.StreamRead(b"in", b"x"), FAR)
     machine.tick(4.0)
     assert machine.reset
     assert machine.state is ClientState.RECONNECTING
@@ -257,7 +261,7 @@ def test_what_the_answer_to_a_ping_of_its_own_acknowledges_is_told_with_the_next
 
 def test_many_reconnections_do_not_make_more_of_what_is_remembered() -> None:
     machine = connected()
-    machine.write(b"out", FAR)
+    machine.call(wire.StreamWrite(b"out"), FAR)
     told(machine, Ok())
     for _ in range(5):
         told(machine, Error(500), Ok())
@@ -268,7 +272,7 @@ def test_many_reconnections_do_not_make_more_of_what_is_remembered() -> None:
 
 def test_a_reader_goes_on_from_the_last_sequence_and_gives_its_credit_again() -> None:
     machine = connected(ALL)
-    machine.read(b"st", b"p", FAR, after=10)
+    machine.call(wire.StreamRead(b"st", b"p", write(Extension(after=10))), FAR)
     machine.give_credit(70_000)
     assert [read(c.trailing).after for c in said(machine) if isinstance(c, wire.StreamRead)] == [10]
     told(machine, Ok())
@@ -287,7 +291,7 @@ def test_a_broker_without_extensions_gets_none() -> None:
     assert isinstance(opening, wire.Open)
     assert read(opening.trailing).features == ALL
     told(machine, Ok())
-    machine.read(b"s", b"p", FAR, after=5)
+    machine.call(wire.StreamRead(b"s", b"p", write(Extension(after=5))), FAR)
     assert said(machine) == [wire.StreamRead(b"s", b"p")]
     with pytest.raises(ConfigError, match="no confirmations"):
         machine.confirm(b"t")

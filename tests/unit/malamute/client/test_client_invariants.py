@@ -65,14 +65,8 @@ def do_with_deadline(machine: ClientMachine, act: Command, now: float, calls: li
             made = machine.ping(now, now + 10)
         case wire.Close():
             made = machine.close(now + 10)
-        case wire.StreamWrite():
-            made = machine.write(act.stream, now + 10)
-        case wire.StreamRead():
-            made = machine.read(act.stream, act.pattern, now + 10)
-        case wire.StreamCancel():
-            made = machine.cancel(act.stream, now + 10)
-        case wire.ServiceOffer():
-            made = machine.offer(act.address, act.pattern, now + 10)
+        case wire.StreamWrite() | wire.StreamRead() | wire.StreamCancel() | wire.ServiceOffer():
+            made = machine.call(act, now + 10)
         case _:
             do(machine, act)
     if made is not None:
@@ -100,12 +94,12 @@ class Pair:
             out, self.client.out = self.client.out, []
             for frames in [] if drop else out:
                 self.broker.receive(me, frames, self.now)
-            orders = self.broker.take_commands()
+            orders = self.broker.streams.take_commands()
             for stream, commands in orders.items():
                 for command in commands:
                     if isinstance(command, AnsweredCommand):
                         self.broker.command_done(stream)
-            answers = self.broker.take_output()
+            answers = self.broker.clients.take_output()
             for client, frames in [] if drop else answers:
                 if (client.identity if isinstance(client, ClientSession) else client) == me:
                     self.client.receive(frames, self.now)
@@ -127,9 +121,9 @@ def test_client_and_broker_find_together_again_whatever_happens(events: list[str
             pair.client.tick(pair.now)
             pair.broker.expire(pair.now)
         elif event == "write" and pair.client.state in (ClientState.CONNECTED, ClientState.RECONNECTING):
-            pair.client.write(b"s%d" % (n % 3), FAR)
+            pair.client.call(wire.StreamWrite(b"s%d" % (n % 3)), FAR)
         elif event == "read" and pair.client.state in (ClientState.CONNECTED, ClientState.RECONNECTING):
-            pair.client.read(b"r", b"%d" % n, FAR)
+            pair.client.call(wire.StreamRead(b"r", b"%d" % n), FAR)
         elif event == "send" and pair.client.registered.stream and pair.client.state is ClientState.CONNECTED:
             pair.client.send(b"t")
         pair.run()

@@ -31,7 +31,7 @@ def brought_to(state: ClientState) -> ClientMachine:
         if state is ClientState.RECONNECTING:
             told(machine, Error(500))
         elif state is not ClientState.CONNECTED:
-            machine.write(b"s", FAR)  # what is said to a machine that terminates answers this
+            machine.call(wire.StreamWrite(b"s"), FAR)  # what is said to a machine that terminates answers this
             machine.close(FAR)
             told(machine, *([Error(500)] if state is ClientState.CLOSED else []))
     return machine
@@ -111,7 +111,7 @@ def test_every_event_in_every_state(state: ClientState, event: ClientEvent) -> N
 @each("answer", [Ok(), Error(300, b"no")])
 def test_an_answer_settles_the_oldest_call_in_each_state(state: ClientState, answer: Command) -> None:
     machine = connected()
-    call = machine.write(b"s", FAR)
+    call = machine.call(wire.StreamWrite(b"s"), FAR)
     if state is ClientState.TERMINATING:
         machine.close(FAR)
     told(machine, answer)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.malamute.broker.broker.stream_catalog import StreamCatalog, name_of
+from mama_spark.malamute.broker.broker.engine_selector import EngineSelector, name_of
+from mama_spark.malamute.broker.broker.settings import EngineChoice
 from mama_spark.malamute.broker.engines.commands import AnswerQuery
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
-from mama_spark.malamute.broker.engines.query_answers import MAX_PATTERNS
+from mama_spark.malamute.broker.session import log_queries
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
-from mama_spark.malamute.broker.session.streams import log_query_server
 from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import log_query as qu
@@ -170,7 +170,7 @@ class MachineHarness:
     def open(self, name: str, features: Feature = Feature.LOG) -> Any:
         command = wire.Open(name.encode(), write(Extension(features=features)))
         self.machine.receive(name.encode(), wire.encode(command), 0.0)
-        self.machine.take_output()
+        self.machine.clients.take_output()
         return self.machine.clients.by_identity[name.encode()]
 
     def ask(self, name: str, *questions: LogQuery) -> None:
@@ -179,7 +179,7 @@ class MachineHarness:
             self.machine.receive(name.encode(), ping, 0.0)
 
     def at_engines(self) -> list[tuple[bytes, Any, LogQuery]]:
-        orders = self.machine.take_commands()
+        orders = self.machine.streams.take_commands()
         found = []
         for stream, commands in orders.items():
             if stream in self.machine.streams.opening:
@@ -190,7 +190,7 @@ class MachineHarness:
 
     def answers(self) -> list[LogQueryAnswer | bytes]:
         """What went out: answers, and contents of records."""
-        out = self.machine.take_output()
+        out = self.machine.clients.take_output()
         found: list[LogQueryAnswer | bytes] = []
         for _, frames in out:
             command = wire.decode(frames)
@@ -209,7 +209,7 @@ def test_a_client_that_did_not_announce_it_asks_nothing() -> None:
     room.open("plain", Feature.ACKS)
     room.ask("plain", bounds(1))
     assert room.at_engines() == []
-    assert [wire.decode(frames) for _, frames in room.machine.take_output()] == [wire.Pong()]
+    assert [wire.decode(frames) for _, frames in room.machine.clients.take_output()] == [wire.Pong()]
 
 
 def test_an_answer_comes_behind_its_records_and_says_whose_it_is() -> None:
@@ -217,15 +217,15 @@ def test_an_answer_comes_behind_its_records_and_says_whose_it_is() -> None:
     client = room.open("c")
     room.ask("c", bounds(7), bounds(8))
     assert [question.number for _, _, question in room.at_engines()] == [7, 8]
-    room.machine.query_answered(b"s", client, LogQueryAnswer(7), [RECORD, RECORD])
-    room.machine.query_answered(b"s", client, LogQueryAnswer(8), [])
+    room.machine.queries.answered(b"s", client, LogQueryAnswer(7), [RECORD, RECORD])
+    room.machine.queries.answered(b"s", client, LogQueryAnswer(8), [])
     assert room.answers() == [b"one", b"one", LogQueryAnswer(7), LogQueryAnswer(8)]
 
 
 def test_an_engine_has_few_questions_at_a_time_and_a_client_may_wait_with_few() -> None:
     room = MachineHarness()
     client = room.open("c")
-    room.ask("c", *(bounds(i) for i in range(log_query_server.MAX_OPEN + 3)))
+    room.ask("c", *(bounds(i) for i in range(log_queries.MAX_OPEN + 3)))
     refused = room.answers()
     assert [answer.number for answer in refused if isinstance(answer, LogQueryAnswer)] == [16, 17, 18]
     assert {answer.reason for answer in refused if isinstance(answer, LogQueryAnswer)} == {
@@ -233,15 +233,15 @@ def test_an_engine_has_few_questions_at_a_time_and_a_client_may_wait_with_few() 
     }
     asked = room.at_engines()
     seen = len(asked)
-    assert seen == log_query_server.MAX_AT_ENGINE
+    assert seen == log_queries.MAX_AT_ENGINE
     while asked:
         _, _, question = asked.pop(0)
-        room.machine.query_answered(b"s", client, LogQueryAnswer(question.number), [])
+        room.machine.queries.answered(b"s", client, LogQueryAnswer(question.number), [])
         more = room.at_engines()
         seen += len(more)
         asked += more
-        assert len(asked) <= log_query_server.MAX_AT_ENGINE
-    assert seen == log_query_server.MAX_OPEN
+        assert len(asked) <= log_queries.MAX_AT_ENGINE
+    assert seen == log_queries.MAX_OPEN
     room.ask("c", bounds(99))
     assert len(room.at_engines()) == 1, "those that were answered do not count"
 
@@ -251,8 +251,8 @@ def test_nothing_is_asked_for_a_client_whose_socket_takes_no_more() -> None:
     client = room.open("c")
     room.ask("c", bounds(0))
     room.at_engines()
-    room.machine.output.block(client, [b"x"])
-    room.machine.query_answered(b"s", client, LogQueryAnswer(0), [RECORD])
+    room.machine.clients.block(client, [b"x"])
+    room.machine.queries.answered(b"s", client, LogQueryAnswer(0), [RECORD])
     room.ask("c", bounds(1), bounds(2))
     assert room.at_engines() == []
     other = room.open("other")
@@ -273,33 +273,33 @@ def test_who_leaves_is_forgotten_and_makes_room() -> None:
     room.ask("c", *(bounds(i) for i in range(10)))
     room.at_engines()
     room.machine.receive(b"c", wire.encode(wire.Close()), 0.0)
-    room.machine.take_output()
+    room.machine.clients.take_output()
     other = room.open("other")
     room.ask("other", bounds(50))
-    for i in range(log_query_server.MAX_AT_ENGINE):
-        room.machine.query_answered(b"s", client, LogQueryAnswer(i), [RECORD])
+    for i in range(log_queries.MAX_AT_ENGINE):
+        room.machine.queries.answered(b"s", client, LogQueryAnswer(i), [RECORD])
     assert room.answers() == []
     assert [found for _, found, _ in room.at_engines()] == [other]
-    assert client not in room.machine.queries._open
+    assert client not in [asker for asker, _ in room.machine.streams[b"s"].asked]
 
 
 def test_readers_that_come_and_go_leave_nothing_at_an_engine_that_does_not_answer() -> None:
     room = MachineHarness()
     room.open("first")
-    room.ask("first", *(bounds(i) for i in range(log_query_server.MAX_AT_ENGINE)))
+    room.ask("first", *(bounds(i) for i in range(log_queries.MAX_AT_ENGINE)))
     room.at_engines()
     for n in range(100):
         room.open(f"c{n}")
         room.ask(f"c{n}", *(bounds(i) for i in range(16)))
         room.machine.receive(b"c%d" % n, wire.encode(wire.Close()), 0.0)
-    assert sum(map(len, room.machine.queries._queued.values())) == 0
+    assert not room.machine.streams[b"s"].queries
     assert room.at_engines() == []
 
 
 def test_questions_to_an_engine_that_died_are_answered_so() -> None:
     room = MachineHarness()
     blocked, client = room.open("blocked"), room.open("c")
-    room.machine.output.block(blocked, [b"x"])
+    room.machine.clients.block(blocked, [b"x"])
     room.ask("blocked", bounds(1))
     room.ask("c", *(bounds(i) for i in range(6)))
     room.at_engines()
@@ -332,9 +332,9 @@ def test_whatever_is_asked_the_machine_goes_on(packed: list[bytes]) -> None:
     for one in packed:
         room.machine.receive(b"c", wire.encode(wire.Ping(write(Extension(question=one)))), 0.0)
     assert len(room.at_engines()) <= len(packed)
-    room.machine.take_output()
+    room.machine.clients.take_output()
     room.machine.receive(b"c", wire.encode(wire.Ping()), 0.0)
-    assert len(room.machine.output) > 0
+    assert len(room.machine.clients.outgoing) > 0
 
 
 # --- what the durable engine and the catalogue of streams answer to log queries, in bounded steps ---------------------
@@ -375,18 +375,6 @@ def test_a_fetch_of_what_is_rare_looks_at_a_bounded_number(
     assert (100 <= reached < 3000, records) == (True, [])
 
 
-def test_patterns_are_refused_with_the_reason(engine: DurableEngine) -> None:
-    for texts, reason in (
-        ((b"(",), b"not a pattern"),
-        ((b"x",) * (MAX_PATTERNS + 1), b"more than 256 patterns"),
-        ((b"(a*)*",), b"pattern repeats a group"),
-    ):
-        question = LogQuery(Op.FETCH, 1, b"s", (0, 9, 9, 9), b"", Selection.PATTERNS, texts)
-        answer, records = engine.ask(question)
-        assert (answer.code, records) == (StatusCode.FAILED, [])
-        assert answer.reason.startswith(reason)
-
-
 @examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(QUESTIONS.filter(lambda q: q.op not in (Op.NAMES, Op.TRIM)))
 def test_whatever_is_asked_the_engine_answers(engine: DurableEngine, question: LogQuery) -> None:
@@ -421,18 +409,6 @@ def test_what_is_missing_is_told_in_bounded_steps(tmp_path: Path, monkeypatch: p
     assert steps == 10
 
 
-def test_trim_wants_the_very_stream(tmp_path: Path) -> None:
-    engine = DurableEngine(b"s", {"folder": str(tmp_path)})
-    engine.start()
-    engine.accept("w", b"w", b"t", [b"x"])
-    engine.flush()
-    other, _ = engine.ask(LogQuery(Op.TRIM, 1, b"s", (2,), b"another identity"))
-    assert (other.code, engine.store.first) == (StatusCode.FAILED, 1)
-    right, _ = engine.ask(LogQuery(Op.TRIM, 1, b"s", (2**40,), other.identity))
-    assert (right.code, engine.store.first) == (StatusCode.SUCCESS, 2)
-    engine.close()
-
-
 @each(
     ("pattern", "name"),
     [
@@ -445,8 +421,8 @@ def test_a_pattern_that_is_a_name(pattern: bytes, name: bytes | None) -> None:
 
 
 def test_a_configuration_that_names_a_stream_twice_means_the_first(tmp_path: Path) -> None:
-    chosen = [(b"^a$", ("simple", {})), (b"^a$", ("durable", {"folder": str(tmp_path)}))]
-    catalog = StreamCatalog(chosen, lambda stream: ("simple", {}))
+    durable = EngineChoice(b"^a$", "durable", {"folder": str(tmp_path)})
+    catalog = EngineSelector([EngineChoice(b"^a$", "simple"), durable])
     assert catalog.names([b"a"]) == []
     refusal = catalog.refusal(b"a", False)
     assert refusal is not None

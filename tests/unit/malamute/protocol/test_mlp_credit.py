@@ -115,14 +115,14 @@ class Site:
 
     def pump(self) -> None:
         machine = self.machine
-        orders = machine.take_commands()
+        orders = machine.streams.take_commands()
         for name, batch in orders.items():
             self.engines[name].inbox.append(batch)
-        out = machine.take_output()
+        out = machine.clients.take_output()
         for client, frames in out:
             if isinstance(client, ClientSession) and client.address == b"r":
                 if self.full or client.blocked:
-                    machine.output.block(client, frames)
+                    machine.clients.block(client, frames)
                     continue
                 self._take(frames)
 
@@ -141,13 +141,13 @@ class Site:
             if kind == "delivery":
                 run += rest
                 continue
-            self.machine.delivered(name, run)
+            self.machine.subscriptions.delivered(name, run)
             run = []
             if kind == "taken":
                 self.machine.command_done(name)
             else:
                 self.machine.credit_returned(name, *rest)
-        self.machine.delivered(name, run)
+        self.machine.subscriptions.delivered(name, run)
         self.pump()
 
     def drain(self) -> None:
@@ -244,7 +244,7 @@ def test_shares_never_exceed_credit_and_all_is_delivered_once_there_is_credit(st
     for name in STREAMS:
         if name not in cancelled:
             assert subjects(site, name) == sent[name]
-    assert site.machine.counters.lost_deliveries == 0
+    assert site.machine.clients.counters.lost_deliveries == 0
 
 
 @pytest.mark.spec("ML-21")
@@ -269,13 +269,13 @@ def test_clients_that_need_no_rotation_are_not_checked() -> None:
     for name in (b"r", b"gone"):
         site.open(name, Feature.CREDIT)
         site.say(name, wire.StreamRead(b"h1", b""), wire.StreamRead(b"h2", b""), wire.Credit(1))
-    assert len(site.machine.lender) > 0
+    assert len(site.machine.deliveries.rotating) > 0
     site.say(b"gone", wire.Close())
     site.machine.expire(site.now)
-    assert len(site.machine.lender) > 0
+    assert len(site.machine.deliveries.rotating) > 0
     site.say(b"r", wire.Credit(100))
     site.settle(3)
-    assert len(site.machine.lender) == 0
+    assert len(site.machine.deliveries.rotating) == 0
 
 
 @pytest.mark.spec("ML-21")
@@ -325,7 +325,7 @@ def test_an_unlimited_client_that_does_not_read_is_lent_a_window_and_loses_nothi
     assert reader.lent_deliveries.size + reader.replies.size <= 20_000
     site.settle()
     assert subjects(site, b"h1") == [b"%d" % i for i in range(500)]
-    assert site.machine.counters.lost_deliveries == 0
+    assert site.machine.clients.counters.lost_deliveries == 0
 
 
 def test_credit_of_a_stream_that_is_lost_or_left_goes_to_the_others() -> None:
@@ -348,11 +348,11 @@ def test_an_engine_that_delivers_beyond_its_share_is_held_to_the_limits_of_the_o
     reader = site.open(b"r", Feature.CREDIT)
     site.say(b"r", wire.StreamRead(b"h1", b""), wire.Credit(2))
     site.settle(2)
-    site.machine.delivered(b"h1", [Delivery(reader, b"w", b"%d" % i, []) for i in range(50)])
+    site.machine.subscriptions.delivered(b"h1", [Delivery(reader, b"w", b"%d" % i, []) for i in range(50)])
     site.pump()
     assert len(site.got) == 2
     assert reader.queue.size <= 500
-    assert site.machine.counters.lost_deliveries > 0
+    assert site.machine.clients.counters.lost_deliveries > 0
 
 
 def test_large_messages_make_the_window_small() -> None:
@@ -458,9 +458,9 @@ def test_credit_adds_up() -> None:
     machine.receive(b"w", encode(commands.Open(b"w")), 0.0)
     for amount in (2, 3):
         machine.receive(b"r", encode(commands.Credit(amount)), 0.0)
-    machine.take_output()
+    machine.clients.take_output()
     for _ in range(7):
         machine.receive(b"w", encode(commands.MailboxSend(b"r", b"s")), 0.0)
-    assert len(machine.output) == 5
+    assert len(machine.clients.outgoing) == 5
     machine.receive(b"r", encode(commands.Credit(1)), 0.0)
-    assert len(machine.output) == 6
+    assert len(machine.clients.outgoing) == 6

@@ -139,11 +139,11 @@ def test_last_of_a_run() -> None:
 
 def opened(machine: ServerMachine, client: bytes, features: Feature) -> None:
     machine.receive(client, encode(commands.Open(client, write(Extension(features=features)))), 0.0)
-    machine.take_output()
+    machine.clients.take_output()
 
 
 def said(machine: ServerMachine) -> list[Command]:
-    out = machine.take_output()
+    out = machine.clients.take_output()
     return [decode(frames) for _, frames in out]
 
 
@@ -184,9 +184,9 @@ def test_a_subscription_that_was_cancelled_does_not_come_back_after_a_reconnect(
     client.connect(0.0, 9.0)
     client.receive(encode(Ok()), 0.0)
     for stream in (b"kept", b"left"):
-        client.read(stream, b".*", 9.0)
+        client.call(commands.StreamRead(stream, b".*"), 9.0)
         client.receive(encode(Ok()), 0.0)
-    client.cancel(b"left", 9.0)
+    client.call(commands.StreamCancel(b"left"), 9.0)
     client.receive(encode(Ok()), 0.0)
     client.lost(1.0)
     client.receive(encode(Ok()), 1.0)

@@ -42,8 +42,8 @@ def connected(features: Feature = OURS, **values: Any) -> ServerMachine:
     machine.opened(b"st", stored=True)
     machine.command_done(b"st")
     machine.command_done(b"st")
-    machine.take_commands()
-    machine.take_output()
+    machine.streams.take_commands()
+    machine.clients.take_output()
     return machine
 
 
@@ -60,10 +60,10 @@ def test_a_block_leads_to_what_its_messages_lead_to_one_by_one(
     together.receive(b"w", fr.block(batch), 1.0)
     single = [
         (one.subject, list(one.content), one.extension)
-        for one in one_by_one.take_commands()[b"st"]
+        for one in one_by_one.streams.take_commands()[b"st"]
         if isinstance(one, AcceptMessage)
     ]
-    (order,) = together.take_commands()[b"st"]
+    (order,) = together.streams.take_commands()[b"st"]
     assert isinstance(order, AcceptBlock)
     assert (order.client, order.address) == (together.clients.by_identity[b"w"], b"w")
     assert [(subject, list(content), more) for subject, content, more in order.block.messages()] == single
@@ -83,12 +83,12 @@ def test_both_sides_count_the_same_octets_for_a_block() -> None:
         for frames in client.out:
             broker.receive(b"w", list(frames), 0.0)
         client.out.clear()
-        for _, frames in broker.take_output():
+        for _, frames in broker.clients.take_output():
             client.receive(frames, 0.0)
 
     client.connect(0.0, 10.0)
     exchange()
-    call = client.write(b"st", 10.0)
+    call = client.call(wire.StreamWrite(b"st"), 10.0)
     exchange()
     broker.opened(b"st")
     broker.command_done(b"st")
@@ -98,7 +98,7 @@ def test_both_sides_count_the_same_octets_for_a_block() -> None:
     assert call.error is None
     assert Feature.BLOCKS in client.features
     before = client.send_window.left
-    client.send_block(fr.block(batch), len(batch))
+    client.send_frames([fr.block(batch)], len(batch))
     exchange()
     allowance = broker.clients.by_identity[b"w"].send_window
     assert allowance is not None
@@ -117,16 +117,23 @@ def test_a_block_to_a_stream_that_takes_nothing_is_refused_like_messages(state: 
             machine.receive(b"w", encode(wire.StreamWrite(b"new")), 0.0)
         else:
             machine.streams.full.add(b"st")
-        machine.take_commands()
+        machine.streams.take_commands()
         for one in [frames] if frames else [list(single) for single in fr.frames(batch)]:
             machine.receive(b"w", one, 1.0)
             if b"w" not in machine.clients.by_identity:
                 break
         accepted = [
-            order for orders in machine.take_commands().values() for order in orders if isinstance(order, AcceptMessage)
+            order
+            for orders in machine.streams.take_commands().values()
+            for order in orders
+            if isinstance(order, AcceptMessage)
         ]
         ends.append(
-            (len(accepted), b"w" in machine.clients.by_identity, [frames for _, frames in machine.take_output()])
+            (
+                len(accepted),
+                b"w" in machine.clients.by_identity,
+                [frames for _, frames in machine.clients.take_output()],
+            )
         )
     assert ends[0] == ends[1]
     assert not ends[0][1], "it is dropped, so that it cannot take what is lost for accepted"
@@ -157,12 +164,16 @@ BAD = {
 def test_what_is_no_block_changes_nothing(frames: list[bytes]) -> None:
     machine = connected()
     machine.receive(b"w", frames, 1.0)
-    assert (machine.take_commands(), machine.take_output(), machine.clients.by_identity[b"w"].unsynced_sends) == (
+    assert (
+        machine.streams.take_commands(),
+        machine.clients.take_output(),
+        machine.clients.by_identity[b"w"].unsynced_sends,
+    ) == (
         {},
         [],
         {},
     )
-    assert machine.counters.malformed == 1
+    assert machine.clients.counters.malformed == 1
 
 
 @examples(200)
@@ -178,7 +189,7 @@ def test_whatever_comes_is_unpacked_or_refused(count: int, content: list[bytes])
 def test_a_client_that_did_not_announce_blocks_sends_one_message() -> None:
     machine = connected(Feature.ACKS)
     machine.receive(b"w", _block(1, [len(SEND), 1], SEND, b"x"), 1.0)
-    (order,) = machine.take_commands()[b"st"]
+    (order,) = machine.streams.take_commands()[b"st"]
     assert isinstance(order, AcceptMessage)
     assert order.subject == b""
     assert len(order.content) == 3

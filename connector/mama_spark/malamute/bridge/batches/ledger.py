@@ -88,7 +88,7 @@ class MalamuteBatchLedger:
         if time.monotonic() > self._window_until:
             try:
                 with self._lock:
-                    self._window = self._opened().certain_window() or 0.0
+                    self._window = self._opened().certain_window()
             except Unavailable:
                 self._window = 0.0
             self._window_until = time.monotonic() + _FRESH

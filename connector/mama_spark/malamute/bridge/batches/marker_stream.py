@@ -41,19 +41,16 @@ class MarkerStream:
         self._log: MalamuteLog | None = None
 
     def open(self) -> None:
-        """:raises ConfigError: the stream is not kept, or the broker is older than what this needs"""
+        """:raises ConfigError: the stream is not kept"""
         self._writer()
         try:
             self._log = MalamuteLog(self._queries, self._name)
-            known = self._log.certain_window() is not None
         except ConfigError as e:
             raise ConfigError(
                 f"option exactlyOnce keeps its markers in the stream {self._name!r}, which must be durable: {e}. Give "
                 f'it the engine in the configuration of the broker: [[stream]] pattern = "^{self._name}$", engine = '
                 '"durable" or "jetstream"; or name another stream (option batchesStream)'
             ) from e
-        if not known:
-            raise ConfigError("option exactlyOnce: this mama broker is of an earlier release, which has no markers")
 
     def get(self, key: str) -> Marker:
         """As the broker has it now."""

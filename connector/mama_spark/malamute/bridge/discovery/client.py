@@ -15,7 +15,7 @@ from mama_spark.contracts.record_log import Bounds
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.malamute.protocol.commands import StatusCode
+from mama_spark.malamute.protocol.commands import StatusCode, StreamWrite
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.malamute.protocol.log_query import (
     FETCH_OCTETS,
@@ -100,7 +100,7 @@ class DiscoveryClient:
                     "with a folder in the table [events] of its configuration"
                 )
             with connection.changed:
-                call = connection.machine.write(self._stream, time.monotonic() + settings.answer_timeout)
+                call = connection.machine.call(StreamWrite(self._stream), time.monotonic() + settings.answer_timeout)
             connection.wait(call, f"writing to {settings.codec.events!r}")
         except CallFailed as e:
             connection.close(0.0)

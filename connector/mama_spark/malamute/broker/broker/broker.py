@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError, Unavailable
-from mama_spark.contracts.zmq_context import open_context
+from mama_spark.contracts.zmq_connections import open_context
 from mama_spark.malamute.protocol.extensions import Feature
 
 from ....telemetry.prometheus.exposition import prometheus_client
-from ..session.broker_events import BrokerEvent, EventFields, encode
+from ..session.broker_events import BrokerEvent, encode
 from ..session.settings import SessionSettings
 from .engine_selector import EngineSelector
-from .inspection import as_json, clients_of, streams_of
 from .loop import BrokerLoop
-from .metrics import CONTENT_TYPE, Metric, exposition, measure
+from .metrics import CONTENT_TYPE, Metric, as_json, clients_of, exposition, measure, streams_of
 from .security import ZapHandler
 from .settings import BrokerSettings, EngineChoice
 
@@ -38,8 +37,8 @@ __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
 
 logger = logging.getLogger(__name__)
 
-#: Sockets of one stream whose engine has its own thread (each has an event descriptor, an open file).
-_SOCKETS = 3
+#: Sockets of one stream whose engine has its own thread (it has an event descriptor, an open file).
+_SOCKETS = 1
 #: Most files of one open stream: those of a durable one that is in use.
 _STREAM_FILES = 4
 #: Files that are reserved for clients and others.
@@ -55,7 +54,6 @@ _UNTERMINATED: list[BrokerLoop] = []
 class Broker:
     """A Malamute broker; as a context manager it starts and stops.
 
-    :param on_events: called with events of clients and streams (kind, address, stream, detail), in the broker's thread
     :param encode: makes the messages of the stream of events
         (:mod:`mama_spark.malamute.broker.session.broker_events`), in the broker's thread
     """
@@ -63,7 +61,6 @@ class Broker:
     def __init__(
         self,
         settings: BrokerSettings | None = None,
-        on_events: Callable[[list[EventFields]], object] | None = None,
         encode: Callable[[BrokerEvent], bytes] = encode,
     ) -> None:
         self._encode = encode
@@ -71,9 +68,7 @@ class Broker:
         self.endpoints = self.settings.endpoints
         self.error: BaseException | None = None
         self._selector = EngineSelector(self.settings.engines)
-        self._on_events = on_events
         self._thread: threading.Thread | None = None
-        self._ready = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._control: zmq.Socket[bytes] | None = None
         self._zap_handler: ZapHandler | None = None
@@ -115,7 +110,6 @@ class Broker:
             self._context,
             control,
             self._selector,
-            self._on_events,
             self._encode,
         )
         try:
@@ -172,12 +166,8 @@ class Broker:
         """Names of all streams, sorted, including streams without clients."""
         return sorted(self._loop.engines.streams.copy()) if self._loop else []
 
-    @property
-    def received_messages(self) -> int:
-        return self._loop.counters.received_messages if self._loop else 0
-
     def counters(self) -> dict[str, int]:
-        return asdict(self._loop.machine.counters) if self._loop else {}
+        return asdict(self._loop.machine.clients.counters) if self._loop else {}
 
     def metrics(self) -> list[Metric]:
         """A consistent snapshot of counters and gauges.
@@ -188,12 +178,12 @@ class Broker:
         return found
 
     def client_list(self) -> list[dict[str, Any]]:
-        """One dictionary per client (:func:`.inspection.clients_of`); errors as :meth:`metrics`."""
+        """One dictionary per client (:func:`.metrics.clients_of`); errors as :meth:`metrics`."""
         found: list[dict[str, Any]] = self._inspect(lambda loop: clients_of(loop, time.monotonic()))
         return found
 
     def stream_list(self) -> list[dict[str, Any]]:
-        """One dictionary per stream (:func:`.inspection.streams_of`); errors as :meth:`metrics`."""
+        """One dictionary per stream (:func:`.metrics.streams_of`); errors as :meth:`metrics`."""
         found: list[dict[str, Any]] = self._inspect(streams_of)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import zmq
 
@@ -13,7 +14,6 @@ from ..session.client_session import ClientSession, Frames
 from ..session.state_machine import ServerMachine
 from .security import ZapHandler
 from .settings import BrokerSettings
-from .traffic_counters import SocketCounters
 
 #: Limits of a round: large enough that a batch is worth a wake-up of its engine, small enough that other clients and
 #: streams wait a few milliseconds only.
@@ -27,6 +27,18 @@ RETRY_INTERVAL, MAX_RETRY_INTERVAL = 0.001, 0.005
 #: TCP keep-alive detects hosts that failed without closing the connection: after a minute of silence and six probes.
 _KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 60, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 6}
 _MORE, _MORE_NOW = zmq.SNDMORE, zmq.SNDMORE | zmq.NOBLOCK
+
+
+@dataclass(slots=True)
+class SocketCounters:
+    """Counters since the start of the broker, explained in :mod:`.metrics`."""
+
+    received_messages: int = 0
+    received_octets: int = 0
+    sent_messages: int = 0
+    sent_octets: int = 0
+    lost_events: int = 0
+    refused_logins: int = 0
 
 
 class ClientRouter:
@@ -95,13 +107,13 @@ class ClientRouter:
     def send_output(self) -> None:
         """Send the machine's output to clients."""
         machine = self.machine
-        while out := machine.take_output():
+        while out := machine.clients.take_output():
             turns = Counter[ClientSession]() if len(out) > CLIENT_TURN else None
             for client, frames in out:
                 if isinstance(client, bytes):
                     self._send(client, frames)
                 elif (self._must_wait(client, turns) or not self._send(client.identity, frames)) and client.connected:
-                    machine.output.block(client, frames)
+                    machine.clients.block(client, frames)
                     self.blocked[client] = None
 
     @staticmethod
@@ -135,7 +147,7 @@ class ClientRouter:
                 machine.unblock(client)
                 return sent
             if not self._send(client.identity, frames):
-                machine.output.put_back(client, frames)
+                machine.clients.put_back(client, frames)
                 self.blocked[client] = None
                 return sent
         self.blocked[client] = None

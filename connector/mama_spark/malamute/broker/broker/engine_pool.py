@@ -1,7 +1,7 @@
 """The engines of all streams: opens them, sends them commands in batches, and applies their reports.
 
 An engine gets its commands when it has started. An engine that lags behind has a backlog with a limit and a policy
-(:mod:`mama_spark.malamute.broker.session.engine_backlog`).
+(:mod:`.engine_backlog`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,15 @@ import zmq
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame
 
-from .. import memory
+from .. import freed_memory
 from ..engines import Delivery, StreamEngine, engine_class
 from ..engines.base import shared_threads
-from ..engines.commands import EngineCommand
-from ..engines.engine_handle import (
-    CommandDone,
-    CreditReturned,
-    EngineFailed,
-    EngineHandle,
-    QueryAnswered,
-    Report,
-    ReportSocket,
-)
-from ..engines.shared_threads import SharedThreads
-from ..session.engine_backlog import COUNTED, MAX_LAG, EngineBacklog, EngineBacklogPolicy
+from ..engines.commands import CommandDone, CreditReturned, EngineCommand, EngineFailed, QueryAnswered, Report
+from ..engines.engine_handle import EngineHandle, ReportSocket
+from ..engines.engine_threads import EngineThreads
+from ..session.settings import EngineBacklogPolicy
 from ..session.state_machine import ServerMachine
+from .engine_backlog import COUNTED, MAX_LAG, EngineBacklog
 from .engine_selector import EngineSelector
 
 logger = logging.getLogger(__name__)
@@ -38,9 +31,7 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT = 120.0
 #: Seconds for which all wait for the end of an idle stream that is opened again: it has nothing to do but close files.
 END_WAIT = 1.0
-#: Ended streams after which memory is returned to the system: that takes milliseconds.
-TRIM_AFTER = 50
-#: Seconds after the last of them: a thread of ZeroMQ frees their sockets.
+#: Seconds after the end of a stream until memory is returned to the system: a thread of ZeroMQ frees its sockets.
 TRIM_DELAY = 1.0
 
 
@@ -63,13 +54,12 @@ class StreamEngines:
         self._selector = selector
         self._now = now
         self._reports = ReportSocket(context)
-        self._threads: dict[type[StreamEngine], SharedThreads] = {}  # of engines that share some
+        self._threads: dict[type[StreamEngine], EngineThreads] = {}  # of engines that share some
         self._lagging: dict[bytes, EngineHandle] = {}  # streams whose backlog is checked every round
         self._start_deadlines: dict[bytes, float] = {}  # of engines that have not started
         self._pending_commands: dict[bytes, list[EngineCommand]] = {}  # commands for these engines
         self._abandoned: list[EngineHandle] = []
-        self._freed_at = 0.0
-        self._freed = 0  # streams that have ended since memory was trimmed
+        self._freed_at: float | None = None  # when the last stream has ended, until its memory is returned
         self._ending: dict[bytes, EngineHandle] = {}  # idle streams whose engine has not ended
 
     @property
@@ -90,7 +80,7 @@ class StreamEngines:
 
     def send_commands(self) -> None:
         """Send each engine its commands from the machine as one batch; open new streams."""
-        while commands := self._machine.take_commands():
+        while commands := self._machine.streams.take_commands():
             for name, batch in commands.items():
                 stream = self.streams.get(name) or self._open(name)
                 if stream is None:
@@ -136,7 +126,7 @@ class StreamEngines:
         try:
             self._require_ended(name)
             cls = engine_class(engine)
-            stream = EngineHandle(self._context, name, cls, settings, None, self._threads_of(cls, engine))
+            stream = EngineHandle(self._context, name, cls, settings, self._threads_of(cls, engine))
         except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: out of sockets, files or threads
             logger.error("stream %r cannot be opened: %s", name, e)
             self._machine.stream_lost(name, str(e))
@@ -149,14 +139,13 @@ class StreamEngines:
         self._machine.opened(name, stream.stored)
         return stream
 
-    def _threads_of(self, cls: type[StreamEngine], engine: str) -> SharedThreads | None:
+    def _threads_of(self, cls: type[StreamEngine], engine: str) -> EngineThreads | None:
         most = shared_threads(cls)
         if not most:
             return None
         found = self._threads.get(cls)
         if found is None:
-            endpoint = self._reports.endpoint
-            found = self._threads[cls] = SharedThreads(self._context, f"{engine}-streams", most, endpoint)
+            found = self._threads[cls] = EngineThreads(self._context, f"{engine}-streams", most)
         return found
 
     def _require_ended(self, name: bytes) -> None:
@@ -191,7 +180,7 @@ class StreamEngines:
 
     def end_idle(self, now: float) -> None:
         """End the engines of idle streams that keep nothing in memory; free those that have ended."""
-        for name in self._machine.idle_streams(now):
+        for name in self._machine.streams.idle(now):
             stream = self.streams.get(name)
             if stream is not None and stream.may_end and not stream.batches and name not in self._start_deadlines:
                 self._reports.remove(stream)
@@ -203,10 +192,10 @@ class StreamEngines:
         if self._ending:
             for name in [name for name, stream in self._ending.items() if stream.ended]:
                 self._ending.pop(name).destroy()
-                self._freed, self._freed_at = self._freed + 1, now
-        if self._freed >= TRIM_AFTER and now - self._freed_at >= TRIM_DELAY:
-            self._freed = 0
-            memory.trim()
+                self._freed_at = now
+        if self._freed_at is not None and now - self._freed_at >= TRIM_DELAY:
+            self._freed_at = None
+            freed_memory.trim()
 
     # --- reports -------------------------------------------------------------------------------------------------
 
@@ -237,18 +226,18 @@ class StreamEngines:
                 deliveries.append(one)
                 continue
             if deliveries:
-                machine.delivered(name, deliveries)
+                machine.subscriptions.delivered(name, deliveries)
                 deliveries = []
             if isinstance(one, CommandDone):
                 machine.command_done(name, one.error, one.runs, one.position)
             elif isinstance(one, CreditReturned):
                 machine.credit_returned(name, one.client, one.amount)
             elif isinstance(one, QueryAnswered):
-                machine.query_answered(name, one.client, one.answer, one.records)
+                machine.queries.answered(name, one.client, one.answer, one.records)
             elif isinstance(one, EngineFailed):
                 self._remove(stream, str(one.error))
                 stream.destroy()
-        machine.delivered(name, deliveries)
+        machine.subscriptions.delivered(name, deliveries)
 
     # --- ending --------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 """The broker's thread: waits for its sockets, passes input to the session machine, and executes its output.
 
-A round of the loop reads from clients (a limited number of messages and octets), sends each engine its commands as one
+A round of the loop reads from clients (a limited number of messages and bytes), sends each engine its commands as one
 batch, applies reports of engines, and sends. Neither clients nor streams can starve the other.
 
 All memory is bounded. Frames that a client's socket does not accept wait in the machine's queue for this client, with a
-limit in octets and a policy. While an engine lags behind and makes progress, no client is read, so that TCP stops the
+limit in bytes and a policy. While an engine lags behind and makes progress, no client is read, so that TCP stops the
 senders; a stalled engine has a backlog with a limit and a policy.
 """
 
@@ -26,15 +26,13 @@ from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
 
 from ..session.broker_events import BrokerEvent, EventFields
-from ..session.engine_backlog import MAX_LAG, EngineBacklog
 from ..session.state_machine import ServerMachine
-from .client_router import MAX_RETRY_INTERVAL, ClientRouter
+from .client_router import MAX_RETRY_INTERVAL, ClientRouter, SocketCounters
+from .engine_backlog import MAX_LAG, EngineBacklog
 from .engine_pool import StreamEngines
 from .engine_selector import EngineSelector
 from .security import ZapHandler
 from .settings import BrokerSettings
-from .stream_catalog import StreamCatalog
-from .traffic_counters import SocketCounters
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +47,6 @@ MAX_PENDING_EVENTS = 10_000
 
 class BrokerLoop:
     """:param control: inproc endpoint for the frames ``stop`` and ``inspect``
-    :param on_events: called with events of clients and streams
     :param encode: makes messages of the broker's own stream
     :ivar inspections: functions that read the state of the loop in its thread, with futures for their results
     :ivar reading_paused: an engine lags behind and is waited for
@@ -61,7 +58,6 @@ class BrokerLoop:
         context: zmq.Context[zmq.Socket[bytes]],
         control: str,
         selector: EngineSelector,
-        on_events: Callable[[list[EventFields]], object] | None,
         encode: Callable[[BrokerEvent], bytes],
     ) -> None:
         self.counters = SocketCounters()
@@ -69,10 +65,7 @@ class BrokerLoop:
         self.reading_paused = False
         self._settings = settings
         self._selector = selector
-        self._on_events = on_events
-        choices = [(one.pattern, (one.engine, one.settings)) for one in settings.engines]
-        catalog = StreamCatalog(choices, selector.choose)
-        self.machine = ServerMachine(settings.machine, selector.has_flow_control, catalog)
+        self.machine = ServerMachine(settings.machine, selector.has_flow_control, selector)
         self.engines = StreamEngines(context, self.machine, selector, lambda: time.monotonic())
         self.clients = ClientRouter(context, settings, self.machine, self.counters)
         self._events = BrokerEventPublisher(self.machine, self.engines, selector, self.counters, encode)
@@ -105,7 +98,7 @@ class BrokerLoop:
         while not self._stopping:
             self.reading_paused = self.engines.must_pause_reading(self._settings.machine.behind)
             signalled = (without_clients if self.reading_paused else all_sockets).wait(self._wait_timeout())
-            now = self.machine.clock.now = time.monotonic()
+            now = self.machine.clients.now = time.monotonic()
             if self._control in signalled:
                 self._handle_control()
             if self.reading_paused or stood_still(now - last_round, _MAX_WAIT, _MAX_WAIT / 2):
@@ -113,7 +106,7 @@ class BrokerLoop:
             last_round = now
             if not self.reading_paused and (self.clients.input_pending or router in signalled):
                 self.clients.read_round(now)
-            if now >= self._next_expiry or len(self.machine.lender):
+            if now >= self._next_expiry or len(self.machine.deliveries.rotating):
                 self.machine.expire(now)
             self.engines.abandon_unstarted(now)
             self.engines.end_idle(now)
@@ -127,7 +120,8 @@ class BrokerLoop:
         expiry = machine.next_expiry()
         self._next_expiry = math.inf if expiry is None else expiry
         input_pending = clients.input_pending and not self.reading_paused
-        if self._reports_pending or input_pending or len(machine.engines) or len(machine.output) or machine.has_garbage:
+        output = machine.streams.commands or machine.clients.outgoing
+        if self._reports_pending or input_pending or output or machine.has_garbage:
             return 0.0
         if clients.blocked or self.reading_paused:
             return clients.retry_interval
@@ -152,10 +146,8 @@ class BrokerLoop:
         if self.clients.blocked:
             self.clients.retry_blocked()
         self.clients.check_input()
-        events = self.machine.events.take()
+        events = self.machine.clients.events.take()
         if events:
-            if self._on_events is not None:
-                self._on_events(events)
             self._events.publish(events)
 
     def _apply_reports(self, reports: bool) -> None:

@@ -1,14 +1,17 @@
-"""Metrics of a broker: counters and gauges, read in its thread."""
+"""What a broker says of itself, read in its thread: counters and gauges, and lists of its clients and streams."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ....telemetry.prometheus.exposition import CONTENT_TYPE, Metric, exposition
-from .inspection import BrokerState
+
+if TYPE_CHECKING:
+    from .loop import BrokerLoop
 
 __all__ = ["CONTENT_TYPE", "Metric", "exposition", "measure", "summary"]
 
@@ -38,12 +41,12 @@ _TRAFFIC = {
 }
 
 
-def measure(broker: BrokerState) -> list[Metric]:
+def measure(broker: BrokerLoop) -> list[Metric]:
     """All counters and gauges."""
     machine = broker.machine
     clients, mailboxes, requests = machine.clients, machine.mailboxes.mailboxes, machine.mailboxes.requests
-    publishers = machine.publish_windows.publishers
-    traffic, session = asdict(broker.counters), asdict(machine.counters)
+    publishers = machine.publishing.publishers
+    traffic, session = asdict(broker.counters), asdict(machine.clients.counters)
     found = [_counter(name, text, traffic[name]) for name, text in _TRAFFIC.items()]
     found += [_counter(name, text, session[key]) for key, (name, text) in _COUNTERS.items()]
     engines = Counter(broker.engine_of(stream) for stream in machine.streams)
@@ -58,9 +61,7 @@ def measure(broker: BrokerState) -> list[Metric]:
         _gauge("offers", "services that clients offer", {(): sum(len(c.offers) for c in clients)}),
         _gauge("blocked_clients", "clients whose socket takes no more now", {(): sum(c.blocked for c in clients)}),
         _gauge("held_deliveries", "deliveries that wait for clients", {(): sum(c.queued for c in clients)}),
-        _gauge("queue_octets", "octets that wait for clients", {
-            (): sum(c.queue.size + c.lent_deliveries.size + c.replies.size for c in clients)
-        }),
+        _gauge("queue_octets", "octets that wait for clients", {(): sum(c.queued_octets for c in clients)}),
         _gauge("letters", "mail and requests that wait for a receiver", {
             (("kind", "mailbox"),): len(mailboxes), (("kind", "service"),): len(requests)
         }),
@@ -87,3 +88,50 @@ def _counter(name: str, help: str, value: float) -> Metric:
 
 def _gauge(name: str, help: str, samples: Mapping[Any, float]) -> Metric:
     return Metric(f"malamute_{name}", "gauge", help, tuple(samples.items()))
+
+
+def clients_of(broker: BrokerLoop, now: float) -> list[dict[str, Any]]:
+    """One dictionary per client, longest silent first; ``silent`` in seconds."""
+    return [
+        {
+            "address": _text(client.address),
+            "writes": None if client.write_stream is None else _text(client.write_stream),
+            "reads": {_text(stream): len(patterns) for stream, patterns in client.subscriptions.items()},
+            "offers": len(client.offers),
+            "features": [feature.name for feature in client.features],
+            "credit": client.credit.left,
+            "blocked": client.blocked,
+            "queued": client.queued,
+            "queued_octets": client.queued_octets,
+            "silent": round(max(0.0, now - client.last_heard), 3),
+        }
+        for client in broker.machine.clients
+    ]
+
+
+def streams_of(broker: BrokerLoop) -> list[dict[str, Any]]:
+    """One dictionary per stream, by name."""
+    machine = broker.machine
+    readers = Counter(stream for client in machine.clients for stream in client.subscriptions)
+    writers = Counter(client.write_stream for client in machine.clients if client.write_stream is not None)
+    return [
+        {
+            "stream": _text(stream),
+            "engine": broker.engine_of(stream),
+            "stored": machine.streams[stream].stored,
+            "open": stream not in machine.streams.opening,
+            "readers": readers[stream],
+            "writers": writers[stream],
+            "batches": len(broker.backlogs.get(stream, ())),
+            "full": stream in machine.streams.full,
+        }
+        for stream in sorted(machine.streams)
+    ]
+
+
+def as_json(rows: object) -> str:
+    return json.dumps(rows, ensure_ascii=False) + "\n"
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode("utf-8", "backslashreplace")

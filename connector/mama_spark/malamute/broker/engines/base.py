@@ -1,9 +1,9 @@
 """The interface of stream engines: an engine stores and routes one stream (the API of the Malamute specification).
 Pure.
 
-An engine is a class with a name. The broker makes one instance per stream and runs it in a thread of its own
-(:mod:`.engine_thread`), or a turn at a time in threads that several streams share (:mod:`.shared_threads`). Its methods
-are called one after another in both cases and need no locks. It gets these commands:
+An engine is a class with a name. The broker makes one instance per stream and runs it in a thread of its own, or in
+threads that several streams share (:mod:`.engine_threads`). Its methods are called one after another in both cases and
+need no locks. It gets these commands:
 
 | command | method | meaning |
 |---|---|---|

@@ -1,4 +1,5 @@
-"""Commands of the broker to the engine of a stream, one class each; :data:`EngineCommand` is any of them. Pure.
+"""Commands of the broker to the engine of a stream, and the engine's reports, one class each: :data:`EngineCommand` and
+:data:`Report` are any of them. Pure.
 
 ``NAME`` is the command's name in the Malamute stream specification, or ours if it has none; VERBOSE and $TERM are sent
 as frames and have no class. ``client`` is an opaque reference that engines compare and hash.
@@ -7,12 +8,14 @@ as frames and have no class. ``client`` is an opaque reference that engines comp
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from mama_spark.malamute.protocol.extensions import Extension
-from mama_spark.malamute.protocol.log_query import LogQuery
+from mama_spark.malamute.protocol.extensions import AckRun, Extension
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
+
+from .base import Delivery
 
 
 @dataclass(slots=True)  # not frozen: one is made per message, and freezing triples the cost
@@ -105,3 +108,51 @@ class AnswerQuery:
 #: Answered by the engine, in order.
 AnsweredCommand = ConnectTraffic | CompilePattern | CancelSubscriptions | SyncOutcomes
 EngineCommand = AnsweredCommand | AcceptMessage | AcceptBlock | GiveCredit | RecallCredit | AnswerQuery
+
+
+# --- reports of an engine other than deliveries ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDone:
+    """The engine has done one TRAFFIC, COMPILE, CANCEL or SYNC.
+
+    :ivar error: why it refused the pattern
+    :ivar runs: the outcomes requested by SYNC
+    :ivar position: sequence after which a subscription without ``after`` begins; ignored when reports are compared
+    """
+
+    error: str | None = None
+    runs: tuple[AckRun, ...] = ()
+    position: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFailed:
+    """The engine raised an error and its stream has ended: the last report."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class CreditReturned:
+    """The answer to RECALL: unused credit of the client, which is taken back."""
+
+    client: Hashable
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAnswered:
+    """The answer to the client's oldest ASK.
+
+    :ivar records: frames of the STREAM DELIVERs that go before it
+    """
+
+    client: Hashable
+    answer: LogQueryAnswer
+    records: list[list[bytes]]
+
+
+#: Any report of an engine.
+Report = list[Delivery | CommandDone | CreditReturned | QueryAnswered | EngineFailed]

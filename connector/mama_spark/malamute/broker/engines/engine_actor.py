@@ -1,10 +1,10 @@
 """Executes the commands of one stream: calls its engine and collects its reports (ML-05), in the thread that drives it.
 
-Each TRAFFIC, COMPILE, CANCEL and SYNC of a batch is answered by one :class:`~.reports.CommandDone`, in order; TRAFFIC,
+Each TRAFFIC, COMPILE, CANCEL and SYNC of a batch is answered by one :class:`~.commands.CommandDone`, in order; TRAFFIC,
 COMPILE and CANCEL after the deliveries of the commands before them. While no command waits, the engine may do
 background work (:meth:`~.base.StreamEngine.idle`), unless too many reports wait for the server.
 
-:mod:`.engine_thread` drives one engine in a thread of its own, :mod:`.shared_threads` drives many in a few threads.
+:mod:`.engine_threads` drives it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ from .commands import (
     AnsweredCommand,
     AnswerQuery,
     CancelSubscriptions,
+    CommandDone,
     CompilePattern,
     ConnectTraffic,
+    CreditReturned,
     EngineCommand,
+    EngineFailed,
     GiveCredit,
+    QueryAnswered,
     RecallCredit,
+    Report,
     SyncOutcomes,
 )
-from .reports import CommandDone, CreditReturned, EngineFailed, QueryAnswered, Report
 
 log = logging.getLogger(__name__)
 #: Most deliveries and answers in one report. The server applies reports of all engines in turn, so that one message for

@@ -1,86 +1,32 @@
-"""The server's end of a stream, whose engine runs elsewhere (ML-03, ML-09, ML-10), and its socket for reports (ML-16).
-
-Commands and deliveries travel as batches of references. :mod:`.engine_thread` is the driver of an engine with a thread
-of its own, :mod:`.shared_threads` that of engines which share threads.
-"""
+"""The server's end of a stream, whose engine runs in another thread (ML-03, ML-09, ML-10), and its socket for reports
+(ML-16)."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import zmq
 
-from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
-from mama_spark.malamute.protocol.extensions import Extension
-from mama_spark.malamute.protocol.log_query import LogQuery
-from mama_spark.malamute.protocol.message_blocks import MessageBlock
 from mama_spark.malamute.zmq_fd_poller import readable
 
 from .base import StreamEngine
-from .commands import (
-    AcceptBlock,
-    AcceptMessage,
-    AnswerQuery,
-    CancelSubscriptions,
-    CompilePattern,
-    EngineCommand,
-    GiveCredit,
-    RecallCredit,
-    SyncOutcomes,
-)
+from .commands import Report
 from .engine_actor import EngineActor
-from .engine_thread import EngineThread, inproc_socket
-from .registry import engine_class
-from .reports import CommandDone, CreditReturned, EngineFailed, QueryAnswered, Report
-from .shared_threads import SharedThreads
-
-__all__ = [
-    "CommandDone",
-    "CreditReturned",
-    "EngineFailed",
-    "EngineHandle",
-    "QueryAnswered",
-    "Report",
-    "ReportSocket",
-]
+from .engine_threads import DrivenEngine, EngineThreads, inproc_socket
 
 log = logging.getLogger(__name__)
 
 
-class EngineDriver(Protocol):
-    """Passes commands to an engine and executes them, in order and one after another.
-
-    :ivar batches: batches that the engine has not begun
-    :ivar ended: the engine has ended, after $TERM or by an error that it has reported
-    :ivar closed: everything is freed
-    """
-
-    @property
-    def batches(self) -> int: ...
-    @property
-    def ended(self) -> bool: ...
-    @property
-    def closed(self) -> bool: ...
-    def post(self, batch: list[EngineCommand]) -> None: ...
-    def send(self, *frames: bytes) -> None: ...
-    def wait_started(self, timeout: float) -> bool: ...
-    def wait_ended(self, timeout: float) -> bool: ...
-    def close(self) -> None: ...
-
-
-class EngineHandle:
+class EngineHandle(DrivenEngine):
     """The server's end of one stream. Not thread-safe.
 
+    That it has started, its answer to the first TRAFFIC says; that it cannot, :class:`~.commands.EngineFailed`.
+
     :param name: of the stream
-    :param engine: name of an engine, or its class
-    :param start_timeout: seconds until the engine must have started; None = return at once: then the answer to the
-        first TRAFFIC reports that it has started, :class:`EngineFailed` that it cannot
     :param threads: that run the engine; None = a thread of its own
-    :raises ConfigError: no such engine, or wrong settings
-    :raises BackgroundTaskFailed: the engine did not start
     :raises zmq.ZMQError: no more sockets or files
     :raises RuntimeError: no more threads
     """
@@ -89,107 +35,39 @@ class EngineHandle:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         name: bytes,
-        engine: str | type[StreamEngine] = "simple",
+        engine: type[StreamEngine],
         settings: Mapping[str, Any] | None = None,
-        start_timeout: float | None = 30.0,
-        threads: SharedThreads | None = None,
+        threads: EngineThreads | None = None,
     ) -> None:
-        cls = engine_class(engine) if isinstance(engine, str) else engine
-        self.name = name
-        self.stored = cls.stored
-        self.batch: list[EngineCommand] = []  #: commands that :meth:`flush` sends
+        self._own = None
+        if threads is None:
+            threads = self._own = EngineThreads(context, f"stream-{name.decode('utf-8', 'replace')}")
+        super().__init__(threads, name, EngineActor(self, engine, settings))
+        self.stored = engine.stored
         self.may_end = False  #: set in the engine's thread
         self.error: BaseException | None = None
         self.reports: deque[Report] = deque()
         self._ending = False
-        actor = EngineActor(self, cls, settings)
-        self._driver: EngineDriver
-        self._driver = EngineThread(context, name, actor) if threads is None else threads.drive(name, actor)
-        if start_timeout is None or self._driver.wait_started(start_timeout):
-            return
-        error = self.error
-        self.destroy()
-        if isinstance(error, MamaError):
-            raise error
-        raise BackgroundTaskFailed(f"engine of stream {name!r} did not start: {error or 'no answer'}") from error
+        threads.drive(self)
 
     def __repr__(self) -> str:
         state = ", ended" if self.ended else ""
         return f"<EngineHandle {self.name!r}, {self.batches} batches waiting{state}>"
 
-    # --- the commands of the specification -----------------------------------------------------------------------
-
-    def verbose(self) -> None:
-        self._frames(b"VERBOSE")
-
     def traffic(self, endpoint: str) -> None:
-        """Set the endpoint for deliveries. Idempotent; answered by :class:`CommandDone` each time."""
-        self._frames(b"TRAFFIC", endpoint.encode())
-
-    def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
-        self.batch.append(CompilePattern(client, pattern, after))
-
-    def cancel(self, client: Hashable) -> None:
-        self.batch.append(CancelSubscriptions(client))
-
-    def accept(
-        self,
-        client: Hashable,
-        address: bytes,
-        subject: bytes,
-        content: Sequence[bytes],
-        extension: Extension | None = None,
-    ) -> None:
-        self.batch.append(AcceptMessage(client, address, subject, content, extension))
-
-    def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
-        """One ACCEPT per message of the block."""
-        self.batch.append(AcceptBlock(client, address, block))
-
-    def credit(self, client: Hashable, amount: int | None) -> None:
-        self.batch.append(GiveCredit(client, amount))
-
-    def recall(self, client: Hashable) -> None:
-        """Take back the client's unused credit; answered by :class:`CreditReturned` at the end of the batch."""
-        self.batch.append(RecallCredit(client))
-
-    def sync(self, client: Hashable) -> None:
-        self.batch.append(SyncOutcomes(client))
-
-    def ask(self, client: Hashable, query: LogQuery) -> None:
-        """Send a query; answered by :class:`QueryAnswered`, after the deliveries of the batch."""
-        self.batch.append(AnswerQuery(client, query))
-
-    def flush(self) -> None:
-        """Send the commands made so far, as one batch."""
-        if self.batch:
-            batch, self.batch = self.batch, []
-            self.post(batch)
-
-    def post(self, batch: list[EngineCommand]) -> None:
-        """Send a batch of commands; the caller must not use the list afterwards."""
-        self._driver.post(batch)
-
-    @property
-    def batches(self) -> int:
-        """Batches that the engine has not begun."""
-        return self._driver.batches
+        """Set the endpoint for deliveries. Idempotent; answered by :class:`~.commands.CommandDone` each time."""
+        self.send(b"TRAFFIC", endpoint.encode())
 
     @property
     def closed(self) -> bool:
-        """Whether the engine has ended and everything is freed."""
-        return self._driver.closed
+        """Whether the engine has ended, and its thread if it has one of its own."""
+        return self.ended and (self._own is None or not self._own.running)
 
     def end(self) -> None:
         """Send $TERM after all commands; :meth:`destroy` frees everything when :attr:`ended`. Idempotent."""
         if not self._ending and not self.closed:
             self._ending = True
-            self._frames(b"$TERM")
-
-    @property
-    def ended(self) -> bool:
-        """Whether the engine has ended."""
-        return self._driver.ended
+            self.send(b"$TERM")
 
     def destroy(self, timeout: float = 30.0) -> None:
         """Send $TERM after all commands; returns when the engine has ended and everything is freed. Idempotent.
@@ -199,14 +77,10 @@ class EngineHandle:
         if self.closed:
             return
         self.end()
-        if self._driver.wait_ended(timeout):
-            self._driver.close()
-        else:  # $TERM is on its way
+        if not self.wait_ended(timeout):  # $TERM is on its way
             log.error("the engine of stream %r does not end", self.name)
-
-    def _frames(self, *frames: bytes) -> None:
-        self.flush()
-        self._driver.send(*frames)
+        elif self._own is not None:
+            self._own.close(timeout)
 
 
 class ReportSocket:

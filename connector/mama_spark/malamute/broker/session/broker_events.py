@@ -6,7 +6,7 @@ stored, on subjects that begin with ``_``. Such clients cause no events, nor do 
 stored streams (:attr:`~mama_spark.malamute.protocol.extensions.Feature.LOG`).
 
 The subject is ``<kind>.<stream>``, or ``<kind>.<client>`` for events without a stream; the content is one frame, a JSON
-object with the names of :class:`BrokerEvent`. Octets that are no UTF-8 are shown as ``\\xHH``.
+object with the names of :class:`BrokerEvent`. Bytes that are no UTF-8 are shown as ``\\xHH``.
 
 | kind | meaning | detail |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""Queues with a limit in octets, and policies for a full queue. Pure."""
+"""Queues with a limit in bytes, and policies for a full queue. Pure."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Overflow(StrEnum):
 class ByteQueue(Generic[T]):
     """First in, first out.
 
-    :param limit: octets of all items together; None = no limit. An item larger than the limit never fits.
-    :param warn: octets above which :meth:`should_warn` is true once; again after the queue fell below half of it
+    :param limit: bytes of all items together; None = no limit. An item larger than the limit never fits.
+    :param warn: bytes above which :meth:`should_warn` is true once; again after the queue fell below half of it
     """
 
     __slots__ = ("limit", "warn", "overflow", "size", "dropped", "_items", "_warned")

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from mama_spark.malamute.protocol.credit import CreditAllocator, DeliveryCredit, SendWindow
 from mama_spark.malamute.protocol.extensions import AckRun, Feature
+from mama_spark.malamute.protocol.log_query import LogQuery
 
 from .byte_queue import ByteQueue
-from .mailboxes.mailbox_store import MailboxMessage
+from .mailbox_store import MailboxMessage
 from .states import SessionState
 
 Frames = list[bytes]
@@ -23,7 +24,7 @@ class PendingReply:
     silent: bool = False  #: nothing is sent to the client when the engine answers
     for_write: bool = False  #: the answer to WRITE, which has the extension ``stored``
     sends: dict[bytes, int] = field(default_factory=dict)  #: of a PING: messages that it acknowledges, by stream
-    send_octets: int = 0  #: of a PING: their octets of the send window
+    send_octets: int = 0  #: of a PING: their bytes of the send window
     syncs: int = 0  #: of a PING: engines that have not answered SYNC
     outcomes: dict[bytes, tuple[AckRun, ...]] = field(default_factory=dict)  #: of a PING: answers of the engines
 
@@ -55,6 +56,8 @@ class ClientSession:
     unsynced_sends: dict[bytes, int] = field(default_factory=dict)  #: messages by stream since its last PING
     lost_sends: bytes = b""  #: why nobody knows the outcome of messages since its last PING; empty = it is known
     unconfirmed: ByteQueue[MailboxMessage] = field(default_factory=ByteQueue)  #: delivered to it and not confirmed
+    open_queries: int = 0  #: queries about stored streams that are not answered
+    parked_queries: list[LogQuery] = field(default_factory=list)  #: of them, those that wait for its blocked socket
     repeats: int = 0  #: repeated commands in the second since ``repeats_since``
     repeats_since: float = 0.0
 
@@ -66,6 +69,10 @@ class ClientSession:
     def queued(self) -> int:
         """Deliveries and replies that wait for its socket, or for its credit."""
         return len(self.queue) + len(self.lent_deliveries) + len(self.replies)
+
+    @property
+    def queued_octets(self) -> int:
+        return self.queue.size + self.lent_deliveries.size + self.replies.size
 
     def __repr__(self) -> str:
         state = "" if self.connected else ", gone"

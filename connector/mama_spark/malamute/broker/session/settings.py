@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from mama_spark.malamute.protocol.extensions import ALL, Feature
 from mama_spark.options.declare import option
 from mama_spark.options.values import Duration, byte_size, integer, member
 
 from .byte_queue import Overflow
-from .engine_backlog import EngineBacklogPolicy
-from .mailboxes.mailbox_store import Limits
+from .mailbox_store import Limits
+
+
+class EngineBacklogPolicy(StrEnum):
+    """Policy for messages to a stream whose engine is slow and has a full backlog."""
+
+    DROP_NEWEST = "drop-newest"  #: they are lost; a client that gets acknowledgements is disconnected
+    DISCONNECT = "disconnect"  #: they are lost, and so is the client that sent them
+    HOLD = "hold"  #: nothing is lost: no client is read until the engine continues, however long that takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +28,7 @@ class SessionSettings:
     :ivar repeats: repeated WRITE, READ and OFFER answered per client and second; more are executed and not answered,
         which ends the replay storm of the C client
     :ivar pong_silence: seconds without PONG after which a plain client that sends gets one unasked
-        (:class:`~.streams.ping_handler.UnaskedPongs`); 0 = never
+        (:meth:`.connections.Connections.send_pongs`); 0 = never
     """
 
     timeout: float = option(

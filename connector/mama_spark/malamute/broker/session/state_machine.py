@@ -4,20 +4,16 @@
 of streams, and events. No input of a client makes it raise. A client is identified by its routing id; a peer without a
 session has no state here.
 
-The machine decides by its table (:data:`~.states.TABLE`) and connects its parts, each with its own state:
+The machine decides by its table (:data:`~.states.TABLE`); what it does is in four parts, each with one table:
 
-| part | what it does |
-|---|---|
-| :mod:`.client_table`, :mod:`.client_session` | the connected clients and their states |
-| :mod:`.client_output` | frames to send, replies in order, blocked sockets |
-| :mod:`.delivery_scheduler`, :mod:`.engine_credit` | queues of deliveries; credit of clients, lent to engines |
-| :mod:`.streams.stream_table`, :mod:`.streams.stream_opener` | the existing streams and which are idle; opening them |
-| :mod:`.streams.engine_command_queue` | commands for engines, and their awaited answers |
-| :mod:`.streams.engine_answer_handler` | makes replies from answers of engines |
-| :mod:`.streams.publish_handler`, :mod:`.streams.publish_windows` | WRITE, SEND; send windows |
-| :mod:`.streams.subscription_handler` | READ, CANCEL; deliveries of streams |
-| :mod:`.streams.log_query_server`, :mod:`.streams.ping_handler` | queries about stored streams; PING and PONG |
-| :mod:`.mailboxes.mailbox_server`, :mod:`.mailboxes.mailbox_receipts` | mailboxes and services; CONFIRM |
+| part | table | what it does |
+|---|---|---|
+| :mod:`.connections` | clients | replies in order, blocked sockets, silence |
+| :mod:`.publishing` | streams (:mod:`.streams`) | WRITE, SEND, PING and its acknowledgements, send windows |
+| :mod:`.subscriptions` | patterns of clients | READ, CANCEL; deliveries with credit (:mod:`.deliveries`) |
+| :mod:`.mailboxes` | waiting messages (:mod:`.mailbox_store`) | mailboxes and services; their expiry |
+
+:mod:`.log_queries` answers questions about stored streams.
 
 Replies to one client keep the order of its commands, even if an engine has to answer first: READ is answered when the
 engine has compiled the pattern, PING of a client with acknowledgements when the engines have its messages.
@@ -25,41 +21,29 @@ engine has compiled the pattern, PING of a client with acknowledgements when the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from mama_spark.malamute.protocol import commands
-from mama_spark.malamute.protocol.commands import BadFrame, Command
+from mama_spark.malamute.protocol.commands import BadFrame, Command, StatusCode
 from mama_spark.malamute.protocol.credit import DELIVERY_WINDOW_OCTETS, CreditAllocator, DeliveryCredit
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, Feature, read, write
-from mama_spark.malamute.protocol.log_query import LogQueryAnswer
 
-from ..engines import Delivery
-from ..engines.commands import CancelSubscriptions, EngineCommand, SyncOutcomes
-from .broker_events import EventRecorder
+from ..engines.commands import CancelSubscriptions
 from .byte_queue import ByteQueue, Overflow
-from .client_output import OK, ClientOutput
-from .client_session import ClientSession, Frames
-from .client_table import ClientTable
-from .counters import SessionClock, SessionCounters
-from .delivery_scheduler import DeliveryScheduler
-from .engine_credit import EngineCredit
-from .mailboxes.mailbox_receipts import MailboxReceipts
-from .mailboxes.mailbox_server import MailboxServer
-from .repeat_limiter import RepeatLimiter
+from .client_session import ClientSession, PendingReply
+from .connections import OK, Connections, error_frames
+from .deliveries import ClientDeliveries
+from .log_queries import LogQueryServer, NoReadableStreams, ReadableStreams
+from .mailboxes import Mailboxes
+from .publishing import BROKER, Publishing
 from .settings import SessionSettings
 from .states import CONNECTED, EVENTS, START, TABLE, SessionAction, SessionEvent
-from .streams.engine_answer_handler import EngineAnswerHandler, encoded
-from .streams.engine_command_queue import EngineCommandQueue
-from .streams.log_query_server import LogQueryServer, NoReadableStreams, ReadableStreams
-from .streams.ping_handler import PingHandler, UnaskedPongs
-from .streams.publish_handler import PublishHandler
-from .streams.publish_windows import PublishWindows
-from .streams.stream_opener import StreamOpener
-from .streams.stream_table import StreamTable
-from .streams.subscription_handler import SubscriptionHandler
+from .streams import AwaitedAnswer, Streams
+from .subscriptions import Subscriptions
 
 _INVALID = commands.encode(commands.Error())
+_OK_STORED = commands.encode(commands.Ok(trailing=write(Extension(stored=1))))
 #: Queued messages of a client that is gone that are freed at a time: a millisecond.
 TURN = 1000
 #: The client is gone, and what it had not sent yet with it.
@@ -79,64 +63,42 @@ class ServerMachine:
         has_flow_control: Callable[[bytes], bool] = lambda stream: False,
         catalog: ReadableStreams | None = None,
     ) -> None:
-        self.settings = settings = settings or SessionSettings()
-        self.clock = clock = SessionClock()
-        self.counters = counters = SessionCounters()
-        self.events = events = EventRecorder()
-        self.clients = clients = ClientTable()
-        self.streams = streams = StreamTable(settings, has_flow_control, clock)
-        self.engines = engines = EngineCommandQueue()
-        self.output = output = ClientOutput(settings.queue, self._drop)
-        self.publish_windows = PublishWindows(settings.backlog)
-        self.lender = EngineCredit(engines, clock)
-        receipts = MailboxReceipts(output)
-        self.deliveries = DeliveryScheduler(output, self.lender, receipts, counters, self._drop)
-        repeats = RepeatLimiter(settings.repeats, counters)
-        opener = StreamOpener(settings.client_streams, streams, engines, output)
-        self.mailboxes = MailboxServer(settings, clients, output, self.deliveries, receipts, repeats, counters)
-        self.queries = LogQueryServer(catalog or NoReadableStreams(), streams, engines, output)
-        self.publishing = PublishHandler(
-            settings, streams, opener, engines, output, repeats, events, counters, self._drop
-        )
+        self.settings = settings or SessionSettings()
+        self.clients = clients = Connections(self.settings, self._drop)
+        self.streams = streams = Streams(clients, has_flow_control)
+        self.deliveries = ClientDeliveries(clients, streams)
+        self.publishing = Publishing(clients, streams)
+        self.subscriptions = Subscriptions(clients, streams, self.deliveries)
+        self.mailboxes = Mailboxes(clients, self.deliveries)
+        self.queries = LogQueryServer(catalog or NoReadableStreams(), clients, streams)
         self._subjects, self._accept = self.publishing.subjects, self.publishing.accept
-        self._subscriptions = SubscriptionHandler(
-            settings.patterns, streams, opener, output, self.deliveries, self.lender, repeats, events
-        )
-        self._pings = PingHandler(output, engines, streams, self.publish_windows, self.queries)
         self._discarded: list[ByteQueue[Any]] = []  # queues of clients that are gone
-        self._unasked_pongs = UnaskedPongs(settings.pong_silence, clients, output)
-        self._answers = EngineAnswerHandler(
-            streams, engines, output, self.deliveries, self._pings, self.publish_windows, events
-        )
-        self._actions: dict[SessionAction, Callable[[ClientSession, Any, float], None]] = {
-            SessionAction.REPLY_OK: self._reply_ok,
-            SessionAction.REPLY_INVALID: self._reply_invalid,
-            SessionAction.REPLY_FAILED: self.publishing.fail,
-            SessionAction.PING: self._pings.ping,
-            SessionAction.WRITE: self.publishing.write,
-            SessionAction.READ: self._subscriptions.read,
-            SessionAction.CANCEL: self._subscriptions.cancel,
-            SessionAction.SEND: self.publishing.send,
-            SessionAction.MAILBOX_SEND: self.mailboxes.mailbox_send,
-            SessionAction.OFFER: self.mailboxes.offer,
-            SessionAction.SERVICE_SEND: self.mailboxes.service_send,
-            SessionAction.CREDIT: self._give_credit,
-            SessionAction.CONFIRM: self.mailboxes.confirm,
+        self._commands: dict[type[Command], Callable[[ClientSession, Any], None]] = {
+            commands.Ping: self._ping,
+            commands.StreamWrite: self.publishing.write,
+            commands.StreamRead: self.subscriptions.read,
+            commands.StreamCancel: self.subscriptions.cancel,
+            commands.StreamSend: self.publishing.send,
+            commands.MailboxSend: self.mailboxes.send,
+            commands.ServiceOffer: self.mailboxes.offer,
+            commands.ServiceSend: self.mailboxes.send,
+            commands.Credit: self.deliveries.give_credit,
+            commands.Confirm: self.deliveries.confirm,
         }
 
     def __repr__(self) -> str:
         return f"<ServerMachine {len(self.clients)} clients, {len(self.streams)} streams>"
 
-    # --- input of clients ----------------------------------------------------------------------------------------
+    # --- clients ----------------------------------------------------------------------------------------
 
     def receive(self, identity: bytes, frames: Sequence[bytes], now: float) -> None:
         """Process frames from the peer with this routing id."""
-        self.clock.now = now
-        clients = self.clients.by_identity
-        client = clients.get(identity)
+        clients = self.clients
+        clients.now = now
+        client = clients.by_identity.get(identity)
         if client is not None:
             client.last_heard = now
-            clients.move_to_end(identity)
+            clients.by_identity.move_to_end(identity)
             if client.write_stream is not None and frames:
                 subject = self._subjects[frames[0]]
                 if subject is not None:  # fast path for SEND, the most frequent command; the state stays the same
@@ -149,52 +111,57 @@ class ServerMachine:
             command = commands.decode(frames)
         except BadFrame:
             command = None
-        if client is None:
-            self._receive_without_session(identity, command, now)
-        else:
-            self._receive_from_client(client, command, now)
-
-    def _receive_from_client(self, client: ClientSession, command: Command | None, now: float) -> None:
         event = _event(client, command)
-        step = TABLE.step(client.state, event)
+        step = TABLE.step(START if client is None else client.state, event)
         if step.action is SessionAction.COUNT_MALFORMED:
-            self.counters.malformed += 1
-        elif step.action is not None:
-            self._actions[step.action](client, command, now)
-        if step.state is START:
+            clients.counters.malformed += 1
+        elif client is None:
+            self._answer_stranger(identity, command, step.action)
+        elif step.action is SessionAction.EXECUTE:
+            assert command is not None
+            self._commands[type(command)](client, command)
+        elif step.action is SessionAction.REPLY_FAILED:
+            clients.fail(client, b"")
+        else:
+            clients.reply(client, OK if step.action is SessionAction.REPLY_OK else _INVALID)
+        if client is not None and step.state is START:
             self._drop(client, event)
 
-    def _receive_without_session(self, identity: bytes, command: Command | None, now: float) -> None:
-        step = TABLE.step(START, _event(None, command))
-        if step.action is SessionAction.OPEN:
+    def _answer_stranger(self, identity: bytes, command: Command | None, action: SessionAction | None) -> None:
+        if action is SessionAction.OPEN:
             assert isinstance(command, commands.Open)
-            self._open(identity, command, now)
-        elif step.action is SessionAction.REPLY_OK:
-            self.output.send(identity, OK)
-        elif step.action is SessionAction.COUNT_MALFORMED:
-            self.counters.malformed += 1
+            self._open(identity, command)
+        elif action is SessionAction.REPLY_OK:
+            self.clients.send(identity, OK)
         else:
-            self.counters.refused += 1
-            self.output.send(identity, _INVALID)
+            self.clients.counters.refused += 1
+            self.clients.send(identity, _INVALID)
+
+    def _ping(self, client: ClientSession, command: commands.Ping) -> None:
+        query = read(command.trailing).question if command.trailing and Feature.LOG in client.features else b""
+        if query:
+            self.queries.ask(client, query)
+        else:
+            self.publishing.ping(client)
 
     # --- time ----------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
         """Drop silent clients and expired messages; rotate unused credit; send PONGs that are not asked for."""
-        self.clock.now = now
-        self._unasked_pongs.look(now)
-        self.lender.rotate(now)
+        self.clients.now = now
+        self.clients.send_pongs()
+        self.deliveries.rotate(now)
         if self.settings.timeout:
             while (client := self.clients.longest_silent()) is not None:
                 if client.last_heard + self.settings.timeout > now:
                     break
-                self.counters.expired += 1
+                self.clients.counters.expired += 1
                 self._drop(client, SessionEvent.EXPIRED)
         self.mailboxes.expire(now)
 
     def next_expiry(self) -> float | None:
         """Earliest time at which :meth:`expire` has something to do; None if nothing is scheduled."""
-        times = [self.mailboxes.next_expiry(), self.lender.next_rotation(), self._unasked_pongs.next_look()]
+        times = [self.mailboxes.next_expiry(), self.deliveries.next_rotation(), self.clients.next_pongs()]
         client = self.clients.longest_silent()
         if self.settings.timeout and client is not None:
             times.append(client.last_heard + self.settings.timeout)
@@ -211,23 +178,23 @@ class ServerMachine:
             if not len(self._discarded[-1]):
                 del self._discarded[-1]
 
-    # --- connections ---------------------------------------------------------------------------------------------
+    # --- sessions ------------------------------------------------------------------------------------------------
 
-    def _open(self, identity: bytes, command: commands.Open, now: float) -> None:
+    def _open(self, identity: bytes, command: commands.Open) -> None:
         announced = read(command.trailing).features
-        client = self._new_session(identity, command.address, announced, now)
+        client = self._new_session(identity, command.address, announced)
         older = self.clients.by_address.get(client.address)
         if older is not None:
             self._drop(older, SessionEvent.TAKEN_OVER)
         self.clients.add(client)
-        credit = self.publish_windows.connected(client)
+        credit = self.publishing.open_window(client)
         trailing = b"" if announced is None else write(Extension(features=client.features, credit=credit))
-        self.output.reply(client, commands.encode(commands.Ok(trailing=trailing)))
-        self.events.record("CONNECTED", client)
+        self.clients.reply(client, commands.encode(commands.Ok(trailing=trailing)))
+        self.clients.events.record("CONNECTED", client)
         self.mailboxes.connected(client)
 
-    def _new_session(self, identity: bytes, address: bytes, announced: Feature | None, now: float) -> ClientSession:
-        settings = self.settings
+    def _new_session(self, identity: bytes, address: bytes, announced: Feature | None) -> ClientSession:
+        settings, now = self.settings, self.clients.now
         features = (announced or Feature(0)) & settings.features
         return ClientSession(
             identity,
@@ -243,52 +210,43 @@ class ServerMachine:
             allocator=CreditAllocator(min(DELIVERY_WINDOW_OCTETS, settings.queue)),
         )
 
-    def _reply_ok(self, client: ClientSession, command: Command, now: float) -> None:
-        self.output.reply(client, OK)
-
-    def _reply_invalid(self, client: ClientSession, command: Command, now: float) -> None:
-        self.output.reply(client, _INVALID)
-
-    def _give_credit(self, client: ClientSession, command: commands.Credit, now: float) -> None:
-        self.deliveries.give_credit(client, command.amount)
-
     def _drop(self, client: ClientSession, event: SessionEvent) -> None:
         """End the session; only replies that are complete are still sent. Idempotent."""
         if client.state is not CONNECTED:
             return
+        clients = self.clients
         client.state = TABLE.step(client.state, event).state
-        self.publish_windows.gone(client)
+        self.publishing.close_window(client)
         if event is not SessionEvent.CLOSE:
-            self.counters.dropped += 1
+            clients.counters.dropped += 1
         if event in _WITHOUT_CLOSE and (client.written_streams or client.has_sent):
-            self.counters.unclosed += 1
-        self.output.flush(client)
-        self.clients.remove(client)
-        self.mailboxes.withdraw_offers(client)
+            clients.counters.unclosed += 1
+        clients.flush(client)
+        clients.remove(client)
+        self.mailboxes.services.withdraw(client)
         self.queries.gone(client)
-        # makes the engines drop the outcomes for this client
-        self.engines.put_silent(client.unsynced_sends, SyncOutcomes(client), client)
-        client.unsynced_sends = {}
-        self.engines.put_silent(client.subscriptions, CancelSubscriptions(client), client)
+        self.publishing.drop_outcomes(client)
+        self.streams.put_silent(client.subscriptions, CancelSubscriptions(client), client)
         for stream in client.subscriptions:
-            self.events.record("UNSUBSCRIBED", client, stream)
+            clients.events.record("UNSUBSCRIBED", client, stream)
         for stream in client.written_streams:
-            self.events.record("STOPPED", client, stream)
+            clients.events.record("STOPPED", client, stream)
         undelivered = [*client.unconfirmed, *(message for _, message in client.queue if message is not None)]
         self._discarded += [q for q in (client.queue, client.lent_deliveries, client.replies) if len(q) > TURN]
         client.queue, client.unconfirmed = ByteQueue(0), ByteQueue(0)
         client.replies, client.lent_deliveries = ByteQueue(0), ByteQueue(0)
         self.mailboxes.return_messages(reversed(undelivered))
-        self.events.record("GONE", client, detail=event.value.encode())
+        clients.events.record("GONE", client, detail=event.value.encode())
 
-    # --- input of engines ----------------------------------------------------------------------------------------
+    # --- engines -------------------------------------------------------------------------------------------------
 
     def opened(self, stream: bytes, stored: bool = False) -> None:
-        """To be called when TRAFFIC was sent to a new engine, ahead of all other commands.
+        """To be called when TRAFFIC was sent to a new engine, ahead of all other commands; its answer is for no client.
 
         :param stored: the engine stores messages
         """
-        self._answers.opened(stream, stored)
+        self.streams[stream].stored = stored
+        self.streams[stream].awaited.appendleft(AwaitedAnswer(BROKER, PendingReply(silent=True)))
 
     def command_done(
         self, stream: bytes, error: str | None = None, outcomes: tuple[AckRun, ...] = (), position: int | None = None
@@ -299,67 +257,66 @@ class ServerMachine:
         :param outcomes: its answer to SYNC
         :param position: its answer to COMPILE
         """
-        self._answers.done(stream, error, outcomes, position)
-
-    def delivered(self, stream: bytes, deliveries: Iterable[Delivery]) -> None:
-        """Process deliveries of the engine of a stream (ML-17).
-
-        :raises BadFrame: a delivery does not fit in a command
-        """
-        self._subscriptions.delivered(stream, deliveries)
+        awaited = self.streams.answered(stream)
+        client, reply = awaited.client, awaited.reply
+        if awaited.cancels and client.connected:
+            client.allocator.cancelled(stream)
+            self.deliveries.resume(client)
+        if reply.frames is not None:
+            return  # PING was answered already, because another of its streams was lost
+        if reply.syncs:
+            self.publishing.synced(client, reply, stream, outcomes)
+        elif error is not None:
+            reply.frames = self.subscriptions.refused(stream, awaited, _octets(error))
+        elif awaited.pattern is not None:
+            reply.frames = self.subscriptions.accepted(stream, awaited, position)
+        else:
+            says_stored = reply.for_write and self.streams[stream].stored and Feature.ACKS in client.features
+            reply.frames = _OK_STORED if says_stored else OK
+        if not reply.silent:
+            self.clients.advance(client)
 
     def credit_returned(self, stream: bytes, client: Hashable, amount: int) -> None:
         """Process the engine's answer to RECALL."""
         if isinstance(client, ClientSession) and client.connected:
-            self.deliveries.credit_returned(client, stream, amount)
-
-    def query_answered(self, stream: bytes, client: Hashable, answer: LogQueryAnswer, records: list[Frames]) -> None:
-        """Process the engine's answer to its oldest query, with the records of a fetch."""
-        self.queries.answered(stream, client, answer, records)
+            client.allocator.returned(stream, amount)
+            self.deliveries.resume(client)
 
     def stream_lost(self, stream: bytes, reason: str) -> None:
         """Process the failure of an engine: waiting clients get ERROR 502, and its subscriptions and writers end."""
-        why = encoded(reason)
-        self.events.record_lost_stream(stream, why)
-        self.streams.remove(stream)
-        self._answers.lost(stream, why)
-        self.queries.stream_lost(stream, why)
-        for client in list(self.clients):
+        why = _octets(reason)
+        self.clients.events.record_lost_stream(stream, why)
+        lost = self.streams.remove(stream)
+        for client in self.clients:
             client.subscriptions.pop(stream, None)
             client.written_streams.pop(stream, None)
+            client.allocator.remove(stream)
             if client.unsynced_sends.pop(stream, None):
                 client.lost_sends = why
             if client.write_stream == stream:
                 client.write_stream = None
-            self.deliveries.stream_lost(client, stream)
-
-    def idle_streams(self, now: float) -> list[bytes]:
-        """Streams that may end, because no client has used them for a while and nothing waits for their engines."""
-        found = self.streams.idle(self.clients, now)
-        return [name for name in found if self.engines.is_idle(name) and not self.queries.asks_about(name)]
+        if lost is None:
+            return
+        for client, reply, *_ in lost.awaited:
+            reply.frames = error_frames(StatusCode.INTERNAL_ERROR, why)
+            reply.syncs = 0
+            self.publishing.sends_lost(client, reply.send_octets)
+            self.clients.advance(client)
+        self.queries.stream_lost(lost, why)
+        for client in list(self.clients):
+            self.deliveries.resume(client)
 
     def stream_ended(self, stream: bytes) -> None:
         """To be called when the engine of an idle stream ends; the next command for the stream opens it again."""
         self.streams.remove(stream)
-        self.engines.discard(stream)
-        self.queries.stream_ended(stream)
         for client in self.clients:
             if client.written_streams and client.written_streams.pop(stream, b"") is None:
-                self.events.record("STOPPED", client, stream)
-
-    # --- output --------------------------------------------------------------------------------------------------
-
-    def take_output(self) -> list[tuple[ClientSession | bytes, Frames]]:
-        """Take the frames to send, each with its client, or the routing id of a peer without session."""
-        return self.output.take()
-
-    def take_commands(self) -> dict[bytes, list[EngineCommand]]:
-        """Take the commands for the engine of each stream, in order."""
-        return self.engines.take()
+                self.clients.events.record("STOPPED", client, stream)
 
     def unblock(self, client: ClientSession) -> None:
         """To be called when the client's socket accepted all queued frames."""
-        self.deliveries.unblock(client)
+        client.blocked = False
+        self.deliveries.resume(client)
         self.queries.unblocked(client)
 
 
@@ -374,3 +331,8 @@ def _event(client: ClientSession | None, command: Command | None) -> SessionEven
         if event is SessionEvent.CONFIRM and Feature.CONFIRM not in client.features:
             return SessionEvent.CONFIRM_UNANNOUNCED
     return event
+
+
+def _octets(reason: str) -> bytes:
+    """The text of an engine, which may contain surrogates."""
+    return reason.encode("utf-8", "backslashreplace")

@@ -41,75 +41,13 @@ class SessionEvent(TableEnum):
 
 
 class SessionAction(TableEnum):
-    """Actions of the machine; commands with a method of their own need none."""
-
     OPEN = "make a session and reply OK"
+    EXECUTE = "execute the command"
     REPLY_OK = "reply OK"
     REPLY_INVALID = "reply ERROR 500"
     REPLY_FAILED = "reply ERROR 300"
     COUNT_MALFORMED = "count it and say nothing, as the reference does for all that is no command"
-    PING = "ping"
-    WRITE = "write"
-    READ = "read"
-    CANCEL = "cancel"
-    SEND = "send"
-    MAILBOX_SEND = "mailbox send"
-    OFFER = "offer"
-    SERVICE_SEND = "service send"
-    CREDIT = "credit"
-    CONFIRM = "confirm"
 
-
-START, CONNECTED = SessionState.START, SessionState.CONNECTED
-_REFUSED = TableStep(START, SessionAction.REPLY_INVALID)
-_GONE: TableStep[SessionState, SessionAction] = TableStep(START)
-TABLE = TransitionTable[SessionState, SessionEvent, SessionAction](
-    {
-        START: {
-            SessionEvent.OPEN: TableStep(CONNECTED, SessionAction.OPEN),
-            SessionEvent.CLOSE: TableStep(START, SessionAction.REPLY_OK),  # the reference crashes
-            SessionEvent.PING: _REFUSED,
-            SessionEvent.WRITE: _REFUSED,
-            SessionEvent.READ: _REFUSED,
-            SessionEvent.CANCEL: _REFUSED,
-            SessionEvent.SEND: _REFUSED,
-            SessionEvent.SEND_WITHOUT_STREAM: _REFUSED,
-            SessionEvent.MAILBOX_SEND: _REFUSED,
-            SessionEvent.OFFER: _REFUSED,
-            SessionEvent.SERVICE_SEND: _REFUSED,
-            SessionEvent.CREDIT: _REFUSED,
-            SessionEvent.CONFIRM: _REFUSED,
-            SessionEvent.CONFIRM_UNANNOUNCED: _REFUSED,
-            SessionEvent.SERVER_ONLY: _REFUSED,
-            SessionEvent.MALFORMED: TableStep(START, SessionAction.COUNT_MALFORMED),
-        },
-        CONNECTED: {
-            SessionEvent.OPEN: _REFUSED,
-            SessionEvent.CLOSE: TableStep(START, SessionAction.REPLY_OK),
-            SessionEvent.PING: TableStep(CONNECTED, SessionAction.PING),
-            SessionEvent.WRITE: TableStep(CONNECTED, SessionAction.WRITE),
-            SessionEvent.READ: TableStep(CONNECTED, SessionAction.READ),
-            SessionEvent.CANCEL: TableStep(CONNECTED, SessionAction.CANCEL),
-            SessionEvent.SEND: TableStep(CONNECTED, SessionAction.SEND),
-            SessionEvent.SEND_WITHOUT_STREAM: TableStep(START, SessionAction.REPLY_FAILED),
-            SessionEvent.MAILBOX_SEND: TableStep(CONNECTED, SessionAction.MAILBOX_SEND),
-            SessionEvent.OFFER: TableStep(CONNECTED, SessionAction.OFFER),
-            SessionEvent.SERVICE_SEND: TableStep(CONNECTED, SessionAction.SERVICE_SEND),
-            SessionEvent.CREDIT: TableStep(CONNECTED, SessionAction.CREDIT),
-            SessionEvent.CONFIRM: TableStep(CONNECTED, SessionAction.CONFIRM),
-            SessionEvent.CONFIRM_UNANNOUNCED: TableStep(START, SessionAction.REPLY_FAILED),
-            SessionEvent.SERVER_ONLY: _REFUSED,
-            SessionEvent.MALFORMED: TableStep(CONNECTED, SessionAction.COUNT_MALFORMED),
-            SessionEvent.EXPIRED: _GONE,
-            SessionEvent.TAKEN_OVER: _GONE,
-            SessionEvent.SENT_TOO_EARLY: _GONE,
-            SessionEvent.RESERVED_SUBJECT: _GONE,
-            SessionEvent.TOO_MANY_HEADERS: _GONE,
-            SessionEvent.BACKLOG_FULL: _GONE,
-            SessionEvent.QUEUE_FULL: _GONE,
-        },
-    }
-)
 
 #: The event of each command of clients; other commands are sent by servers only.
 EVENTS: dict[type[Command], SessionEvent] = {
@@ -126,3 +64,31 @@ EVENTS: dict[type[Command], SessionEvent] = {
     commands.Credit: SessionEvent.CREDIT,
     commands.Confirm: SessionEvent.CONFIRM,
 }
+
+START, CONNECTED = SessionState.START, SessionState.CONNECTED
+_REFUSED = TableStep(START, SessionAction.REPLY_INVALID)
+_FAILED = TableStep(START, SessionAction.REPLY_FAILED)
+_CLOSED = TableStep(START, SessionAction.REPLY_OK)
+TABLE = TransitionTable[SessionState, SessionEvent, SessionAction](
+    {
+        START: {
+            **dict.fromkeys(EVENTS.values(), _REFUSED),
+            SessionEvent.SEND_WITHOUT_STREAM: _REFUSED,
+            SessionEvent.CONFIRM_UNANNOUNCED: _REFUSED,
+            SessionEvent.SERVER_ONLY: _REFUSED,
+            SessionEvent.OPEN: TableStep(CONNECTED, SessionAction.OPEN),
+            SessionEvent.CLOSE: _CLOSED,  # the reference crashes
+            SessionEvent.MALFORMED: TableStep(START, SessionAction.COUNT_MALFORMED),
+        },
+        CONNECTED: {
+            **dict.fromkeys(SessionEvent, TableStep(START)),  # what ends a session, except:
+            **dict.fromkeys(EVENTS.values(), TableStep(CONNECTED, SessionAction.EXECUTE)),
+            SessionEvent.OPEN: _REFUSED,
+            SessionEvent.CLOSE: _CLOSED,
+            SessionEvent.SEND_WITHOUT_STREAM: _FAILED,
+            SessionEvent.CONFIRM_UNANNOUNCED: _FAILED,
+            SessionEvent.SERVER_ONLY: _REFUSED,
+            SessionEvent.MALFORMED: TableStep(CONNECTED, SessionAction.COUNT_MALFORMED),
+        },
+    }
+)

@@ -19,8 +19,14 @@ from itertools import repeat
 import zmq
 
 from mama_spark.contracts.errors import ConfigError, PublishError, Unavailable
-from mama_spark.contracts.zmq_connections import Connection, all_writable, connection_of, end_context, ended
-from mama_spark.contracts.zmq_context import open_context
+from mama_spark.contracts.zmq_connections import (
+    Connection,
+    all_writable,
+    connection_of,
+    end_context,
+    ended,
+    open_context,
+)
 from mama_spark.mama.messages.omnm import BadMessage
 
 from ..protocol.frames import BridgeFrame, FrameType, why_unsendable

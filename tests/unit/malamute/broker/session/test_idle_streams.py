@@ -13,7 +13,7 @@ OK = Ok()
 
 def idle(desk: MachineHarness, after: float) -> list[bytes]:
     desk.now += after
-    return sorted(desk.machine.idle_streams(desk.now))
+    return sorted(desk.machine.streams.idle(desk.now))
 
 
 def test_a_stream_is_idle_when_no_client_has_used_it_for_the_time() -> None:
@@ -57,10 +57,10 @@ def test_an_ended_stream_leaves_nothing_and_opens_again() -> None:
     desk = MachineHarness(timeout=0.0)
     desk.open("c")
     desk.send("c", wire.StreamWrite(b"s"), wire.StreamRead(b"s", b""), wire.StreamCancel(b"s"), wire.StreamWrite(b"t"))
-    desk.machine.events.take()
+    desk.machine.clients.events.take()
     desk.machine.stream_ended(b"s")
     assert list(desk.machine.streams) == [b"t"]
-    assert desk.machine.events.take() == [("STOPPED", b"c", b"s", b"")]
+    assert desk.machine.clients.events.take() == [("STOPPED", b"c", b"s", b"")]
     assert desk.send("c", wire.StreamWrite(b"s")) == [OK]
     assert sorted(desk.machine.streams) == [b"s", b"t"]
 

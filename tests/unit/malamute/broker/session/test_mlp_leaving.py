@@ -34,7 +34,7 @@ class MachineHarness:
             self.machine.receive(identity, encode(command), now)
 
     def obey(self) -> None:
-        while orders := self.machine.take_commands():
+        while orders := self.machine.streams.take_commands():
             answers: list[Any] = []
             for command in orders[b"st"]:
                 if isinstance(command, AcceptMessage):
@@ -49,7 +49,7 @@ class MachineHarness:
             self.engine.flush()
             for runs in answers:
                 self.machine.command_done(b"st", None, runs() if callable(runs) else runs)
-        self.machine.take_output()
+        self.machine.clients.take_output()
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_the_engine_forgets_what_became_of_messages_of_clients_that_are_gone(
         desk.machine.expire(100.0)
         desk.obey()
     assert len(desk.engine._acks) == (1 if way == "takeover" else 0)
-    assert not any(desk.machine.engines._awaited.values())
+    assert not any(desk.machine.streams[name].awaited for name in desk.machine.streams)
 
 
 def test_what_a_client_sent_before_it_left_is_stored_and_the_next_of_its_name_is_told_only_of_its_own(
@@ -99,7 +99,7 @@ def test_what_waited_for_a_client_that_is_gone_is_freed_in_turns() -> None:
     desk.send("reader", wire.StreamRead(b"s", b""))
     desk.send("writer", wire.StreamWrite(b"s"))
     (reader,) = (client for client in desk.machine.clients if client.address == b"reader")
-    desk.machine.output.block(reader, [b"what its socket did not take"])
+    desk.machine.clients.block(reader, [b"what its socket did not take"])
     for _ in range(2500):
         desk.send("writer", wire.StreamSend(b"a", [b"1"]))
     queue = reader.queue

@@ -65,7 +65,7 @@ def test_a_pong_behind_sends_acknowledges_them_once_the_engine_has_them() -> Non
     for _ in range(3):
         desk.send("w", wire.StreamSend(b"s"))
     desk.send("w", wire.Ping(), wire.Ping())
-    assert len(desk.machine.output) == 0
+    assert len(desk.machine.clients.outgoing) == 0
     desk.obey()
     acked, bare = desk.got("w")
     assert isinstance(acked, Pong)
@@ -82,7 +82,7 @@ def asking_about_two_streams() -> MachineHarness:
     desk.send("w", wire.StreamWrite(b"a"), *sends * 2, wire.StreamWrite(b"b"), *sends * 3, wire.Ping())
     for stream in (b"a", b"b"):
         desk.machine.command_done(stream)
-    desk.machine.take_commands()
+    desk.machine.streams.take_commands()
     desk.obey()
     assert desk.got("w") == [OK, OK]
     return desk
@@ -105,7 +105,7 @@ def test_who_asks_about_a_stream_that_is_lost_is_told_so_and_nothing_else() -> N
     desk.machine.stream_lost(b"a", "the disk is full")
     desk.machine.command_done(b"b", None, (AckRun(StoreOutcome.STORED, 3, 7),))
     client.pending_replies.popleft()
-    desk.machine.output.advance(client)
+    desk.machine.clients.advance(client)
     desk.obey()
     assert desk.got("w") == [Error(502, b"the disk is full")]
 

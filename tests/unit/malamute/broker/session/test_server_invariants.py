@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mama_spark.malamute.broker.session.byte_queue import Overflow
-from mama_spark.malamute.broker.session.mailboxes.mailbox_store import OVERHEAD, Limits
+from mama_spark.malamute.broker.session.mailbox_store import OVERHEAD, Limits
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Error, Ok, encode
@@ -50,8 +50,8 @@ STEPS = st.lists(
 
 #: What stays when all clients are gone, by part: what waits in mailboxes and services, and what is set up.
 STAYS = {
-    "settings", "counters", "clock", "events", "mailboxes.mailboxes", "mailboxes.requests", "mailboxes._deadlines",
-    "publishing.subjects", "_subjects", "_actions",
+    "settings", "counters", "events", "mailboxes.mailboxes", "mailboxes.requests", "mailboxes._deadlines",
+    "publishing.subjects", "_subjects", "_commands",
 }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def left_behind(machine: ServerMachine) -> dict[str, Any]:
         if isinstance(value, Sized)
     }
     held |= {name: value for name, value in vars(machine).items() if isinstance(value, Sized)}
-    held |= {"offers": machine.mailboxes.services._offers, "publishers": range(machine.publish_windows.publishers)}
+    held |= {"offers": machine.mailboxes.services._offers, "publishers": range(machine.publishing.publishers)}
     return {
         name: value
         for name, value in held.items()
@@ -101,9 +101,9 @@ def test_the_machine_never_raises_and_keeps_its_books(steps: list[Any], overflow
             desk.obey()
         elif len(machine.clients):
             client = next(iter(machine.clients))
-            machine.output.block(client, [b""]) if step == "block" else machine.unblock(client)
+            machine.clients.block(client, [b""]) if step == "block" else machine.unblock(client)
     desk.obey()
-    assert not any(machine.engines._awaited.values())
+    assert not any(machine.streams[name].awaited for name in machine.streams)
     for address, client in machine.clients.by_address.items():
         assert client.connected
         assert client.address == address

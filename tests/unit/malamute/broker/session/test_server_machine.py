@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from mama_spark.malamute.broker.session import publishing
 from mama_spark.malamute.broker.session.byte_queue import Overflow
-from mama_spark.malamute.broker.session.mailboxes.mailbox_store import OVERHEAD, Limits
-from mama_spark.malamute.broker.session.streams import publish_handler
+from mama_spark.malamute.broker.session.mailbox_store import OVERHEAD, Limits
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, StatusCode, encode
 from mama_spark.malamute.protocol.extensions import Feature
@@ -68,7 +68,13 @@ def test_strangers_leave_nothing_behind() -> None:
         desk.send(str(n), wire.Ping(), wire.StreamWrite(b"s"), wire.Close())
         desk.feed(str(n), [b"\xaa\xa8"])
     machine = desk.machine
-    assert len(machine.clients) == len(machine.clients.by_address) == len(machine.streams) == len(machine.engines) == 0
+    assert (
+        len(machine.clients)
+        == len(machine.clients.by_address)
+        == len(machine.streams)
+        == len(machine.streams.commands)
+        == 0
+    )
 
 
 def test_connects_subscriptions_and_disconnects_are_reported() -> None:
@@ -79,7 +85,7 @@ def test_connects_subscriptions_and_disconnects_are_reported() -> None:
     desk.send("a", wire.StreamRead(b"s", b"p"), wire.StreamRead(b"t", b"p"), wire.StreamCancel(b"s"), wire.Close())
     desk.send("b", wire.StreamRead(b"s", b"q"))
     desk.expire(11)
-    assert desk.machine.events.take() == [
+    assert desk.machine.clients.events.take() == [
         ("CONNECTED", b"a", b"", b""), ("CONNECTED", b"b", b"", b""),
         ("SUBSCRIBED", b"a", b"s", b"p"), ("SUBSCRIBED", b"a", b"t", b"p"), ("UNSUBSCRIBED", b"a", b"s", b""),
         ("UNSUBSCRIBED", b"a", b"t", b""), ("GONE", b"a", b"", b"close"),
@@ -141,7 +147,7 @@ def test_what_waits_for_one_client_is_limited(overflow: Overflow, expected: list
         desk.machine.unblock(client)
         desk.obey()
         assert subjects(desk.got("r")) == expected
-        assert desk.machine.counters.lost_deliveries == 8
+        assert desk.machine.clients.counters.lost_deliveries == 8
 
 
 def test_what_a_socket_did_not_take_comes_first_and_in_order() -> None:
@@ -150,7 +156,7 @@ def test_what_a_socket_did_not_take_comes_first_and_in_order() -> None:
     desk.open("r")
     desk.send("r", wire.StreamRead(b"st", b""))
     reader = desk.machine.clients.by_identity[b"r"]
-    desk.machine.output.block(reader, encode(wire.StreamDeliver(b"st", b"w", b"refused")))
+    desk.machine.clients.block(reader, encode(wire.StreamDeliver(b"st", b"w", b"refused")))
     flood(desk, 2)
     desk.send("r", wire.Ping())
     assert desk.got("r") == []
@@ -271,7 +277,7 @@ def test_a_reader_gets_what_its_pattern_matches_in_order() -> None:
 
 
 def test_subjects_without_end_are_told_apart_and_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish_handler, "MAX_CACHED_SUBJECTS", 3)
+    monkeypatch.setattr(publishing, "MAX_CACHED_SUBJECTS", 3)
     desk = MachineHarness()
     written(desk, b"st")
     desk.open("r")
@@ -322,7 +328,7 @@ def test_cancel_of_a_stream_never_read_is_answered_and_makes_no_stream() -> None
     desk = MachineHarness()
     desk.open("a")
     assert desk.send("a", wire.StreamCancel(b"nowhere")) == [OK]
-    assert desk.machine.streams.names == set()
+    assert set(desk.machine.streams) == set()
 
 
 def test_a_read_is_answered_when_the_engine_took_it_and_later_replies_wait_for_it() -> None:
@@ -330,7 +336,7 @@ def test_a_read_is_answered_when_the_engine_took_it_and_later_replies_wait_for_i
     desk.open("a")
     desk.obedient = False
     desk.send("a", wire.StreamRead(b"st", b"p"), wire.Ping(), wire.StreamRead(b"st", b"("), wire.Ping())
-    assert len(desk.machine.output) == 0
+    assert len(desk.machine.clients.outgoing) == 0
     desk.obey()
     ok, pong, refused, again = desk.got("a")
     assert (ok, pong, again) == (OK, PONG, PONG)
@@ -356,7 +362,7 @@ def test_repeated_reads_change_nothing_and_are_answered() -> None:
     desk = MachineHarness()
     desk.open("r")
     assert desk.send("r", *[wire.StreamRead(b"st", b"p")] * 5) == [OK] * 5
-    assert len([e for e in desk.machine.events.take() if e[0] == "SUBSCRIBED"]) == 1
+    assert len([e for e in desk.machine.clients.events.take() if e[0] == "SUBSCRIBED"]) == 1
 
 
 def test_a_replay_storm_ends() -> None:
@@ -369,7 +375,7 @@ def test_a_replay_storm_ends() -> None:
         rounds += 1
         assert rounds < 1000, "the storm feeds itself"
         oks = len([r for _ in range(min(oks, 100)) for r in desk.send("c", *storm) if r == OK])
-    assert desk.machine.counters.repeats > 0
+    assert desk.machine.clients.counters.repeats > 0
     assert desk.send("c", wire.Ping()) == [PONG]
     desk.now += 1.5
     assert desk.send("c", *storm) == [OK] * 3, "who repeats with reason is answered again"

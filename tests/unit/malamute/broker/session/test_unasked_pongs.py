@@ -68,7 +68,7 @@ def test_all_that_a_c_client_has_sent_before_it_ends_arrives(message: bytes) -> 
     assert [frames[1] for frames in broker.read if frames[0] == message] == [b"%d" % n for n in range(2000)]
     assert broker.read[-1] == [CLOSE]
     assert client.ended
-    assert broker.desk.machine.counters.unclosed == 0
+    assert broker.desk.machine.clients.counters.unclosed == 0
 
 
 @pytest.mark.parametrize("offer", [None, OFFER], ids=["consumer", "worker"])
@@ -135,7 +135,7 @@ def test_while_nobody_is_read_plain_clients_get_pongs() -> None:
 
 
 def _pongs_while_it_sends(desk: MachineHarness) -> int:
-    desk.machine.take_output()
+    desk.machine.clients.take_output()
     for _ in range(50):
         desk.expire(STEP)
         desk.feed("c", encode(wire.StreamSend(b"a")))
@@ -169,9 +169,9 @@ def test_a_client_that_sent_and_goes_without_close_is_counted(sends: bool, unclo
         desk.send(name, wire.MailboxSend(b"x", b"", b"", 0) if sends else wire.StreamRead(b"s", b""))
     assert desk.send("orderly", wire.Close()) == [Ok()]
     desk.open("again", "replaced")
-    assert desk.machine.counters.unclosed == unclosed
+    assert desk.machine.clients.counters.unclosed == unclosed
     desk.expire(11.0)
-    assert desk.machine.counters.unclosed == 2 * unclosed
+    assert desk.machine.clients.counters.unclosed == 2 * unclosed
 
 
 def test_frames_of_the_scripted_client_are_those_of_the_protocol() -> None:

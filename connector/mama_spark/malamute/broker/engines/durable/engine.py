@@ -23,23 +23,17 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome, of_stored
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, numbers
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
-from mama_spark.malamute.protocol.ttl import (
-    EXPIRED,
-    MARKER,
-    TtlDirective,
-    TtlTracker,
-    expected_sequence_of,
-    ttl_directive_of,
-)
+from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, TtlRequest, TtlTracker, ttl_request_of
 
-from ... import memory
+from ... import freed_memory
 from ..ack_tracker import AckTracker
 from ..base import Delivery
 from ..frame_columns import pack, pack_headers, unpack, unpack_headers
+from ..log_queries import answer
 from ..stored import LiveMessage, StoredStreamEngine
 from ..subscription_cursor import SubscriptionCursor
 from .dedup import DedupWindow
-from .log_queries import answer, is_stored, stored_streams
+from .log_queries import DurableQueries, is_stored, stored_streams
 from .settings import DurableSettings
 from .store import MAX_OCTETS, MessageStore, Retention, make_folder
 from .store_reader import Row, StoreFull, now_us, store_path
@@ -57,6 +51,7 @@ RETENTION_INTERVAL = 1.0
 REST = 10.0
 
 _STORED = StoreOutcome.STORED  # two lookups take as long as the rest of accept
+_NOTHING = TtlRequest()
 _MARKER_HEADERS = ((MARKER, EXPIRED),)
 
 
@@ -183,27 +178,26 @@ class DurableEngine(StoredStreamEngine[Row]):
 
     def _next_outcome(self, subject: bytes, extension: Extension, octets: int) -> tuple[StoreOutcome, int]:
         """Outcome of the next message by its id and headers, and its sequence, or that of the first with its id."""
-        directive = ttl_directive_of(extension.headers) if extension.headers else None
-        expected = expected_sequence_of(extension.headers) if extension.headers else None
-        if TtlDirective.BAD in (directive, expected):
+        asked = ttl_request_of(extension.headers) if extension.headers else _NOTHING
+        if asked is None:
             return StoreOutcome.REFUSED, 0
-        if directive is TtlDirective.RENEW:
+        if asked.renews:
             self._complete_accepted()  # the message to be renewed may be among them
             found = self._ttl.renew(subject)
             return (StoreOutcome.REFUSED, 0) if found is None else (StoreOutcome.DUPLICATE, found)
-        if expected is not None:
+        if asked.expected is not None:
             self._complete_accepted()  # another one may be among them
             found = self._ttl.sequence(subject)
-            if found != expected:
+            if found != asked.expected:
                 return StoreOutcome.DUPLICATE, found
         if extension.message_id:
             outcome, first = self._first_of(extension.message_id)
             if outcome is StoreOutcome.DUPLICATE:
-                if directive:
+                if asked.milliseconds:
                     self._ttl.repeated(subject, first)
                 return outcome, first
         sequence = self._next
-        if isinstance(directive, int) and not self._ttl.note(sequence, subject, directive, octets):
+        if asked.milliseconds is not None and not self._ttl.note(sequence, subject, asked.milliseconds, octets):
             self._ids.withdraw(sequence - 1)
             return StoreOutcome.REFUSED, 0
         return StoreOutcome.STORED, sequence
@@ -232,7 +226,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         if query.op is Op.DEDUP:
             certain = numbers(self._ids.certain(self._ticks()))
             return LogQueryAnswer(query.number, identity=self.store.identity.encode(), body=certain), []
-        return answer(self.store, query, self._options)
+        return answer(DurableQueries(self.store, self._options), query)
 
     @classmethod
     def stored_streams(cls, settings: Mapping[str, Any]) -> list[bytes]:
@@ -279,7 +273,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         if now < self._rests_at:
             return self._rests_at - now
         store.rest()
-        memory.trim()
+        freed_memory.trim()
         return None
 
     def _retain(self) -> float | None:

@@ -9,7 +9,7 @@ sent.
 
 *Reading.* Live cursors share one consumer. A cursor that is behind has its own consumer until it has caught up.
 
-*Log queries* are answered from JetStream (:mod:`.log_queries`). A message with a time to live is stored like any other,
+*Log queries* are answered from JetStream (:mod:`.stored_log`). A message with a time to live is stored like any other,
 and ends by the limits of the stream; ``Mama-Expected-Sequence`` is compared by the server with the last message of the
 subject.
 
@@ -25,26 +25,26 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.served_log import LogTail
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, of_stored
-from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
-from mama_spark.malamute.protocol.ttl import TtlDirective, expected_sequence_of, ttl_directive_of
-from mama_spark.nats.settings import NatsSettings
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, numbers
 from mama_spark.publishing.ids.id_lifetime import known_for
+from mama_spark.registry import publisher_bridge
 
-from ..ack_tracker import OutcomeRuns, PerClient
+from ..ack_tracker import PerClient
 from ..base import Delivery
+from ..log_queries import WRONG, answer
 from ..stored import StoredStreamEngine
 from ..subscription_cursor import SubscriptionCursor
-from .async_publisher import AsyncPublisher, PendingPublish
-from .log_queries import JetStreamQueries
-from .message_codec import JetStreamMessage
-from .ordered_consumer import ConsumedMessage, OrderedConsumer
+from .message_codec import ConsumedMessage, JetStreamMessage
+from .publisher import ClientOutcomes, PendingPublish, StreamPublisher, expect_last
 from .settings import JetStreamSettings
-from .stream_reader import JetStreamReader
+from .stored_log import StoredLog
 
 log = logging.getLogger(__name__)
 
@@ -67,43 +67,17 @@ REPORT_STALL = 30.0
 CLOSE_TIMEOUT = 10.0
 
 
-class _ClientOutcomes:
-    """Outcomes of one client's messages since its last SYNC.
-
-    :ivar pending: messages whose outcomes are not in :attr:`runs` yet, in order
-    """
-
-    __slots__ = ("pending", "runs")
-
-    def __init__(self) -> None:
-        self.runs = OutcomeRuns()
-        self.pending: deque[PendingPublish] = deque()
-
-    def add(self, message: PendingPublish) -> None:
-        if self.pending and len(self.pending) % 1024 == 0:
-            self.settle()
-        self.pending.append(message)
-
-    def settle(self) -> bool:
-        """Move known outcomes to :attr:`runs`; True if all are known."""
-        pending = self.pending
-        while pending and (outcome := pending[0].outcome) is not None:
-            self.runs.add(outcome, pending.popleft().sequence)
-        return not pending
-
-
+@dataclass(slots=True, eq=False)
 class _CatchUp:
     """The consumer of one cursor that is behind.
 
-    :ivar messages: polled and not yet delivered
     :ivar last_used: monotonic time when the cursor last had credit
+    :ivar messages: polled and not yet delivered
     """
 
-    __slots__ = ("consumer", "last_used", "messages")
-
-    def __init__(self, consumer: OrderedConsumer, now: float) -> None:
-        self.consumer, self.last_used = consumer, now
-        self.messages: deque[ConsumedMessage] = deque()
+    consumer: LogTail
+    last_used: float
+    messages: deque[ConsumedMessage] = field(default_factory=deque)
 
 
 class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
@@ -116,15 +90,14 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         super().__init__(name, settings)
         self._options = JetStreamSettings.parse(name, self.settings)
         self._id = secrets.token_hex(8)
-        self._stream: JetStreamReader | None = None
-        self._queries: JetStreamQueries | None = None
-        self._publisher: AsyncPublisher | None = None
+        self._log = StoredLog(name, self._options)
+        self._publisher: StreamPublisher | None = None
         self._addresses: dict[SubscriptionCursor, bytes] = {}  # addresses under which the clients have published here
-        self._live: OrderedConsumer | None = None  # of the cursors that are live
+        self._live: LogTail | None = None  # of the cursors that are live
         self._position = 0  # last sequence that live cursors received
         self._last_message = 0  # sequence of the last message received for live cursors
         self._catch_ups: dict[SubscriptionCursor, _CatchUp] = {}
-        self._outcomes: PerClient[_ClientOutcomes] = PerClient(_ClientOutcomes)
+        self._outcomes: PerClient[ClientOutcomes] = PerClient(ClientOutcomes)
         self._awaited: dict[int, PendingPublish] = {}  # published here and not yet received from the stream
         self._number = 0
         self._last_delivery = 0.0
@@ -135,32 +108,20 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return "not open" if self._publisher is None else repr(self._publisher)
 
     @property
-    def publisher(self) -> AsyncPublisher:
+    def publisher(self) -> StreamPublisher:
         assert self._publisher is not None, "the engine was not started"
         return self._publisher
-
-    @property
-    def stream(self) -> JetStreamReader:
-        assert self._stream is not None, "the engine was not started"
-        return self._stream
 
     def start(self) -> None:
         """:raises ConfigError: there is no such stream and none can be created, or it cannot be used
         :raises Unavailable: no server answers
         """
-        name, prefix = self._options.names(self.name)
-        connection = NatsSettings(**self._options.connection, name="mama-broker")
-        self._stream = JetStreamReader(connection, name, prefix)
-        last = self._stream.open(self._options)
-        self._queries = JetStreamQueries(self.name, connection, self._stream)
-        window = self._stream.duplicate_window
-        settings = NatsSettings(
-            **self._options.connection, name="mama-broker", stream=name, ack_mode="message",
-            retry_deadline=known_for(window),
-        )  # fmt: skip
-        self._publisher = AsyncPublisher(settings, self._id, prefix, window, self._options.buffer)
+        state = self._log.open()
+        window = state.settings.duplicate_window
+        bridge = publisher_bridge(self._options.publishing(self._log.log_name, known_for(window)))
+        self._publisher = StreamPublisher(bridge, self._id, self._log.prefix, window, self._options.buffer)
         self._publisher.open()
-        self._publisher.last = last
+        self._publisher.last = state.bounds.last
 
     def close(self) -> None:
         """Close; waits for accepted messages, but not for the end of an outage."""
@@ -177,21 +138,25 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             catch_up.consumer.close()
         if self._live is not None:
             self._live.close()
-        if self._queries is not None:
-            self._queries.close()
-        if self._stream is not None:
-            self._stream.close()
+        self._log.close()
 
     # --- log queries ---------------------------------------------------------------------------------------------
 
     def ask(self, query: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
         """An answer counts all that was accepted before the query. During an outage there is none."""
-        assert self._queries is not None, "the engine was not started"
+        number = query.number
         self._complete_accepted()
         if self.publisher.busy:
             reason = b"NATS has not acknowledged yet what was accepted before"
-            return LogQueryAnswer(query.number, StatusCode.INTERNAL_ERROR, reason), []
-        return self._queries.answer(query)
+            return LogQueryAnswer(number, StatusCode.INTERNAL_ERROR, reason), []
+        try:
+            state = self._log.refresh()
+        except Unavailable as e:
+            return LogQueryAnswer(number, StatusCode.INTERNAL_ERROR, str(e).encode()), []
+        if query.op is Op.DEDUP:
+            certain = numbers(int(state.settings.duplicate_window * 1e6))
+            return LogQueryAnswer(number, identity=state.bounds.identity.encode(), body=certain), []
+        return answer(self._log, query, (*WRONG, ConfigError))
 
     @classmethod
     def unopened(cls, name: bytes, settings: Mapping[str, Any]) -> str | None:
@@ -213,13 +178,13 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
     def _prepare_subscription(self, after: int | None) -> None:
         if self._live is None:
             # from the end of the stream, or from what is known of it during an outage
-            last = None if self.publisher.down else self.stream.last_sequence()
+            last = None if self.publisher.down else self._log.last_sequence()
             self._position = self.publisher.last if last is None else last
             self._last_message = 0
-            self._live = OrderedConsumer(self.stream, self._position, "the live consumer")
+            self._live = self._log.tail(self._position, "the live consumer")
         if after is not None and after > self._position:
             # the client has read further than this engine, unless the stream ends before that
-            last = None if self.publisher.down else self.stream.last_sequence()
+            last = None if self.publisher.down else self._log.last_sequence()
             if last is not None:
                 self._wait(lambda: self._position >= min(after, last))
 
@@ -274,14 +239,14 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             message.message_id, message.headers = extension.message_id, extension.headers
             self._outcomes.of(client).add(message)
             if message.headers:
-                _expect(message)
+                expect_last(message)
         if message.outcome is None:
             self.publisher.put(message)
         if self._cursors and message.outcome is None:
             self._awaited[message.number] = message
 
     def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...] | None]:
-        outcomes = self._outcomes.pop(client) or _ClientOutcomes()
+        outcomes = self._outcomes.pop(client) or ClientOutcomes()
         number, until = self._number, time.monotonic() + BARRIER
 
         def acks() -> tuple[AckRun, ...] | None:
@@ -311,7 +276,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         stalled = publisher.stalled_since
         if stalled and not publisher.down and now - max(stalled, self._last_check) > CHECK_STREAM:
             self._last_check = now
-            self.stream.last_sequence()  # raises if the stream was deleted
+            self._log.last_sequence()  # raises if the stream was deleted
             self._report_stall(now - stalled, now)
         if delivered:
             return 0.0
@@ -349,7 +314,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         """Deliver received messages to live cursors."""
         if self._live is None:
             return False
-        consumed = self._live.poll()
+        consumed = self._log.poll(self._live)
         for sequence, time_us, message in consumed:
             self._position = self._last_message = sequence
             if message is not None:
@@ -392,7 +357,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             if catch_up is None:
                 if not cursor.can_read or len(self._catch_ups) >= MAX_CATCH_UPS:
                     continue
-                consumer = OrderedConsumer(self.stream, cursor.position, "the consumer of a client that catches up")
+                consumer = self._log.tail(cursor.position, "the consumer of a client that catches up")
                 catch_up = self._catch_ups[cursor] = _CatchUp(consumer, now)
             delivered = self._take_turn(cursor, catch_up, now) or delivered
             if cursor.live:
@@ -409,7 +374,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         catch_up.last_used = now
         messages = catch_up.messages
         if not messages:
-            messages.extend(catch_up.consumer.poll())
+            messages.extend(self._log.poll(catch_up.consumer))
         before = cursor.position
         last = self._position
         live_from = len(messages) and messages[-1].sequence > last  # later messages are delivered live
@@ -428,13 +393,3 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             return None
         extension = of_stored(sequence, time_us, found.message_id, found.headers)
         return Delivery(cursor.client, found.sender, found.subject, found.content, extension)
-
-
-def _expect(message: PendingPublish) -> None:
-    """Note which last message of its subject a message replaces, or refuse it (see
-    :mod:`mama_spark.malamute.protocol.ttl`). Markers are the engine's, and no timer runs here that could be renewed."""
-    expected = expected_sequence_of(message.headers)
-    if isinstance(expected, TtlDirective) or isinstance(ttl_directive_of(message.headers), TtlDirective):
-        message.outcome = StoreOutcome.REFUSED
-    else:
-        message.expected = expected

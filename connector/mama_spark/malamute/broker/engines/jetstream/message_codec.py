@@ -15,22 +15,28 @@ other publishers (NATS clients) are decoded by the same rules: payload as one fr
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from mama_spark.nats.protocol.headers import MSG_ID
+from mama_spark.contracts.headers import HeaderLines
+from mama_spark.contracts.record_log import Records
+
+log = logging.getLogger(__name__)
 
 Header = tuple[bytes, bytes]
 
+MSG_ID = "Nats-Msg-Id"
+EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
 SENDER, FRAMES, ORIGIN, HEADERS = "Mlp-Sender", "Mlp-Frames", "Mlp-Origin", "Mlp-Headers"
 MAX_FIELD = 65_535  #: octets of an id, or of a header with its name and the name's length
 MAX_STRING = 255  #: octets of a subject or address: a length is one octet on the wire of Malamute
 _EMPTY = "%"  #: an empty part; every other % of ours is followed by two digits
-_OURS = "%!"  #: prefix of generated ids; encoded ids of clients never have it
-GENERATED_ID = _OURS.encode()
+GENERATED_ID = "%!"  #: prefix of generated ids; encoded ids of clients never have it
 
 _VISIBLE = bytes(c for c in range(0x21, 0x7F) if c != ord("%"))
 _UNSAFE = re.compile(rb"[\x00-\x20\x7f%*>]")
@@ -68,6 +74,18 @@ class JetStreamMessage(NamedTuple):
     message_id: bytes
     headers: tuple[Header, ...]
     origin: Origin | None
+
+
+class ConsumedMessage(NamedTuple):
+    """One message of the stream.
+
+    :ivar time: microseconds since the epoch
+    :ivar message: None = Malamute cannot represent it
+    """
+
+    sequence: int
+    time: int
+    message: JetStreamMessage | None
 
 
 class Unreadable(Exception):
@@ -138,7 +156,7 @@ def lines(
 
 def encode_id(message_id: bytes, origin: Origin) -> str:
     """The ``Nats-Msg-Id`` of a message."""
-    return encode_value(message_id) if message_id else f"{_OURS}{origin}"
+    return encode_value(message_id) if message_id else f"{GENERATED_ID}{origin}"
 
 
 def decode_id(value: bytes) -> bytes:
@@ -146,43 +164,65 @@ def decode_id(value: bytes) -> bytes:
     return unquote_to_bytes(value) if b"%" in value else value
 
 
-def decode(subject: bytes, payload: bytes, block: bytes | None) -> JetStreamMessage:
+def decode(subject: str, payload: bytes, headers: Iterable[tuple[str, str]]) -> JetStreamMessage:
     """Decode a message of the stream.
 
     :param subject: without the prefix
-    :param block: the stored header block
+    :param headers: as they are stored
     :raises Unreadable: subject or sender have more than 255 octets or a NUL, or a header does not fit in a field
     """
     sender, message_id, lengths = b"", b"", b""
     origin: Origin | None = None
-    headers: list[Header] = []
-    for line in block.split(b"\r\n")[1:-2] if block else ():
-        name, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        key = name.decode("latin-1")
-        if key == MSG_ID:
-            if value.startswith(GENERATED_ID):
-                origin = _origin(value[len(_OURS) :])
+    found: list[Header] = []
+    for name, text in headers:
+        value = text.encode()
+        if name == MSG_ID:
+            if text.startswith(GENERATED_ID):
+                origin = _origin(value[len(GENERATED_ID) :])
             else:
                 message_id = decode_id(value)
-        elif key == ORIGIN:
+        elif name == ORIGIN:
             origin = _origin(value)
-        elif key == SENDER:
+        elif name == SENDER:
             sender = unquote_to_bytes(value)
-        elif key == FRAMES:
+        elif name == FRAMES:
             lengths = value
-        elif key == HEADERS:
-            headers += _unpacked(value)
-        elif name and not key.lower().startswith("nats-"):
-            headers.append((name, value))
-    plain = decode_subject(subject)
-    for text in (plain, sender):
-        if len(text) > MAX_STRING or b"\0" in text:
-            raise Unreadable(f"{text[:60]!r} is no string of Malamute")
-    largest = max(len(message_id), *(2 + len(name) + len(value) for name, value in headers), 0)
+        elif name == HEADERS:
+            found += _unpacked(value)
+        elif name and not name.lower().startswith("nats-"):
+            found.append((name.encode(), value))
+    plain = decode_subject(subject.encode())
+    for one in (plain, sender):
+        if len(one) > MAX_STRING or b"\0" in one:
+            raise Unreadable(f"{one[:60]!r} is no string of Malamute")
+    largest = max(len(message_id), *(2 + len(name) + len(value) for name, value in found), 0)
     if largest > MAX_FIELD:
         raise Unreadable(f"an id or header of {largest} octets; Malamute carries {MAX_FIELD}")
-    return JetStreamMessage(plain, sender, _frames(payload, lengths), message_id, tuple(headers), origin)
+    return JetStreamMessage(plain, sender, _frames(payload, lengths), message_id, tuple(found), origin)
+
+
+def decode_records(records: Records, prefix: str, stream: str) -> list[ConsumedMessage]:
+    """All messages; those that Malamute cannot represent are named in the log."""
+    found = []
+    columns = (records.sequences.tolist(), records.times.tolist(), records.topics.to_pylist())
+    rows = zip(*columns, records.payloads.to_pylist(), headers_of(records), strict=True)
+    for sequence, time, topic, payload, headers in rows:
+        try:
+            message = decode(topic[len(prefix) + 1 :], payload, headers)
+        except Unreadable as e:
+            log.warning("message %d of stream %r is left out: %s", sequence, stream, e)
+            message = None
+        found.append(ConsumedMessage(sequence, time, message))
+    return found
+
+
+def headers_of(records: Records) -> Iterator[Iterable[tuple[str, str]]]:
+    """Names and values of each record."""
+    if records.headers is None:
+        return iter([()] * len(records))
+    names, values, starts = HeaderLines.of(records.headers)
+    lines = list(zip(names.to_pylist(), values.to_pylist(), strict=True))
+    return (lines[start:end] for start, end in pairwise(starts.tolist()))
 
 
 def _origin(value: bytes) -> Origin | None:

@@ -8,6 +8,8 @@ from hashlib import sha256
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.served_log import LogSettings
+from mama_spark.options import SinkOptions, TransportOptions
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.urls import nats_urls
@@ -139,21 +141,21 @@ class JetStreamSettings:
         return name, self.subjects.replace(MARK, token)
 
     @property
-    def connection(self) -> dict[str, Any]:
-        """Arguments for :class:`~mama_spark.nats.settings.NatsSettings`."""
-        return {"servers": self.servers, **{name: getattr(self, name) for name in _CONNECTION}}
+    def _connection(self) -> dict[str, Any]:
+        return {"url": self.servers, **{name: getattr(self, name) for name in _CONNECTION}}
 
-    def configuration(self, name: str, prefix: str) -> dict[str, Any]:
-        """Configuration of the stream to create."""
-        return {
-            "name": name,
-            "subjects": [f"{prefix}.>"],
-            "storage": self.storage,
-            "num_replicas": self.replicas,
-            "max_age": int((self.max_age or 0) * 1e9),
-            "max_bytes": self.max_octets or -1,
-            "max_msgs": self.max_messages or -1,
-            "max_msgs_per_subject": self.max_per_subject or -1,
-            "duplicate_window": int(min(self.dedup_window, self.max_age or self.dedup_window) * 1e9),
-            "discard": "old",
-        }
+    @property
+    def transport(self) -> TransportOptions:
+        """Options of the connection."""
+        return TransportOptions(**self._connection)
+
+    def publishing(self, name: str, retry_deadline: float) -> SinkOptions:
+        """Options of what publishes to the log of this name."""
+        return SinkOptions(**self._connection, stream=name, ack_mode="message", retry_deadline=retry_deadline)
+
+    def log_settings(self, topic: str) -> LogSettings:
+        """Of the log that is made, which takes this topic."""
+        return LogSettings(
+            (topic,), self.max_age, self.max_octets, self.max_messages, self.max_per_subject, self.dedup_window,
+            self.replicas, self.storage,
+        )  # fmt: skip

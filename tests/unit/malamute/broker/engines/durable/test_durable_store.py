@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 from mama_spark.malamute.broker.engines.durable import engine as durable
 from mama_spark.malamute.broker.engines.durable import store as durable_store
-from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 from mama_spark.malamute.protocol.log_query import LogQuery, Op, numbers, parse_numbers
-from mama_spark.testing.stored_engine_suite import StoredEngineHarness, mix_live_and_replay, numbered
+from mama_spark.testing.stored_engine_suite import numbered
 
 from tests.support.malamute.durable_engine import SECOND, Make
-from tests.support.tiers import examples
 
 # --- ids that the durable engine remembers, and for how long ----------------------------------------------------------
 
@@ -212,17 +207,6 @@ def test_readers_behind_take_turns(engines: Make, monkeypatch: pytest.MonkeyPatc
         one.engine.flush()
     counts = [len(one.taken(who)) for who in ("a", "b", "c")]
     assert min(counts) >= 60, counts
-
-
-@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 2**32))
-def test_replay_and_live_delivery_have_no_gaps_or_duplicates(tmp_path: Path, seed: int) -> None:
-    """Any mix of publishing, subscribing with and without position, credit and idleness."""
-    one = StoredEngineHarness(DurableEngine(b"st", {"folder": str(tmp_path / str(seed))}))
-    try:
-        mix_live_and_replay(one, seed)
-    finally:
-        one.engine.close()
 
 
 def test_a_slow_reader_costs_no_memory(engines: Make) -> None:

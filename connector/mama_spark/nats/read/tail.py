@@ -1,54 +1,61 @@
-"""Reads a JetStream stream from a position on, with a consumer that is replaced whenever it fails (NATS ADR-17).
+"""Follows a JetStream stream from a position on, with a consumer that is replaced whenever it fails (NATS ADR-17).
 
-:class:`OrderedConsumer` is polled and never waits: consumers are created and checked on the event loop of the
-connections. Any failure (a lost connection or server, a gap in its sequence, silence) ends a consumer, and another one
+:class:`NatsTail` is polled and never waits: consumers are created and checked on the event loop of the connection. Any
+failure (a lost connection or server, a gap in its sequence, silence) ends a consumer, and another one
 begins after the last message returned, as in the ordered consumers of NATS clients.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from nats.aio.msg import Msg
-from nats.nuid import NUID
 
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
-from mama_spark.nats.connection.connection import Connection
-from mama_spark.nats.jetstream.api import ApiError
-from mama_spark.nats.jetstream.consumers import TOO_MANY
-from mama_spark.nats.protocol.parser import ProtocolError
-from mama_spark.nats.protocol.records import DeliveryBuffer, columns, read_reply
-from mama_spark.nats.read.pull_subscription import BYTES, ROWS, PullSubscription, SubscriptionBroken
-from mama_spark.nats.read.range_reader import KEPT
-from mama_spark.nats.subjects import CONSUMER_PREFIX
+from mama_spark.contracts.record_log import Records
 
-from .message_codec import JetStreamMessage, Unreadable, decode
-from .stream_reader import JetStreamReader, request
+from ..connection.connection import Connection
+from ..jetstream.api import ApiError, BlockingJetStreamClient, JetStreamClient
+from ..jetstream.consumers import TOO_MANY, new_consumer
+from ..protocol.parser import ProtocolError
+from ..protocol.records import DeliveryBuffer, columns, read_reply
+from ..settings import NatsSettings
+from .pull_subscription import BYTES, ROWS, PullSubscription, SubscriptionBroken
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 SILENCE = 2.0  #: seconds without a message after which the consumer is checked
 #: Delays between attempts to create a consumer.
 RECREATE = Backoff(0.05, 1.0)
+REQUEST_TIMEOUT = 3.0  #: seconds that one request to the JetStream API may take
 _UNLIMITED = 1_000_000  #: messages of one pull request: more than fit into its octets
 
 
-class ConsumedMessage(NamedTuple):
-    """One message of the stream.
+class LogAccess(Protocol):
+    """What a log uses of the bridge that opened it, :class:`~.logs.NatsLogs`."""
 
-    :ivar time: microseconds since the epoch
-    :ivar message: None = Malamute cannot represent it
-    """
+    @property
+    def settings(self) -> NatsSettings: ...
 
-    sequence: int
-    time: int
-    message: JetStreamMessage | None
+    @property
+    def timeout(self) -> float: ...
+
+    @property
+    def api(self) -> BlockingJetStreamClient: ...
+
+    @property
+    def subscriptions(self) -> set[PullSubscription]: ...
+
+    def connection(self) -> Connection: ...
 
 
 class _PolledSubscription(PullSubscription):
@@ -104,18 +111,20 @@ class _Consumer(NamedTuple):
     first: int
 
 
-class OrderedConsumer:
-    """Reads messages after a position. Not thread-safe.
+class NatsTail:
+    """See :class:`~mama_spark.contracts.served_log.LogTail`.
 
-    :param after: the sequence before the first message
-    :param label: name for log texts
-    :ivar position: sequence of the last message returned
-    :ivar caught_up: the current consumer has reached the end of the stream at least once
+    :param stream: its name
+    :param created: when it was created, which distinguishes it from another one of its name
+    :param filters: the subjects; ``kept``: see :func:`~..jetstream.consumers.create_consumer`
     """
 
-    def __init__(self, stream: JetStreamReader, after: int, label: str) -> None:
+    def __init__(
+        self, logs: LogAccess, stream: str, created: str, after: int, filters: list[str], kept: float, name: str
+    ) -> None:
         self.position, self.caught_up = after, False
-        self._stream, self._label = stream, label
+        self._logs, self._stream, self._created, self._label = logs, stream, created, name
+        self._filters, self._kept = filters, kept
         self._creation: Future[_Consumer] | None = None
         self._consumer: _Consumer | None = None
         self._check: Future[dict[str, Any]] | None = None
@@ -128,51 +137,33 @@ class OrderedConsumer:
 
     def __repr__(self) -> str:
         state = "open" if self._consumer else "opening" if self._creation else "closed"
-        return f"<OrderedConsumer {self._label} at {self.position}, {state}>"
+        return f"<NatsTail {self._label} at {self.position}, {state}>"
 
-    def poll(self) -> list[ConsumedMessage]:
-        """The received messages.
-
-        :raises ConfigError: the stream was deleted, or cannot be read
-        """
+    def poll(self) -> Records | None:
+        """See :class:`~mama_spark.contracts.served_log.LogTail`."""
         now = time.monotonic()
         if self._consumer is None:
             self._consumer = self._open(now)
         if self._consumer is None:
-            return []
+            return None
         try:
             buffer = self._consumer.subscription.poll()
             if buffer is None:
                 self._check_consumer(self._consumer, now)
-                return []
-            batch = columns(buffer, headers=False)
+                return None
+            batch = columns(buffer)
         except (SubscriptionBroken, ProtocolError) as e:
             self._fail(e)
-            return []
+            return None
         if batch.first != self._expected:
             self._fail(SubscriptionBroken(f"delivery {batch.first} came instead of {self._expected}"))
-            return []
+            return None
         self._expected += len(buffer)
         self._last_delivery, self._first_try = now, True
         self._delays.reset()
-        records = batch.records
-        self.position = int(records.sequences[-1])
+        self.position = int(batch.records.sequences[-1])
         self.caught_up = batch.pending == 0
-        cut = len(self._stream.prefix) + 1
-        blocks = buffer.blocks or [None] * len(buffer)
-        parts = zip(buffer.subjects, buffer.payloads, blocks, strict=True)
-        messages = [self._decode(subject[cut:], bytes(payload), block) for subject, payload, block in parts]
-        return [
-            ConsumedMessage(*one)
-            for one in zip(records.sequences.tolist(), records.times.tolist(), messages, strict=True)
-        ]
-
-    def _decode(self, subject: bytes, payload: bytes, block: bytes | None) -> JetStreamMessage | None:
-        try:
-            return decode(subject, payload, block)
-        except Unreadable as e:
-            log.warning("a message of stream %r is left out: %s", self._stream.name, e)
-            return None
+        return batch.records
 
     # --- consumers -----------------------------------------------------------------------------------------------
 
@@ -181,7 +172,7 @@ class OrderedConsumer:
         if self._creation is None:
             if now >= self._retry_at:
                 replicas = 1 if self._first_try else 0
-                self._creation = self._stream.submit(partial(self._create, self.position, replicas))
+                self._creation = self._submit(partial(self._create, self.position, replicas))
             return None
         if not self._creation.done():
             return None
@@ -191,10 +182,10 @@ class OrderedConsumer:
         except ApiError as e:
             if e.code == TOO_MANY:  # one of them may end
                 if self._first_try:
-                    log.warning("%s of stream %r waits for a consumer: %s", self._label, self._stream.name, e)
+                    log.warning("%s of stream %r waits for a consumer: %s", self._label, self._stream, e)
                 self._fail(e)
                 return None
-            raise ConfigError(f"the JetStream stream {self._stream.name!r} cannot be read: {e}") from e
+            raise ConfigError(f"the JetStream stream {self._stream!r} cannot be read: {e}") from e
         except (Unavailable, ProtocolError) as e:
             self._fail(e)
             return None
@@ -203,37 +194,31 @@ class OrderedConsumer:
         if 0 < self.position < consumer.first - 1:
             log.warning(
                 "%s: messages %d to %d of stream %r were removed before they were read",
-                *(self._label, self.position + 1, consumer.first - 1, self._stream.name),
+                *(self._label, self.position + 1, consumer.first - 1, self._stream),
             )
         return consumer
 
     async def _create(self, after: int, replicas: int, connection: Connection) -> _Consumer:
         stream = self._stream
-        state = stream.require_same(await request(connection, f"STREAM.INFO.{stream.name}"))["state"]
-        name = f"{CONSUMER_PREFIX}{NUID().next().decode()}"
-        config = {
-            "name": name,
-            "ack_policy": "none",
-            "num_replicas": replicas,
-            "mem_storage": True,
-            "inactive_threshold": int(KEPT * 1e9),
-            "filter_subjects": [f"{stream.prefix}.>"],
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": after + 1,
-        }
-        body = {"stream_name": stream.name, "config": config}
-        created = await request(connection, f"CONSUMER.CREATE.{stream.name}.{name}", body)
-        subscription = _PolledSubscription(connection, stream.name, name, after, after + _UNLIMITED)
-        stream.logs.subscriptions.add(subscription)
+        info = await _request(connection, f"STREAM.INFO.{stream}")
+        if str(info["created"]) != self._created:
+            raise ConfigError(f"the JetStream stream {stream!r} was deleted and created again")
+        deliver = {
+            "filter_subjects": self._filters, "deliver_policy": "by_start_sequence", "opt_start_seq": after + 1
+        }  # fmt: skip
+        name, body = new_consumer(stream, replicas, deliver, self._kept)
+        created = await _request(connection, f"CONSUMER.CREATE.{stream}.{name}", body)
+        subscription = _PolledSubscription(connection, stream, name, after, after + _UNLIMITED)
+        self._logs.subscriptions.add(subscription)
         await subscription.start()
-        return _Consumer(name, subscription, int(created["num_pending"]), int(state["first_seq"]))
+        return _Consumer(name, subscription, int(created["num_pending"]), int(info["state"]["first_seq"]))
 
     def _check_consumer(self, consumer: _Consumer, now: float) -> None:
         """After some time without messages, check whether the consumer still exists."""
         if self._check is None:
             if now - max(self._last_delivery, self._last_check) > SILENCE:
-                api = f"CONSUMER.INFO.{self._stream.name}.{consumer.name}"
-                self._check = self._stream.submit(lambda connection: request(connection, api))
+                api = f"CONSUMER.INFO.{self._stream}.{consumer.name}"
+                self._check = self._submit(lambda connection: _request(connection, api))
             return
         if not self._check.done():
             return
@@ -249,7 +234,7 @@ class OrderedConsumer:
             self._fail(SubscriptionBroken("the consumer has no pull request, or its deliveries were lost"))
 
     def _fail(self, error: Exception) -> None:
-        log.info("%s of stream %r begins again behind %d: %s", self._label, self._stream.name, self.position, error)
+        log.info("%s of stream %r begins again behind %d: %s", self._label, self._stream, self.position, error)
         self._drop()
         self.caught_up = False
         self._retry_at = time.monotonic() + (0.0 if self._first_try else self._delays.next())
@@ -261,30 +246,45 @@ class OrderedConsumer:
             self._check.cancel()
             self._check = None
         if consumer is not None:
-            _delete(self._stream, consumer)
+            self._delete(consumer)
 
     def close(self) -> None:
         """Never raises."""
         creation, self._creation = self._creation, None
         if creation is not None:
-            creation.add_done_callback(partial(_delete_created, self._stream))
+            creation.add_done_callback(self._delete_created)
         self._drop()
 
+    def _delete_created(self, creation: Future[_Consumer]) -> None:
+        if creation.exception() is None:
+            self._delete(creation.result())
 
-def _delete_created(stream: JetStreamReader, creation: Future[_Consumer]) -> None:
-    if creation.exception() is None:
-        _delete(stream, creation.result())
+    def _delete(self, consumer: _Consumer) -> None:
+        """Delete the consumer without waiting; if that fails, the server deletes it after ``inactive_threshold``."""
+
+        async def end() -> None:
+            await consumer.subscription.stop()
+            with contextlib.suppress(Exception):
+                await _request(consumer.subscription.connection, f"CONSUMER.DELETE.{self._stream}.{consumer.name}")
+
+        self._logs.subscriptions.discard(consumer.subscription)
+        with contextlib.suppress(MamaError):
+            loop = consumer.subscription.connection.loop
+            loop.soon(lambda: loop.loop.create_task(end()))
+
+    def _submit(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run a coroutine on the event loop of the connection that is open now.
+
+        :raises BackgroundTaskFailed: the event loop has ended
+        """
+        connection = self._logs.connection()
+        if not connection.loop.alive:
+            connection.loop.soon(_nothing)  # raises the reason
+        return asyncio.run_coroutine_threadsafe(work(connection), connection.loop.loop)
 
 
-def _delete(stream: JetStreamReader, consumer: _Consumer) -> None:
-    """Delete the consumer without waiting; if that fails, the server deletes it after ``inactive_threshold``."""
+def _nothing() -> None: ...
 
-    async def end() -> None:
-        await consumer.subscription.stop()
-        with contextlib.suppress(Exception):
-            await request(consumer.subscription.connection, f"CONSUMER.DELETE.{stream.name}.{consumer.name}")
 
-    stream.logs.subscriptions.discard(consumer.subscription)
-    with contextlib.suppress(MamaError):
-        loop = consumer.subscription.connection.loop
-        loop.soon(lambda: loop.loop.create_task(end()))
+async def _request(connection: Connection, api: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    return await JetStreamClient(connection, REQUEST_TIMEOUT, REQUEST_TIMEOUT).request(api, body)

@@ -2,15 +2,14 @@
 
 All clients share one ROUTER socket, so the broker can only stop reading all of them. This is right for an engine that
 makes progress: TCP then stops its senders and nothing is lost. It is wrong for a stalled engine, so the broker stops
-reading only while the engine keeps a minimum pace. Messages for a slower engine are queued up to a limit in octets;
-:class:`EngineBacklogPolicy` decides about further ones.
+reading only while the engine keeps a minimum pace. Messages for a slower engine are queued up to a limit in bytes;
+:class:`~mama_spark.malamute.broker.session.settings.EngineBacklogPolicy` decides about further ones.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from enum import StrEnum
 
 from mama_spark.malamute.protocol.credit import send_cost
 
@@ -18,24 +17,16 @@ from ..engines.commands import AcceptBlock, AcceptMessage, EngineCommand
 
 #: Batches that an engine may lag behind before reading stops.
 MAX_LAG = 64
-#: Batches from which octets are counted; fewer are bounded by the limits of a round.
+#: Batches from which bytes are counted; fewer are bounded by the limits of a round.
 COUNTED = 8
 #: Seconds per batch up to which reading stops for an engine.
 PACE = 0.05
 
 
-class EngineBacklogPolicy(StrEnum):
-    """Policy for messages to a stream whose engine is slow and has a full backlog."""
-
-    DROP_NEWEST = "drop-newest"  #: they are lost; a client that gets acknowledgements is disconnected
-    DISCONNECT = "disconnect"  #: they are lost, and so is the client that sent them
-    HOLD = "hold"  #: nothing is lost: no client is read until the engine continues, however long that takes
-
-
 class EngineBacklog:
     """Counts the batches that one engine has not begun, and measures its pace.
 
-    :param limit: octets at which the backlog is full; it is no longer full at half of that
+    :param limit: bytes at which the backlog is full; it is no longer full at half of that
     """
 
     __slots__ = ("limit", "octets", "full", "_sizes", "_since", "_pace")

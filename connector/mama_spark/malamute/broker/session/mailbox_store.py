@@ -1,21 +1,23 @@
-"""The queues of mailboxes and services, bounded in octets. Pure.
+"""The queues of mailboxes and services, bounded in bytes. Pure.
 
-A message is an undelivered MAILBOX SEND or SERVICE SEND. Limits count octets of content. Messages beyond them are
+A message is an undelivered MAILBOX SEND or SERVICE SEND. Limits count bytes of content. Messages beyond them are
 dropped, which is reported to senders that requested confirmations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mama_spark.malamute.protocol.patterns import Pattern
 from mama_spark.options.declare import option
 from mama_spark.options.values import byte_size, integer, member
 
-from ..byte_queue import ByteQueue, Overflow
+from .byte_queue import ByteQueue, Overflow
 
-#: Approximate memory overhead of a message, in octets.
+log = logging.getLogger(__name__)
+#: Approximate memory overhead of a message, in bytes.
 OVERHEAD = 512
 
 
@@ -42,14 +44,14 @@ class MailboxMessage:
 
     @property
     def cost(self) -> int:
-        """Approximate octets of memory."""
+        """Approximate bytes of memory."""
         return self.size + OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one mailbox or one service's queue (``each``), in octets of content, and of all together (``total``),
-    in octets of content plus :data:`OVERHEAD` per message."""
+    """Limits of one mailbox or one service's queue (``each``), in bytes of content, and of all together (``total``),
+    in bytes of content plus :data:`OVERHEAD` per message."""
 
     each: int | None = option("size", byte_size, 64 * 1024 * 1024, "mailboxes", "For one address.", shown="64 MiB")
     total: int | None = option(
@@ -92,6 +94,9 @@ class MailboxStore:
         lost = queue.put(message, message.size)
         for one in lost:
             one.kept = False
+        if queue.should_warn():
+            kind = "service" if message.service else "mailbox"
+            log.warning("the %s %r holds %d bytes that nobody takes", kind, message.address, queue.size)
         self._changed(message.address, queue, before)
         return lost
 
@@ -124,10 +129,6 @@ class MailboxStore:
             self._remove(address, self._queues[address], waiting)
         return [message for waiting in chosen.values() for message in waiting]
 
-    def warnings(self) -> Iterator[tuple[bytes, int]]:
-        """Addresses whose queue has exceeded ``warn`` since it was below half of it, with their octets."""
-        return ((address, queue.size) for address, queue in self._queues.items() if queue.should_warn())
-
     def _remove(self, address: bytes, queue: ByteQueue[MailboxMessage], messages: list[MailboxMessage]) -> None:
         before = queue.size, len(queue)
         for message in messages:
@@ -154,13 +155,9 @@ class Services:
     def __init__(self) -> None:
         self._offers: dict[bytes, list[_Offer]] = {}
 
-    def offer(self, client: Hashable, service: bytes, pattern: Pattern) -> bool:
-        """Add an offer; False if the client had made it before."""
-        offers = self._offers.setdefault(service, [])
-        if any(o.client is client and o.pattern.text == pattern.text for o in offers):
-            return False
-        offers.append(_Offer(client, pattern))
-        return True
+    def offer(self, client: Hashable, service: bytes, pattern: Pattern) -> None:
+        """Add an offer that the client has not made before."""
+        self._offers.setdefault(service, []).append(_Offer(client, pattern))
 
     def choose(self, service: bytes, subject: bytes) -> Hashable | None:
         """The client of the first offer that matches, which moves to the end; None if there is none."""

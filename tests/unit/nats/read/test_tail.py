@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.malamute.broker.engines.jetstream import ordered_consumer
-from mama_spark.malamute.broker.engines.jetstream.ordered_consumer import OrderedConsumer
 from mama_spark.nats.jetstream.api import ApiError
 from mama_spark.nats.jetstream.consumers import TOO_MANY
+from mama_spark.nats.read import tail
+from mama_spark.nats.read.tail import NatsTail
 
 
 def test_a_stream_that_has_all_its_consumers_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ordered_consumer, "RECREATE", Backoff(0.0, 0.0))
+    monkeypatch.setattr(tail, "RECREATE", Backoff(0.0, 0.0))
     errors = [ApiError("maximum consumers limit reached", TOO_MANY)] * 3 + [ApiError("forbidden", 1)]
 
     def submit(_: object) -> Future[Any]:
@@ -27,11 +27,11 @@ def test_a_stream_that_has_all_its_consumers_is_asked_again(
         made.set_exception(errors.pop(0))
         return made
 
-    stream: Any = SimpleNamespace(name="S", prefix="mlp.s", submit=submit)
-    consumer = OrderedConsumer(stream, 0, "the live consumer")
+    consumer = NatsTail(SimpleNamespace(), "S", "created", 0, ["mlp.s.>"], 30.0, "the live consumer")
+    monkeypatch.setattr(consumer, "_submit", submit)
     with caplog.at_level(logging.WARNING):
         for _ in range(6):  # one call submits, the next looks
-            assert consumer.poll() == []
+            assert consumer.poll() is None
         consumer.poll()
         with pytest.raises(ConfigError, match="cannot be read: forbidden"):
             consumer.poll()

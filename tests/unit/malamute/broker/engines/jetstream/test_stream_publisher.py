@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
-from mama_spark.contracts.backoff import Backoff
-from mama_spark.contracts.bridge import Acks, BridgeEvent, EventKind, PollResult, Refusals
-from mama_spark.contracts.errors import NoResponders, PermissionDenied, PublishError
+from mama_spark.contracts.bridge import (
+    Ack,
+    Acks,
+    BridgeEvent,
+    EventKind,
+    PollResult,
+    PublisherBridge,
+    Refusals,
+    ValidationResult,
+)
+from mama_spark.contracts.errors import NotReady, PermissionDenied, PublishError, Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.malamute.broker.engines.jetstream import async_publisher
-from mama_spark.malamute.broker.engines.jetstream.async_publisher import AsyncPublisher, PendingPublish
+from mama_spark.malamute.broker.engines.jetstream import publisher
 from mama_spark.malamute.broker.engines.jetstream.message_codec import decode
+from mama_spark.malamute.broker.engines.jetstream.publisher import PendingPublish, StreamPublisher
 from mama_spark.malamute.protocol.extensions import StoreOutcome
-from mama_spark.nats.settings import NatsSettings
+from mama_spark.publishing.ids.id_lifetime import known_for
 
 from tests.support.tables import each
 
@@ -25,11 +35,14 @@ from tests.support.tables import each
 class Server:
     """A bridge that stores sent messages, and answers as scripted."""
 
-    capabilities = SimpleNamespace(max_payload=1 << 20)
+    capabilities = SimpleNamespace(ack=Ack.STORED)
 
-    def __init__(self, settings: NatsSettings) -> None:
+    def __init__(self) -> None:
         self.sent: list[tuple[int, bytes, str]] = []  # token, payload, id
         self.answers = PollResult()
+
+    def prepare(self, batch: MessageBatch) -> ValidationResult:
+        return ValidationResult()
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
         assert batch.ids is not None
@@ -46,7 +59,7 @@ class Server:
         self.answers.acks.append(Acks(numbers, numbers + 100, np.full(len(tokens), repeated), "S", 0.0))
 
     def refuse(self, *tokens: int, error: PublishError | None = None) -> None:
-        self.answers.refusals.append(Refusals(np.array(tokens), error or NoResponders("no leader"), 0.0))
+        self.answers.refusals.append(Refusals(np.array(tokens), error or NotReady("no leader"), 0.0))
 
     def tell(self, *kinds: EventKind) -> None:
         self.answers.events.extend(BridgeEvent(kind, "", 0.0) for kind in kinds)
@@ -56,25 +69,24 @@ class Server:
         return [payload for _, payload, _ in self.sent]
 
 
-Make = Callable[..., tuple[AsyncPublisher, Server, list[PendingPublish]]]
+WINDOW = 120.0
+Make = Callable[..., tuple[StreamPublisher, Server, list[PendingPublish]]]
 
 
 @pytest.fixture
 def sending(monkeypatch: pytest.MonkeyPatch) -> Make:
-    monkeypatch.setattr(async_publisher, "NatsBridge", Server)
-    monkeypatch.setattr(async_publisher, "RESEND", Backoff(0, 0))
+    monkeypatch.setattr(publisher, "RESEND", (0.001, 0.001))
 
     def make(
         *contents: bytes, message_id: bytes = b"", buffer: int = 1 << 20
-    ) -> tuple[AsyncPublisher, Server, list[PendingPublish]]:
-        sender = AsyncPublisher(NatsSettings(), "engine", "prefix", 120.0, buffer)
+    ) -> tuple[StreamPublisher, Server, list[PendingPublish]]:
+        server = Server()
+        sender = StreamPublisher(cast(PublisherBridge, server), "engine", "prefix", WINDOW, buffer)
         posts = [
             PendingPublish(n, "client", 0, b"w", b"s", [content], message_id) for n, content in enumerate(contents)
         ]
         for post in posts:
             sender.put(post)
-        server = sender._bridge
-        assert isinstance(server, Server)
         return sender, server, posts
 
     return make
@@ -124,20 +136,34 @@ def test_what_may_not_be_sent_again_is_refused_at_once(sending: Make) -> None:
     assert server.payloads == [b"a", b"b"]
 
 
-def test_what_nobody_answered_in_time_goes_again_and_a_late_answer_settles_it(
+def test_what_may_be_stored_and_be_forgotten_ends_the_stream_counted_from_the_send_that_may_be_stored(
     sending: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sender, server, (post,) = sending(b"a")
-    monkeypatch.setattr(async_publisher, "ACK_TIMEOUT", 0.0)
+    sender, server, _ = sending(b"a")
+    now = time.monotonic()
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(publisher, "time", clock)
+    sender._loop.clock = clock.monotonic
     sender.pump(0.0)
-    monkeypatch.undo()
-    assert sender.stalled_since is not None
-    server.ack(0)
-    sender._poll(0.0)
-    assert post.outcome is StoreOutcome.STORED
+    for seconds, kinds in (
+        (2 * known_for(WINDOW), ()),  # refused until now: certainly not stored
+        (0.9 * known_for(WINDOW), (EventKind.DISCONNECTED, EventKind.RECONNECTED)),
+    ):
+        now += seconds
+        if kinds:
+            server.tell(*kinds)
+        else:
+            server.refuse(0)
+        sender.pump(0.0)
+        sender.pump(0.0)
+    assert server.payloads == [b"a"] * 3
+    now += 0.2 * known_for(WINDOW)
+    server.tell(EventKind.DISCONNECTED, EventKind.RECONNECTED)
     sender.pump(0.0)
-    assert not sender.busy
-    assert server.payloads == [b"a"], "the answer came before the resend"
+    with pytest.raises(
+        Unavailable, match=r"nothing was heard of NATS for 66 s; .* nobody can say whether it is stored"
+    ):
+        sender.pump(0.0)
 
 
 def test_a_repeated_id_of_a_client_is_a_duplicate(sending: Make) -> None:
@@ -168,14 +194,14 @@ def test_what_waits_is_bounded_and_what_is_settled_waits_no_more(sending: Make) 
 @each(
     ("lengths", "frames"),
     [
-        (b"1.3", [b"b", b"ody"]),
-        (b"0.4.0", [b"", b"body", b""]),
-        (b"1.2", [b"body"]),
-        (b"1.4", [b"body"]),
-        (b"4.1", [b"body"]),
-        (b"1.", [b"body"]),
-        (b"-", [b"body"]),
+        ("1.3", [b"b", b"ody"]),
+        ("0.4.0", [b"", b"body", b""]),
+        ("1.2", [b"body"]),
+        ("1.4", [b"body"]),
+        ("4.1", [b"body"]),
+        ("1.", [b"body"]),
+        ("-", [b"body"]),
     ],
 )
-def test_lengths_that_do_not_add_up_to_the_payload_are_ignored(lengths: bytes, frames: list[bytes]) -> None:
-    assert decode(b"a", b"body", b"NATS/1.0\r\nMlp-Frames: %b\r\n\r\n" % lengths).content == frames
+def test_lengths_that_do_not_add_up_to_the_payload_are_ignored(lengths: str, frames: list[bytes]) -> None:
+    assert decode("a", b"body", [("Mlp-Frames", lengths)]).content == frames

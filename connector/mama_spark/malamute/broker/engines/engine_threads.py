@@ -1,11 +1,16 @@
-"""Drives the engines of many streams in a few threads, a turn at a time.
+"""Drives engines in threads, a turn at a time (ML-04, ML-05, ML-08, ML-16): one in a thread of its own, or those of
+many streams in a few.
+
+Commands and reports travel as batches of references: lists in queues in memory. Commands made of strings only (VERBOSE,
+TRAFFIC, $TERM) are frames as the specification names them. Each thread has a PUSH socket, on which it announces reports
+to the one PULL of the server.
 
 A turn is the start of an engine, one batch of commands, one command made of strings, or one piece of background work.
 Streams that have something to do stand in one queue, each at most once, and a thread takes the first of them. So they
 have their turns one after another, the methods of an engine are called one after another, and an engine that waits for
 its disk occupies one thread while the others go on. A stream with nothing to do costs neither thread nor socket.
 
-One lock guards :attr:`SharedStream.active`: whoever puts the stream into the queue sets it, and only the thread that
+One lock guards :attr:`DrivenEngine.active`: whoever puts the stream into the queue sets it, and only the thread that
 has executed the turn clears it, if no command has come. A command is in the inbox before the lock is taken, so either
 that thread sees it there, or the stream is inactive by then and the command puts it into the queue.
 """
@@ -17,30 +22,36 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 import zmq
 
 from .commands import EngineCommand
 from .engine_actor import EngineActor
-from .engine_thread import inproc_socket
 
 
-class SharedStream:
-    """One stream of :class:`SharedThreads`. See :class:`~.engine_handle.EngineDriver`.
+def inproc_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    """A socket without high-water marks: its users limit the queued octets."""
+    made = context.socket(kind)
+    made.set_hwm(0)
+    made.linger = 0
+    return made
+
+
+class DrivenEngine:
+    """An engine in :class:`EngineThreads`: passes commands to it, which are executed in order and one after another.
 
     :ivar inbox: batches and commands made of strings that the engine has not begun
     :ivar active: it is in the queue or in a thread
     :ivar started: its first turn, in which the engine starts, is over
-    :ivar ended: it has no more turns, and everything is freed
+    :ivar ended: it has no more turns, after $TERM or by an error that it has reported
     :ivar due: monotonic time of its next background work; None = after the next command
     :ivar timer: earliest time at which the clock looks at it; None = it does not
     """
 
-    __slots__ = ("active", "actor", "due", "ended", "inbox", "name", "started", "terminated", "timer", "_threads")
-
-    def __init__(self, threads: SharedThreads, name: bytes, actor: EngineActor) -> None:
+    def __init__(self, threads: EngineThreads, name: bytes, actor: EngineActor) -> None:
         self.name = name
         self.actor = actor
         self.inbox: deque[list[EngineCommand] | tuple[bytes, ...]] = deque()
@@ -50,30 +61,22 @@ class SharedStream:
         self._threads = threads
 
     def post(self, batch: list[EngineCommand]) -> None:
+        """Send a batch of commands; the caller must not use the list afterwards."""
         self.inbox.append(batch)
         self._threads.schedule(self)
 
     def send(self, *frames: bytes) -> None:
+        """Send a command made of strings."""
         self.inbox.append(frames)
         self._threads.schedule(self)
 
     @property
     def batches(self) -> int:
+        """Batches that the engine has not begun."""
         return len(self.inbox)
-
-    def wait_started(self, timeout: float) -> bool:
-        self._threads.wait(lambda: self.started, timeout)
-        return self.started and not self.actor.failed
 
     def wait_ended(self, timeout: float) -> bool:
         self._threads.wait(lambda: self.ended, timeout)
-        return self.ended
-
-    def close(self) -> None:
-        """There is nothing to free."""
-
-    @property
-    def closed(self) -> bool:
         return self.ended
 
     def take_turn(self) -> float | None:
@@ -106,50 +109,46 @@ class SharedStream:
         return self.terminated or (self.actor.failed and self.actor.endpoint is not None)
 
 
-class SharedThreads:
-    """The threads, which are started when they are needed. Each has a PUSH socket.
+class EngineThreads:
+    """The threads, which are started when they are needed. TRAFFIC names the same endpoint to all streams.
 
     :param name: of the threads
-    :param most: number of threads
-    :param endpoint: of the server's socket for reports, which TRAFFIC names to all streams
+    :param most: number of threads; 0 = the one engine has a thread of its own, which ends with it
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str, most: int, endpoint: str) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str, most: int = 0) -> None:
         self._context = context
         self._name = name
-        self._most = most
-        self._endpoint = endpoint
+        self._own, self._most = not most, max(most, 1)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # a stream has started or ended
         self._timed = threading.Condition(self._lock)  # there is an earlier timer
-        self._queue: SimpleQueue[SharedStream | None] = SimpleQueue()  # None = the thread is to end
+        self._queue: SimpleQueue[DrivenEngine | None] = SimpleQueue()  # None = the thread is to end
         self._active = 0  # streams in the queue or in a thread
         self._threads: list[threading.Thread] = []
-        self._timers: list[tuple[float, int, SharedStream]] = []
+        self._timers: list[tuple[float, int, DrivenEngine]] = []
         self._numbers = count()
         self._clock: threading.Thread | None = None
         self._closing = False
 
     def __repr__(self) -> str:
-        return f"<SharedThreads {self._name!r}, {len(self._threads)} threads, {self._active} streams active>"
+        return f"<EngineThreads {self._name!r}, {len(self._threads)} threads, {self._active} streams active>"
 
     # --- for streams ---------------------------------------------------------------------------------------------
 
-    def drive(self, name: bytes, actor: EngineActor) -> SharedStream:
+    def drive(self, stream: DrivenEngine) -> None:
         """Start the engine in one of the threads.
 
         :raises RuntimeError: the system allows no thread at all
         :raises zmq.ZMQError: no socket at all
         """
-        if actor.works and self._clock is None:
+        if stream.actor.works and self._clock is None and not self._own:
             clock = threading.Thread(target=self._keep_time, name=f"{self._name}-clock", daemon=True)
             clock.start()
             self._clock = clock
-        stream = SharedStream(self, name, actor)
         self.schedule(stream)
-        return stream
 
-    def schedule(self, stream: SharedStream) -> None:
+    def schedule(self, stream: DrivenEngine) -> None:
         """Give the stream a turn, unless it waits for one."""
         with self._lock:
             if not (stream.active or stream.ended):
@@ -176,7 +175,7 @@ class SharedThreads:
 
     # --- with the lock held --------------------------------------------------------------------------------------
 
-    def _activate(self, stream: SharedStream) -> None:
+    def _activate(self, stream: DrivenEngine) -> None:
         """There is a thread for each active stream, up to the limit."""
         if self._active >= len(self._threads) < self._most:
             self._add_thread()
@@ -188,7 +187,6 @@ class SharedThreads:
         try:
             push = inproc_socket(self._context, zmq.PUSH)
             try:
-                push.connect(self._endpoint)
                 thread = threading.Thread(target=self._run, args=(push,), name=self._next_name(), daemon=True)
                 thread.start()
             except BaseException:
@@ -201,9 +199,9 @@ class SharedThreads:
             self._threads.append(thread)
 
     def _next_name(self) -> str:
-        return f"{self._name}-{len(self._threads) + 1}"
+        return self._name if self._own else f"{self._name}-{len(self._threads) + 1}"
 
-    def _set_timer(self, stream: SharedStream, due: float) -> None:
+    def _set_timer(self, stream: DrivenEngine, due: float) -> None:
         """A later timer than the stream has is set when that one is over: most streams move theirs at each batch."""
         if stream.timer is not None and stream.timer <= due:
             return
@@ -236,16 +234,34 @@ class SharedThreads:
                 self._timed.wait(self._wake_due(time.monotonic()))
 
     def _run(self, push: zmq.Socket[bytes]) -> None:
+        connected = False
         try:
-            while (stream := self._queue.get()) is not None:
+            while (stream := self._next()) is not None:
                 due = stream.take_turn()
-                for _ in range(stream.actor.take_reports()):
+                reports = stream.actor.take_reports()
+                if reports and not connected:
+                    assert stream.actor.endpoint is not None
+                    push.connect(stream.actor.endpoint)
+                    connected = True
+                for _ in range(reports):
                     push.send(stream.name)
                 self._end_turn(stream, due)
+                if self._own and stream.ended:
+                    return
         finally:
             push.close(1000)
 
-    def _end_turn(self, stream: SharedStream, due: float | None) -> None:
+    def _next(self) -> DrivenEngine | None:
+        """The stream that has its turn; None = the thread is to end."""
+        while True:
+            wait = None
+            if self._own:  # there is no clock
+                with self._lock:
+                    wait = self._wake_due(time.monotonic())
+            with suppress(Empty):
+                return self._queue.get(timeout=wait)
+
+    def _end_turn(self, stream: DrivenEngine, due: float | None) -> None:
         with self._lock:
             if stream.over or not stream.started:
                 stream.started, stream.ended = True, stream.over

@@ -1,0 +1,205 @@
+"""The connected clients of a broker, and the frames for them: replies in the order of their commands, what waits for
+blocked sockets, PONGs that nobody asked for. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import StatusCode
+from mama_spark.malamute.protocol.credit import send_cost
+
+from .broker_events import EventRecorder
+from .client_session import ClientSession, Frames, PendingReply
+from .settings import SessionSettings
+from .states import SessionEvent
+
+#: Replies of one client that may wait for an engine.
+MAX_PENDING_REPLIES = 100_000
+#: Seconds between looks for clients that need a PONG: with the silence that is allowed, less than half of what the C
+#: client waits.
+PONG_LOOK = 0.5
+OK = commands.encode(commands.Ok())
+PONG = commands.encode(commands.Pong())
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """Counters since the start of the broker; see :mod:`~mama_spark.malamute.broker.broker.metrics`."""
+
+    malformed: int = 0
+    refused: int = 0
+    dropped: int = 0
+    lost_letters: int = 0
+    lost_deliveries: int = 0
+    lost_sends: int = 0
+    expired: int = 0
+    unclosed: int = 0
+    repeats: int = 0
+
+
+class Connections:
+    """:param drop: ends the session of a client that exceeds a limit
+    :ivar by_identity: by routing id, longest silent first
+    :ivar by_address: those that have an address
+    :ivar plain: number of those that announced no extensions
+    :ivar now: the caller's time of the last input, seconds of a monotonic clock
+    :ivar outgoing: frames to send, each with its client, or the routing id of a peer without session
+    """
+
+    def __init__(self, settings: SessionSettings, drop: Callable[[ClientSession, SessionEvent], None]) -> None:
+        self.settings = settings
+        self.drop = drop
+        self.counters = SessionCounters()
+        self.events = EventRecorder()
+        self.now = 0.0
+        self.by_identity: OrderedDict[bytes, ClientSession] = OrderedDict()
+        self.by_address: dict[bytes, ClientSession] = {}
+        self.plain = 0
+        self.outgoing: list[tuple[ClientSession | bytes, Frames]] = []
+        self._pongs_looked = 0.0
+        self._pong_pending = False  # a client was heard, and its last PONG is not long ago
+
+    def __len__(self) -> int:
+        return len(self.by_identity)
+
+    def __iter__(self) -> Iterator[ClientSession]:
+        return iter(self.by_identity.values())
+
+    def add(self, client: ClientSession) -> None:
+        """Add a client; its address must be free."""
+        self.by_identity[client.identity] = client
+        self.plain += client.plain
+        if client.address:
+            self.by_address[client.address] = client
+
+    def remove(self, client: ClientSession) -> None:
+        if self.by_identity.pop(client.identity, None) is not None:
+            self.plain -= client.plain
+        if self.by_address.get(client.address) is client:
+            del self.by_address[client.address]
+
+    # --- output --------------------------------------------------------------------------------------------------
+
+    def take_output(self) -> list[tuple[ClientSession | bytes, Frames]]:
+        outgoing, self.outgoing = self.outgoing, []
+        return outgoing
+
+    def send(self, receiver: ClientSession | bytes, frames: Frames) -> None:
+        self.outgoing.append((receiver, frames))
+
+    def send_or_keep(self, client: ClientSession, messages: list[Frames]) -> None:
+        """Send messages that must stay contiguous, or queue them without a limit; the caller bounds them."""
+        if client.blocked:
+            for frames in messages:
+                client.replies.put(frames, frames_size(frames))
+        else:
+            self.outgoing += [(client, frames) for frames in messages]
+
+    def emit(self, client: ClientSession, frames: Frames) -> None:
+        """Send a reply at once, ahead of those that wait for engines. A client that keeps sending commands and does not
+        read the replies is dropped."""
+        self.send_or_keep(client, [frames])
+        if client.blocked and client.replies.size > self.settings.queue:
+            self.drop(client, SessionEvent.QUEUE_FULL)
+
+    def reply(self, client: ClientSession, frames: Frames) -> None:
+        """Send a reply after those to earlier commands."""
+        if client.pending_replies:
+            client.pending_replies.append(PendingReply(frames))
+            if len(client.pending_replies) > MAX_PENDING_REPLIES:  # it sends commands while an engine does not answer
+                self.drop(client, SessionEvent.QUEUE_FULL)
+        else:
+            self.emit(client, frames)
+
+    def fail(self, client: ClientSession, reason: bytes, end: SessionEvent | None = None) -> None:
+        """Reply ERROR 300, and end the session by this event."""
+        self.reply(client, error_frames(StatusCode.FAILED, reason))
+        if end is not None:
+            self.drop(client, end)
+
+    def advance(self, client: ClientSession) -> None:
+        """Send the complete replies at the front."""
+        while client.pending_replies and client.pending_replies[0].frames is not None:
+            self.emit(client, client.pending_replies.popleft().frames or [])
+
+    def flush(self, client: ClientSession) -> None:
+        """At the end of a session: send the complete replies and drop the others."""
+        for reply in client.pending_replies:
+            if reply.frames is not None and not reply.silent:
+                self.outgoing.append((client.identity, reply.frames))
+        client.pending_replies.clear()
+
+    def block(self, client: ClientSession, frames: Frames) -> None:
+        """Mark the client as blocked: its socket did not accept these frames, which are queued with all later ones."""
+        client.blocked = True
+        client.replies.put(frames, frames_size(frames))
+
+    def put_back(self, client: ClientSession, frames: Frames) -> None:
+        """Put back the frames that the socket did not accept at a retry."""
+        client.replies.put_back(frames, frames_size(frames))
+
+    def answers_repeat(self, client: ClientSession) -> bool:
+        """Count a repeated command of the client; False if it must not be answered: the C client repeats commands on
+        reconnect in an endless loop."""
+        if self.now - client.repeats_since >= 1.0:
+            client.repeats, client.repeats_since = 0, self.now
+        client.repeats += 1
+        refused = client.repeats > self.settings.repeats
+        self.counters.repeats += refused
+        return not refused
+
+    # --- silence -------------------------------------------------------------------------------------------------
+
+    def longest_silent(self) -> ClientSession | None:
+        return next(iter(self.by_identity.values()), None)
+
+    def excuse_silence(self, seconds: float) -> None:
+        """Exclude ``seconds`` in which the sockets were not read from the silence of all clients."""
+        for client in self:
+            client.last_heard += seconds
+
+    def next_pongs(self) -> float | None:
+        """Time of the next :meth:`send_pongs`; None while no client may need it."""
+        newest = next(reversed(self.by_identity.values()), None) if self.settings.pong_silence and self.plain else None
+        if newest is not None and (self._pong_pending or newest.last_heard > self._pongs_looked):
+            return self._pongs_looked + PONG_LOOK
+        return None
+
+    def send_pongs(self) -> None:
+        """Send PONG unasked to plain clients whose PINGs wait behind their own messages: to each that was heard since
+        its last PONG, if that was ``pong_silence`` ago.
+
+        The C client sends PING each second through the same pipe as its messages, and takes the broker for gone after
+        4 s without input. While the broker holds it back (it reads no faster than its engines work), that PING is far
+        behind: the client then discards what is delivered to it, and when it is destroyed in that state it throws away
+        its queue and sends no CLOSE. It accepts a PONG that it has not asked for in every state. A client that
+        announces extensions is left out: its PONG acknowledges messages, and it waits for as long as it likes.
+
+        Time in which the sockets were not read counts as heard (:meth:`excuse_silence`): clients get PONGs then, too.
+        """
+        now, silence = self.now, self.settings.pong_silence
+        if now < self._pongs_looked + PONG_LOOK or not silence or not self.plain:
+            return
+        self._pongs_looked, self._pong_pending = now, False
+        for client in reversed(self.by_identity.values()):
+            if client.last_heard + silence + PONG_LOOK < now:
+                break  # all others were silent for longer
+            if not client.plain or client.last_heard <= client.last_pong:
+                continue
+            if now - client.last_pong < silence:
+                self._pong_pending = True
+            elif not client.blocked:  # what waits for a socket that takes no more is input enough
+                client.last_pong = now
+                self.emit(client, PONG)
+
+
+def frames_size(frames: Frames) -> int:
+    """Bytes of memory that frames take in a queue, overhead included."""
+    return send_cost(sum(map(len, frames)), 1)
+
+
+def error_frames(code: StatusCode, reason: bytes) -> Frames:
+    return commands.encode(commands.Error(code, reason.replace(b"\0", b"?")[:255]))

@@ -1,0 +1,151 @@
+"""Deliveries: sends messages when the client has credit and its socket accepts them, and queues them until then; lends
+the credit of clients to engines; confirms mail and requests to their senders. Pure.
+
+A delivery of an engine with flow control uses credit that was lent to the engine, so few of them can wait, and none is
+dropped. Other deliveries wait in the client's queue, with its limit and policy.
+:class:`~mama_spark.malamute.protocol.credit.CreditAllocator` decides who is lent what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.protocol.commands import StatusCode
+from mama_spark.malamute.protocol.extensions import Feature
+
+from ..engines.commands import GiveCredit, RecallCredit
+from .byte_queue import Overflow
+from .client_session import ClientSession, Frames
+from .connections import Connections, frames_size
+from .mailbox_store import MailboxMessage
+from .states import CONNECTED, SessionEvent
+from .streams import Streams
+
+
+class ClientDeliveries:
+    """:ivar rotating: clients with a stream that waits for shares of others; some may need no rotation any more"""
+
+    def __init__(self, clients: Connections, streams: Streams) -> None:
+        self.rotating: dict[ClientSession, None] = {}
+        self._clients = clients
+        self._streams = streams
+
+    # --- deliveries ----------------------------------------------------------------------------------------------
+
+    def deliver(self, client: ClientSession, frames: Frames, message: MailboxMessage | None = None) -> bool:
+        """Send or queue a delivery that is not covered by lent credit; False if it was dropped.
+
+        :param message: the mailbox or service message; None for a delivery of a stream
+        """
+        if client.state is not CONNECTED:
+            return False
+        if not client.blocked and not len(client.queue) and self._may_deliver(client):
+            self._clients.send(client, self._counted(client, frames, message))
+            return True
+        lost = client.queue.put((frames, message), frames_size(frames))
+        self._clients.counters.lost_deliveries += len(lost)
+        for _, other in lost:
+            if other is not None and other is not message:
+                self.report(other, StatusCode.FAILED, b"no room")
+        if lost and client.queue.overflow is Overflow.DISCONNECT:
+            self._clients.drop(client, SessionEvent.QUEUE_FULL)
+        self.balance(client)
+        return not any(one is frames for one, _ in lost)
+
+    def deliver_lent(self, client: ClientSession, stream: bytes, frames: Frames) -> None:
+        """Send or queue a delivery for which credit was lent to the engine; it is never dropped."""
+        size = frames_size(frames)
+        if not client.allocator.use(stream, size):
+            self.deliver(client, frames)
+        elif client.blocked or client.lent_deliveries.size or not client.credit.use():
+            client.lent_deliveries.put(frames, size)
+        else:
+            self._clients.send(client, frames)
+
+    def next_for(self, client: ClientSession) -> Frames | None:
+        """Take the oldest queued frames of a client whose socket may accept them; None if nothing may be sent now."""
+        if len(client.replies):
+            return client.replies.get()
+        if len(client.lent_deliveries) and client.credit.use():
+            return client.lent_deliveries.get()
+        if len(client.queue) and self._may_deliver(client):
+            return self._counted(client, *client.queue.get())
+        return None
+
+    def resume(self, client: ClientSession) -> None:
+        """Send queued deliveries as far as credit allows, and lend free credit."""
+        while not client.blocked and (frames := self.next_for(client)) is not None:
+            self._clients.send(client, frames)
+        self.balance(client)
+
+    def give_credit(self, client: ClientSession, command: commands.Credit) -> None:
+        client.credit.give(command.amount)
+        self.resume(client)
+
+    @staticmethod
+    def _may_deliver(client: ClientSession) -> bool:
+        """Whether the client has credit that is not lent to an engine."""
+        return not len(client.lent_deliveries) and client.allocator.leaves_credit(client.credit)
+
+    def _counted(self, client: ClientSession, frames: Frames, message: MailboxMessage | None) -> Frames:
+        client.credit.use()
+        if message is None:
+            return frames
+        if message.tracker and Feature.CONFIRM in client.features:
+            for forgotten in client.unconfirmed.put(message, message.cost):
+                self.report(forgotten, StatusCode.FAILED, b"not confirmed")
+        else:  # the receiver cannot confirm
+            self.report(message, StatusCode.SUCCESS, b"")
+        return frames
+
+    # --- credit that is lent to engines --------------------------------------------------------------------------
+
+    def balance(self, client: ClientSession) -> None:
+        """Lend free credit; recall unused credit if more is needed."""
+        allocator = client.allocator
+        if client.blocked or not client.connected or not len(allocator):
+            return
+        free = allocator.free(client.credit, len(client.lent_deliveries))
+        for stream, amount in allocator.lend(free):
+            self._streams.put(stream, GiveCredit(client, amount))
+            free -= amount
+        if free <= 0:
+            self._recall(client, allocator.recall(len(client.queue) > 0, self._clients.now))
+            if allocator.rotation_due is not None:
+                self.rotating[client] = None
+
+    def rotate(self, now: float) -> None:
+        """Recall unused shares for streams that waited for one at least the rotation interval."""
+        for client in list(self.rotating):
+            due = client.allocator.rotation_due
+            if client.connected and due is not None and due > now:
+                continue
+            del self.rotating[client]
+            if client.connected and due is not None:
+                self._recall(client, client.allocator.rotate())
+
+    def next_rotation(self) -> float | None:
+        times = (client.allocator.rotation_due for client in self.rotating)
+        return min((time for time in times if time is not None), default=None)
+
+    def _recall(self, client: ClientSession, streams: Iterable[bytes]) -> None:
+        for stream in streams:
+            self._streams.put(stream, RecallCredit(client))
+
+    # --- confirmations of mail and requests ----------------------------------------------------------------------
+
+    def confirm(self, receiver: ClientSession, command: commands.Confirm) -> None:
+        """Process CONFIRM of the receiver; unknown trackers are ignored."""
+        message = next((one for one in receiver.unconfirmed if one.tracker == command.tracker), None)
+        if message is not None:
+            receiver.unconfirmed.remove({id(message)})
+            self.report(message, command.code, command.reason)
+
+    def report(self, message: MailboxMessage, code: int, reason: bytes) -> None:
+        """Report the outcome of a message to its sender, if that is connected and requested it."""
+        sender = message.sender
+        if not message.tracker or not isinstance(sender, ClientSession) or not sender.connected:
+            return
+        if Feature.CONFIRM in sender.features:
+            self._clients.emit(sender, commands.encode(commands.Confirm(message.tracker, code, reason)))

@@ -1,1 +1,0 @@
-"""Mailboxes and services: messages that one receiver takes. Pure."""

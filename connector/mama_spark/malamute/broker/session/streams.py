@@ -1,0 +1,202 @@
+"""The streams of a broker for the sessions of its clients: which are open, the commands for their engines, the answers
+that these still owe, and which streams no client has used for a while. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mama_spark.malamute.protocol.commands import StatusCode
+from mama_spark.malamute.protocol.log_query import LogQuery
+
+from ..engines.commands import AnsweredCommand, CancelSubscriptions, EngineCommand
+from .client_session import ClientSession, PendingReply
+from .connections import Connections, error_frames
+
+#: Seconds after which the start of an engine counts as slow: clients ping every second and time out after four.
+SLOW_START = 1.0
+#: Fraction of the time-out of idle streams between looks at all streams.
+LOOKS = 4
+#: Most unanswered commands at one engine; clients that connect and leave add to them while it is stalled.
+MAX_AWAITED = 100_000
+
+
+class AwaitedAnswer(NamedTuple):
+    """A command that an engine answers.
+
+    :ivar pattern: of a new subscription
+    :ivar cancels: the command is CANCEL
+    """
+
+    client: ClientSession
+    reply: PendingReply
+    pattern: bytes | None = None
+    cancels: bool = False
+
+
+@dataclass(slots=True)
+class Stream:
+    """:ivar flow_control: the engine delivers only against credit
+    :ivar stored: the engine stores messages
+    :ivar awaited: commands that the engine has not answered, in order
+    :ivar queries: about what is stored, that wait for the engine; ``asked``: that it has not answered, in order
+    :ivar early_octets: sent before the engine has started
+    :ivar unused_since: when it was first seen without clients
+    """
+
+    flow_control: bool
+    stored: bool = False
+    awaited: deque[AwaitedAnswer] = field(default_factory=deque)
+    queries: deque[tuple[ClientSession, LogQuery]] = field(default_factory=deque)
+    asked: deque[tuple[ClientSession, LogQuery]] = field(default_factory=deque)
+    early_octets: int = 0
+    unused_since: float | None = None
+
+
+class Streams:
+    """:param has_flow_control: whether the engine of a stream delivers only against credit
+    :ivar opening: streams whose engine has not started -> time of the first command
+    :ivar full: streams whose backlog is full; set by the caller
+    :ivar commands: for the engines, in order, by stream
+    """
+
+    def __init__(self, clients: Connections, has_flow_control: Callable[[bytes], bool]) -> None:
+        self.opening: dict[bytes, float] = {}
+        self.full: set[bytes] = set()
+        self.commands: dict[bytes, list[EngineCommand]] = {}
+        self._clients = clients
+        self._settings = clients.settings
+        self._has_flow_control = has_flow_control
+        self._streams: dict[bytes, Stream] = {}
+        self._next_look = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Streams {len(self)}, {len(self.opening)} opening>"
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._streams)
+
+    def __contains__(self, stream: object) -> bool:
+        return stream in self._streams
+
+    def __getitem__(self, stream: bytes) -> Stream:
+        return self._streams[stream]
+
+    # --- opening and ending --------------------------------------------------------------------------------------
+
+    def open(self, client: ClientSession, stream: bytes) -> bool:
+        """Open the stream for WRITE or READ, if necessary; False if it cannot be used, which the client was told."""
+        read, written, most = client.subscriptions, client.written_streams, self._settings.client_streams
+        if stream in self and len(self._streams[stream].awaited) >= MAX_AWAITED:
+            self._clients.reply(client, error_frames(StatusCode.INTERNAL_ERROR, b"the stream does not keep up"))
+        elif not self.may_add(stream):
+            self._clients.fail(client, b"too many streams")
+        elif len(read) + len(written) >= most and stream not in read and stream not in written:
+            self._clients.fail(client, b"too many streams of one client")
+        else:
+            self.add(stream)
+            return True
+        return False
+
+    def may_add(self, stream: bytes) -> bool:
+        """Whether the stream exists, or the limit allows one more."""
+        return stream in self._streams or len(self._streams) < self._settings.streams
+
+    def add(self, stream: bytes) -> None:
+        """Add a stream; the caller opens its engine at the first command for it. Idempotent."""
+        if stream not in self._streams:
+            self._streams[stream] = Stream(self._has_flow_control(stream))
+            self.opening[stream] = self._clients.now
+
+    def remove(self, stream: bytes) -> Stream | None:
+        """Remove a stream whose engine has failed or ended; returns it, with what is not answered."""
+        self.opening.pop(stream, None)
+        self.full.discard(stream)
+        self.commands.pop(stream, None)
+        return self._streams.pop(stream, None)
+
+    def starts_slowly(self) -> bool:
+        return any(self._clients.now - since > SLOW_START for since in self.opening.values())
+
+    # --- commands and answers of engines -------------------------------------------------------------------------
+
+    def put(self, stream: bytes, command: EngineCommand) -> None:
+        """Queue a command for the engine."""
+        queued = self.commands.get(stream)
+        if queued is None:
+            self.commands[stream] = [command]
+        else:
+            queued.append(command)
+
+    def put_awaited(
+        self,
+        stream: bytes,
+        command: AnsweredCommand,
+        client: ClientSession,
+        reply: PendingReply,
+        pattern: bytes | None = None,
+    ) -> None:
+        """Queue a command whose answer completes a reply.
+
+        :param pattern: of a new subscription
+        """
+        awaited = AwaitedAnswer(client, reply, pattern, isinstance(command, CancelSubscriptions))
+        self._streams[stream].awaited.append(awaited)
+        self.put(stream, command)
+
+    def put_silent(self, streams: Iterable[bytes], command: AnsweredCommand, client: ClientSession) -> None:
+        """Queue a command whose answer is not sent to the client."""
+        for stream in streams:
+            self.put_awaited(stream, command, client, PendingReply(silent=True))
+
+    def reply_later(
+        self,
+        client: ClientSession,
+        stream: bytes,
+        command: AnsweredCommand,
+        reply: PendingReply,
+        pattern: bytes | None = None,
+    ) -> None:
+        """Queue a command whose answer is the next reply to the client."""
+        client.pending_replies.append(reply)
+        self.put_awaited(stream, command, client, reply, pattern)
+
+    def answered(self, stream: bytes) -> AwaitedAnswer:
+        """Remove and return the oldest unanswered command; the engine has started."""
+        if self.opening:
+            self.opening.pop(stream, None)
+        return self._streams[stream].awaited.popleft()
+
+    def take_commands(self) -> dict[bytes, list[EngineCommand]]:
+        taken, self.commands = self.commands, {}
+        return taken
+
+    # --- idle streams --------------------------------------------------------------------------------------------
+
+    def idle(self, now: float) -> list[bytes]:
+        """Streams that were without clients for the time-out and owe no answer; looks only now and then. The broker's
+        own stream is never idle."""
+        timeout, own = self._settings.stream_idle, self._settings.events
+        if not timeout or now < self._next_look or not self._streams:
+            return []
+        self._next_look = now + timeout / LOOKS
+        used: set[bytes | None] = {own, *self.opening}
+        for client in self._clients:
+            used.add(client.write_stream)
+            used.update(client.subscriptions, client.unsynced_sends, (query.stream for query in client.parked_queries))
+        found = []
+        for name, stream in self._streams.items():
+            if name in used:
+                stream.unused_since = None
+                continue
+            if stream.unused_since is None:
+                stream.unused_since = now
+            owes = name in self.commands or stream.awaited or stream.queries or stream.asked
+            if now - stream.unused_since >= timeout and not owes:
+                found.append(name)
+        return found

@@ -1,1 +1,0 @@
-"""Streams of the broker: write, read, ping, query; commands to engines and their answers. Pure."""
