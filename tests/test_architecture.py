@@ -29,16 +29,6 @@ LAYERS = (
     {"__init__"},
 )
 LAYER = {room: layer for layer, rooms in enumerate(LAYERS) for room in rooms}
-#: What a module of the one room takes of the other and the registry of middlewares does not carry yet.
-UPWARD = {
-    ("mama", "openmama"): "properties",
-    ("openmama", "spark"): "rows",
-    ("spark", "openmama"): "",
-    ("spark", "tango"): "",
-    ("cli", "openmama"): "commands/docs",
-    ("cli", "malamute"): "commands/docs",
-    ("cli", "tango"): "commands/docs",
-}  # fmt: skip
 #: What modules must not import that do no I/O, start no thread and read no clock. Their docstrings say "Pure."
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
 #: More modules than that in one folder are split by responsibility.
@@ -128,19 +118,15 @@ def top(names: Iterable[str]) -> set[str]:
 
 
 def test_imports_go_one_way() -> None:
-    wrong, used = [], set()
+    wrong = []
     for module in ours():
         for name in module.imports:
             room = ([*name.split("."), ""])[1]
             if not name.startswith("mama_spark.") or room in (module.package, "__version__"):
                 continue
-            pair = (module.package, room)
-            if f"{module.name}/".startswith(f"{module.package}/{UPWARD.get(pair, '?')}".rstrip("/") + "/"):
-                used.add(pair)
-            elif LAYER[room] >= LAYER[module.package] or (module.package in ("spark", "cli") and room in MIDDLEWARES):
+            if LAYER[room] >= LAYER[module.package] or (module.package in ("spark", "cli") and room in MIDDLEWARES):
                 wrong.append(f"{module.name} must not import {name}")
     assert wrong == []
-    assert set(UPWARD) - used == set(), "no longer needed"
 
 
 def test_messages_of_mama_are_below_everything_that_sends_them() -> None:
@@ -225,7 +211,7 @@ def test_clocks_that_can_be_set_decide_nothing() -> None:
 
 
 #: Where pyspark may be imported: what runs in a session of Spark, or in its workers.
-IN_SPARK = ("spark/", "telemetry/spark/", "tango/archive/", "tango/rows/", "openmama/rows/")
+IN_SPARK = ("spark/", "telemetry/spark/", "tango/archive/")
 
 
 def test_pyspark_is_imported_only_where_spark_is() -> None:

@@ -1,28 +1,15 @@
-"""The bridges, found by name and imported only when asked for.
-
-The module of a bridge exports factories of these names, one for each part that its middleware has; what they make is
-not opened yet::
-
-    publisher_bridge(o: SinkOptions) -> PublisherBridge     (with option log: (o, what publishes to the log))
-    row_codec(o: SinkOptions) -> RowCodec
-    batch_ledger(o: SinkOptions) -> BatchLedger
-    discovery_bridge(o: TransportOptions) -> DiscoveryBridge
-    log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge
-    served_log_bridge(o: TransportOptions, timeout: float) -> ServedLogBridge
-    check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]     (tried, and what was found)
-"""
+"""The parts of the middlewares, imported when they are asked for: :mod:`mama_spark.contracts.middlewares` says which
+there are, and where."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .contracts.bridge import DiscoveryBridge, PublisherBridge, RowCodec
 from .contracts.errors import ConfigError
-from .contracts.middlewares import MIDDLEWARES
+from .contracts.middlewares import MIDDLEWARES, Middleware, find, imported, load_others
 from .contracts.record_log import RecordLogBridge
 from .contracts.served_log import ServedLogBridge
 from .options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
@@ -33,6 +20,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from .contracts.batch_ledger import BatchLedger
+    from .contracts.record_log import RecordFormat
 
 __all__ = [
     "UnsupportedFeature",
@@ -41,45 +29,69 @@ __all__ = [
     "check_transport",
     "connect",
     "discovery_bridge",
-    "load",
     "log_bridge",
     "logs_to_read",
+    "middleware",
+    "part",
     "publisher_bridge",
+    "record_format",
     "require_exactly_once",
     "row_codec",
     "served_log_bridge",
 ]
 
 
+_NO_LEDGER = "cannot tell which rows are stored already (option exactlyOnce)"
+
+
 class UnsupportedFeature(ConfigError):
     """The middleware has no such part."""
 
 
-def load(name: str) -> ModuleType:
-    """The module of a bridge.
+def middleware(name: str) -> Middleware:
+    """The middleware of this name.
 
-    :raises ConfigError: if there is no such bridge, or what it needs is not installed
+    :raises ConfigError: there is none
     """
-    if name not in MIDDLEWARES:
+    if (found := find(name)) is None:
         raise ConfigError(f"no bridge {name!r}; there are {', '.join(MIDDLEWARES)}")
+    return found
+
+
+def part(name: str, which: str, without: str = "") -> Any:
+    """A part of a middleware, imported.
+
+    :param which: the field of :class:`~mama_spark.contracts.middlewares.Middleware` that names it
+    :param without: what a middleware without it cannot do
+    :raises ConfigError: there is no such middleware, or what the part needs is not installed
+    :raises UnsupportedFeature: it has no such part
+    """
+    found = middleware(name)
+    where: str | None = getattr(found, which)
+    if where is None:
+        raise UnsupportedFeature(f"the bridge {name!r} {without or f'has no {which}'}")
     try:
-        return import_module(MIDDLEWARES[name].module)
+        return imported(where)
     except ModuleNotFoundError as error:
-        install = MIDDLEWARES[name].install
-        raise ConfigError(f"the bridge {name!r} cannot be loaded ({error}); try: {install}") from error
+        raise ConfigError(f"the bridge {name!r} cannot be loaded ({error}); try: {found.install}") from error
 
 
 def attach(context: object, loop: AbstractEventLoop | None = None) -> PublisherBridge:
-    """A bridge that sends through something live of the user's: a bridge itself, or a live nats-py JetStream context.
+    """A bridge that sends through something live of the user's: a bridge itself, or an object of a client library, as a
+    JetStream context of nats-py.
 
     :param loop: where the context's client runs; None = found from the client
     :raises ConfigError: if it is neither
     """
-    if all(hasattr(context, name) for name in ("prepare", "send", "poll", "capabilities")):
-        return context  # type: ignore[return-value]
-    if type(context).__module__.partition(".")[0] == "nats":
-        bridge: PublisherBridge = load("nats").NatsBridge.attach(context, loop=loop)
-        return bridge
+    if isinstance(context, PublisherBridge):
+        return context
+    client = type(context).__module__.partition(".")[0]
+    if client not in {one.client for one in MIDDLEWARES.values()}:
+        load_others()
+    for one in MIDDLEWARES.values():
+        if one.client == client:
+            bridge: PublisherBridge = part(one.name, "attach", "cannot publish")(context, loop)
+            return bridge
     raise ConfigError(f"cannot publish through a {type(context).__name__}: give a JetStream context or a bridge")
 
 
@@ -92,11 +104,8 @@ def connect(target: object) -> tuple[PublisherBridge, DiscoveryBridge | None]:
         target = SinkOptions.parse({"url": target})
     if not isinstance(target, SinkOptions):
         return attach(target), None
-    publishing = publisher_bridge(target)
-    try:
-        return publishing, discovery_bridge(target)
-    except UnsupportedFeature:
-        return publishing, None
+    found = middleware(target.bridge_name)
+    return publisher_bridge(target), None if found.discovery_bridge is None else discovery_bridge(target)
 
 
 def publisher_bridge(o: SinkOptions) -> PublisherBridge:
@@ -105,7 +114,7 @@ def publisher_bridge(o: SinkOptions) -> PublisherBridge:
     :raises ConfigError: the bridge cannot be loaded
     :raises UnsupportedFeature: nothing can be published there
     """
-    made = _factory(o, "publisher_bridge", "cannot publish")
+    made = part(o.bridge_name, "publisher_bridge", "cannot publish")
     bridge: PublisherBridge = made(o) if o.log is None else made(o, publisher_bridge(o.at_log()))
     return bridge
 
@@ -116,18 +125,17 @@ def batch_ledger(o: SinkOptions) -> BatchLedger:
     :raises ConfigError: the bridge cannot be loaded
     :raises UnsupportedFeature: it has none
     """
-    ledger: BatchLedger = _factory(o, "batch_ledger", "cannot tell which rows are stored already (option exactlyOnce)")(
-        o
-    )
+    ledger: BatchLedger = part(o.bridge_name, "batch_ledger", _NO_LEDGER)(o)
     return ledger
 
 
 def require_exactly_once(o: SinkOptions) -> None:
-    """Without opening or importing what publishes.
+    """Without importing anything.
 
     :raises UnsupportedFeature: the bridge cannot store each row exactly once
     """
-    _factory(o, "batch_ledger", "cannot tell which rows are stored already (option exactlyOnce)")
+    if middleware(o.bridge_name).batch_ledger is None:
+        raise UnsupportedFeature(f"the bridge {o.bridge_name!r} {_NO_LEDGER}")
 
 
 def row_codec(o: SinkOptions) -> RowCodec | None:
@@ -135,29 +143,35 @@ def row_codec(o: SinkOptions) -> RowCodec | None:
 
     :raises ConfigError: the bridge cannot be loaded
     """
-    made: Callable[[SinkOptions], RowCodec] | None = getattr(load(o.bridge_name), "row_codec", None)
-    return None if made is None else made(o)
+    if middleware(o.bridge_name).row_codec is None:
+        return None
+    codec: RowCodec = part(o.bridge_name, "row_codec")(o)
+    return codec
+
+
+def record_format(o: SubscribeOptions) -> RecordFormat | None:
+    """How records become columns, where the options say that a recorder wrote them."""
+    if o.recorded is None:
+        return None
+    found: RecordFormat = part(o.recorded, "record_format")
+    return found
 
 
 def discovery_bridge(o: TransportOptions) -> DiscoveryBridge:
-    """The place of discovery that the options name.
+    """The place of discovery that the options name; where they say that a recorder wrote it, the log of whatever
+    middleware that tells of it.
 
     :raises ConfigError: the bridge cannot be loaded
     :raises UnsupportedFeature: it has none
     """
-    if isinstance(o, DiscoveryOptions) and (o.tango or o.omnm):
-        return _recorded(o)
-    bridge: DiscoveryBridge = _factory(o, "discovery_bridge", "has no source discovery")(o)
+    if isinstance(o, DiscoveryOptions) and o.recorded is not None:
+        servers, stream = split_stream(o.url)
+        log = log_bridge(replace(o, url=servers), o.wait_timeout)
+        made = part(o.recorded, "recorded_discovery", "has no recorder")(log, o.stream or stream)
+    else:
+        made = part(o.bridge_name, "discovery_bridge", "has no source discovery")(o)
+    bridge: DiscoveryBridge = made
     return bridge
-
-
-def _recorded(o: DiscoveryOptions) -> DiscoveryBridge:
-    """The devices or peers that a recorder tells of, in a log of whatever middleware."""
-    servers, stream = split_stream(o.url)
-    log, name = log_bridge(replace(o, url=servers), o.wait_timeout), o.stream or stream
-    module, _, cls = str(MIDDLEWARES["openmama" if o.omnm else "tango"].recorded_discovery).partition(":")
-    recorded: DiscoveryBridge = getattr(import_module(module), cls)(log, name)
-    return recorded
 
 
 def log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge:
@@ -167,7 +181,7 @@ def log_bridge(o: TransportOptions, timeout: float) -> RecordLogBridge:
     :raises ConfigError: the bridge cannot be loaded
     :raises UnsupportedFeature: the middleware keeps no logs
     """
-    bridge: RecordLogBridge = _factory(o, "log_bridge", "keeps no log that could be read")(o, timeout)
+    bridge: RecordLogBridge = part(o.bridge_name, "log_bridge", "keeps no log that could be read")(o, timeout)
     return bridge
 
 
@@ -177,7 +191,9 @@ def served_log_bridge(o: TransportOptions, timeout: float) -> ServedLogBridge:
     :raises ConfigError: the bridge cannot be loaded
     :raises UnsupportedFeature: the middleware keeps none that can be served
     """
-    bridge: ServedLogBridge = _factory(o, "served_log_bridge", "keeps no log that a broker could serve")(o, timeout)
+    bridge: ServedLogBridge = part(o.bridge_name, "served_log_bridge", "keeps no log that a broker could serve")(
+        o, timeout
+    )
     return bridge
 
 
@@ -195,18 +211,11 @@ def logs_to_read(o: SubscribeOptions, bridge: RecordLogBridge) -> list[str]:
     return [o.stream]
 
 
-def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]:
+def check_transport(o: SinkOptions, topics: Sequence[str]) -> list[tuple[bool, str]]:
     """Tries connection, permission and streams without publishing: whether each is fine, and what there is to say.
 
     :param topics: of the messages to come
     :raises UnsupportedFeature: the bridge has no such check
     """
-    found: list[tuple[bool, str]] = _factory(o, "check_transport", "has no check")(o, topics)
+    found: list[tuple[bool, str]] = part(o.bridge_name, "check_transport", "has no check")(o, topics)
     return found
-
-
-def _factory(o: TransportOptions, part: str, without: str) -> Callable[..., Any]:
-    made: Callable[..., Any] | None = getattr(load(o.bridge_name), part, None)
-    if made is None:
-        raise UnsupportedFeature(f"the bridge {o.bridge_name!r} {without}")
-    return made

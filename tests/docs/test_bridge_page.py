@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "writing-a-bridge.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "writing-a-bridge.md"
 CODE: dict[str, Any] = {"__name__": __name__}
+sys.path.append(str(ROOT / "tests" / "example_middleware"))
 for block in re.findall(r"(?ms)^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8")):
-    exec(compile(block, str(PAGE), "exec"), CODE)
+    if not block.startswith("--8<--"):
+        exec(compile(block, str(PAGE), "exec"), CODE)
+sys.path.pop()
 
 TestFileBridge = CODE["TestFileBridge"]
 
@@ -25,5 +30,5 @@ def test_a_managed_publisher_publishes_through_it(tmp_path: Path) -> None:
 
 
 def test_what_it_cannot_open_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="cannot be opened"):
+    with pytest.raises(Exception, match="cannot be written"):
         CODE["FileBridge"](tmp_path / "missing" / "messages").open()

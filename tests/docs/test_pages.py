@@ -31,7 +31,7 @@ PAGES = sorted([*DOCS.rglob("*.md"), *(ROOT / name for name in OUTSIDE)])
 OPTIONS = {name for options in (SinkOptions, SubscribeOptions, DiscoveryOptions) for name in option_names(options)}
 SPARK_OPTIONS = {"checkpointLocation", "path", "rowsPerSecond"}
 #: Entry points, which look like names of modules.
-GROUPS = {"mama_spark.stream_engines"}
+GROUPS = {"mama_spark.middlewares", "mama_spark.stream_engines"}
 
 
 def without_code(text: str) -> str:

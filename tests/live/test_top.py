@@ -131,7 +131,7 @@ def test_over_the_log_of_a_recorder(
     frames = (device.encode(), b"\1", b"", b"")
     announcer.publish(record_topic(device), encode_one(RecordKind.ONLINE, now, frames))
     told = once(capsys, f"{server.url}/TANGO", "-o", "tango=true")
-    assert [one["source"] for one in told["sources"]] == ["tango://host:10000/lab/gauge/1"]
+    assert [(one["source"], one["state"]) for one in told["sources"]] == [("tango://host:10000/lab/gauge/1", "ONLINE")]
     assert "TANGO" in {one["stream"] for one in told["streams"]}
 
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import sys
-from types import ModuleType
+from dataclasses import fields
 
 import pytest
+from mama_spark import memory
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.contracts.middlewares import MIDDLEWARES, SCHEMES, Middleware
+from mama_spark.contracts.middlewares import MIDDLEWARES, Middleware
 from mama_spark.memory import MemoryBridge
 from mama_spark.options import SinkOptions
 from mama_spark.registry import (
@@ -13,12 +13,10 @@ from mama_spark.registry import (
     attach,
     connect,
     discovery_bridge,
-    load,
     log_bridge,
+    part,
     publisher_bridge,
 )
-
-from tests.support.tables import each
 
 
 @pytest.mark.parametrize("url", ["kafka://user:secret@host:1", "http://user:secret@host"])
@@ -29,15 +27,16 @@ def test_a_url_without_a_bridge_is_refused_without_showing_its_password(url: str
     assert "secret" not in str(caught.value)
 
 
-def test_bridges_are_loaded_by_name_and_unknown_ones_refused() -> None:
-    assert load("memory").MemoryBridge is MemoryBridge
+def test_a_middleware_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="there are nats"):
-        load("kafka")
+        part("kafka", "publisher_bridge")
 
 
-@each("name", sorted(set(SCHEMES.values())))
-def test_every_bridge_of_a_url_can_be_loaded_and_publishes(name: str) -> None:
-    assert callable(load(name).publisher_bridge)
+def test_every_part_of_a_middleware_is_where_its_entry_says() -> None:
+    for one in MIDDLEWARES.values():
+        for f in fields(one):
+            if str(getattr(one, f.name)).startswith("mama_spark."):
+                assert part(one.name, f.name) is not None
 
 
 def test_a_bridge_is_attached_as_it_is() -> None:
@@ -45,10 +44,8 @@ def test_a_bridge_is_attached_as_it_is() -> None:
     assert attach(bridge) is bridge
 
 
-def test_what_a_bridge_does_not_export_it_does_not_offer(monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = ModuleType("bare")
-    monkeypatch.setitem(sys.modules, bare.__name__, bare)
-    monkeypatch.setitem(MIDDLEWARES, "bare", Middleware("bare", "bare", "Bare", ("bare",)))
+def test_what_a_middleware_does_not_name_it_does_not_offer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MIDDLEWARES, "bare", Middleware("bare", "Bare", ("bare",)))
     o = SinkOptions(bridge="bare")
     for ask, why in (
         (lambda: publisher_bridge(o), "cannot publish"),
@@ -58,7 +55,8 @@ def test_what_a_bridge_does_not_export_it_does_not_offer(monkeypatch: pytest.Mon
         with pytest.raises(UnsupportedFeature, match=f"'bare'.*{why}"):
             ask()
 
-    bare.publisher_bridge = lambda o: MemoryBridge("bare")  # type: ignore[attr-defined]
+    here = Middleware("bare", "Bare", ("bare",), publisher_bridge="mama_spark.memory:publisher_bridge")
+    monkeypatch.setitem(MIDDLEWARES, "bare", here)
     publishing, place = connect(o)
     assert isinstance(publishing, MemoryBridge)
     assert place is None
@@ -68,6 +66,6 @@ def test_an_option_that_discovery_refuses_is_no_missing_discovery(monkeypatch: p
     def refuse(o: SinkOptions) -> None:
         raise ConfigError("no such stream name")
 
-    monkeypatch.setattr(load("memory"), "discovery_bridge", refuse)
+    monkeypatch.setattr(memory, "discovery_bridge", refuse)
     with pytest.raises(ConfigError, match="no such stream name"):
         connect("memory://refused")

@@ -1,4 +1,4 @@
-"""Entry point of the command ``mama``; the subcommands are in :mod:`mama_spark.cli.commands`."""
+"""Entry point of the command ``mama``; the subcommands are in :mod:`mama_spark.cli.commands` and in the middlewares."""
 
 from __future__ import annotations
 
@@ -11,128 +11,91 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from .. import __version__
 from ..console.exit_codes import FINE, INTERRUPTED, SUMMARY, WRONG
-from ..console.help import HelpParser, examples
+from ..console.help import DISCOVER, HELP, RUN, SHOW, USE, HelpParser, Subcommand, examples
 from ..console.output import discard, print_error
 from ..contracts.errors import ConfigError, MamaError
+from ..contracts.middlewares import MIDDLEWARES, imported, load_others
 
 #: Errors of writing where there is no room.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-SHOW, USE, DISCOVER, RUN, HELP = (
-    "what became of the rows", "publish and read", "who is there", "servers and recorders", "help"
-)  # fmt: skip
-
-
-class Subcommand(NamedTuple):
-    """:ivar module: that has its arguments and runs it
-    :ivar extra: of the package, with what the subcommand needs
-    :ivar group: under which the help lists it
-    :ivar examples: command lines
-    """
-
-    module: str
-    help: str
-    extra: str = ""
-    group: str = RUN
-    examples: tuple[str, ...] = ()
 
 
 class SubcommandModule(Protocol):
-    """What a module in :mod:`mama_spark.cli.commands` has."""
+    """What the module of a subcommand has."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def run(self, args: argparse.Namespace) -> int: ...
 
 
-SUBCOMMANDS = {
-    "serve": Subcommand(
-        "mama_spark.nats.commands.serve",
-        "run a NATS server with JetStream and a demo stream until Ctrl-C", "local", RUN,
-        ("mama serve", "mama serve --port 0 --store .run/streams"),
-    ),
-    "broker": Subcommand(
-        "mama_spark.malamute.commands.broker",
-        "run a Malamute broker until Ctrl-C", "malamute", RUN,
-        ("mama broker", "mama broker --bind tcp://127.0.0.1:9999 --conf-file conf/broker.toml"),
-    ),
-    "check": Subcommand(
-        "mama_spark.cli.commands.check",
-        "try connection, permission, stream and flight log without publishing", "", USE,
-        ("mama check --conf-file conf/publish.toml", "mama check --url nats://host:4222 -o flightLog=/data/log"),
-    ),
-    "flights": Subcommand(
-        "mama_spark.cli.commands.flights",
-        "what became of the rows: summary of a flight log", "", SHOW,
-        ("mama flights /data/log", "mama flights /data/log --failed --limit 5", "mama flights sweep /data/log"),
-    ),
-    "report": Subcommand(
-        "mama_spark.cli.commands.report",
-        "one HTML page that shows what became of the rows: rate, latency, failures, topics", "report", SHOW,
-        ("mama report /data/log --open", "mama report /data/log --since 1h -o today.html"),
-    ),
-    "pub": Subcommand(
-        "mama_spark.cli.commands.pub",
-        "publish a message, or every line of standard input", "", USE,
-        ("mama pub demo.orders '{\"id\": 1}'", "mama pub demo.lines -H source=file <lines.txt"),
-    ),
-    "sub": Subcommand(
-        "mama_spark.cli.commands.sub",
-        "show messages as they are stored, until Ctrl-C", "", USE,
-        ("mama sub 'demo.>'", "mama sub 'demo.orders.*' --from earliest --count 10 --json"),
-    ),
-    "tango-source": Subcommand(
-        "mama_spark.tango.commands.tango_source",
-        "serve the Tango events of a log to Tango clients until Ctrl-C", "tango", RUN,
-        ("mama tango-source nats://host:4222/TANGO --bind 0.0.0.0:10123 --conf-file conf/tango-source.toml",),
-    ),
-    "mama-source": Subcommand(
-        "mama_spark.openmama.commands.mama_source",
-        "serve the messages of a log to OpenMAMA's market data subscribers until Ctrl-C", "openmama", RUN,
-        ("mama mama-source nats://host:4222/QUOTES --to oz://127.0.0.1:5756 --source OM",),
-    ),
-    "nsd": Subcommand(
-        "mama_spark.openmama.commands.nsd",
-        "run a name server for OpenMAMA peers (OZ) until Ctrl-C", "openmama", RUN,
-        ("mama nsd", "mama nsd -i '*' --advertise host -p 5756"),
-    ),
-    "record": Subcommand(
-        "mama_spark.cli.commands.record",
-        "write the events of Tango devices to a log until Ctrl-C", "tango", RUN,
-        ("mama record tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
-    ),
-    "sources": Subcommand(
-        "mama_spark.cli.commands.sources",
-        "the sources that announce themselves, and what changes, until Ctrl-C", "", DISCOVER,
-        ("mama sources --once", "mama sources --url nats://host:4222 --json"),
-    ),
-    "top": Subcommand(
-        "mama_spark.cli.commands.top",
-        "sources, publishers, readers, streams and rates as they are now, until q", "top", DISCOVER,
-        ("mama top", "mama top mlp://127.0.0.1:9999", "mama top nats://host:4222 --once --json"),
-    ),
-    "events": Subcommand(
-        "mama_spark.cli.commands.events",
-        "what happens to publishers, topics and readers, until Ctrl-C", "", DISCOVER,
-        ("mama events", "mama events --from earliest --json"),
-    ),
-    "jobs": Subcommand(
-        "mama_spark.cli.commands.jobs",
-        "the programs for spark-submit in this package: list them, or copy one to edit", "", USE,
-        ("mama jobs", "mama jobs --copy publish"),
-    ),
-    "docs": Subcommand(
-        "mama_spark.cli.commands.docs",
-        "generated documentation", "malamute,tango", HELP, ("mama docs options",),
-    ),
-    "completion": Subcommand(
-        "mama_spark.cli.commands.completion",
-        "what a shell needs to complete commands, options and files", "cli", HELP,
-        ('eval "$(mama completion bash)"', 'eval "$(mama completion zsh)"', "mama completion fish | source"),
-    ),
+_OWN = {
+    name: Subcommand(f"mama_spark.cli.commands.{name}", *more)
+    for name, more in {
+        "check": (
+            "try connection, permission, stream and flight log without publishing", "", USE,
+            ("mama check --conf-file conf/publish.toml", "mama check --url nats://host:4222 -o flightLog=/data/log"),
+        ),
+        "flights": (
+            "what became of the rows: summary of a flight log", "", SHOW,
+            ("mama flights /data/log", "mama flights /data/log --failed --limit 5", "mama flights sweep /data/log"),
+        ),
+        "report": (
+            "one HTML page that shows what became of the rows: rate, latency, failures, topics", "report", SHOW,
+            ("mama report /data/log --open", "mama report /data/log --since 1h -o today.html"),
+        ),
+        "pub": (
+            "publish a message, or every line of standard input", "", USE,
+            ("mama pub demo.orders '{\"id\": 1}'", "mama pub demo.lines -H source=file <lines.txt"),
+        ),
+        "sub": (
+            "show messages as they are stored, until Ctrl-C", "", USE,
+            ("mama sub 'demo.>'", "mama sub 'demo.orders.*' --from earliest --count 10 --json"),
+        ),
+        "record": (
+            "write the events of Tango devices to a log until Ctrl-C", "tango", RUN,
+            ("mama record tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
+        ),
+        "sources": (
+            "the sources that announce themselves, and what changes, until Ctrl-C", "", DISCOVER,
+            ("mama sources --once", "mama sources --url nats://host:4222 --json"),
+        ),
+        "top": (
+            "sources, publishers, readers, streams and rates as they are now, until q", "top", DISCOVER,
+            ("mama top", "mama top mlp://127.0.0.1:9999", "mama top nats://host:4222 --once --json"),
+        ),
+        "events": (
+            "what happens to publishers, topics and readers, until Ctrl-C", "", DISCOVER,
+            ("mama events", "mama events --from earliest --json"),
+        ),
+        "jobs": (
+            "the programs for spark-submit in this package: list them, or copy one to edit", "", USE,
+            ("mama jobs", "mama jobs --copy publish"),
+        ),
+        "docs": (
+            "generated documentation", "malamute,tango", HELP, ("mama docs options",),
+        ),
+        "completion": (
+            "what a shell needs to complete commands, options and files", "cli", HELP,
+            ('eval "$(mama completion bash)"', 'eval "$(mama completion zsh)"', "mama completion fish | source"),
+        ),
+    }.items()
 }  # fmt: skip
+
+
+def _subcommands() -> dict[str, Subcommand]:
+    """Those of the middlewares, and those of all."""
+    found: dict[str, Subcommand] = {}
+    for middleware in MIDDLEWARES.values():
+        if middleware.commands is not None:
+            found |= imported(middleware.commands)
+    return found | _OWN
+
+
+#: By name, without those that only other packages have: they are looked for where a name is not here.
+SUBCOMMANDS = _subcommands()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -149,6 +112,9 @@ def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
     :param loaded: those whose arguments are needed; the modules of the others are not imported, for a fast start
     :raises ConfigError: what one of these needs is not installed
     """
+    if not SUBCOMMANDS.keys() >= {*loaded}:
+        load_others()
+        SUBCOMMANDS.update(_subcommands())
     top = HelpParser(
         prog="mama",
         description="Publish DataFrames and know what became of every row.",
@@ -178,7 +144,7 @@ def _load(name: str, subcommand: Subcommand) -> SubcommandModule:
     try:
         module: Any = import_module(subcommand.module)
     except ModuleNotFoundError as e:
-        package = f"mama-spark[{subcommand.extra}]" if subcommand.extra else "mama-spark"
+        package = f"{subcommand.package}[{subcommand.extra}]" if subcommand.extra else subcommand.package
         raise ConfigError(f"mama {name} cannot be loaded ({e}); try: pip install '{package}'") from e
     return cast(SubcommandModule, module)
 

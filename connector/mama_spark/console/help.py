@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..contracts.redaction import redact
 from .exit_codes import SUMMARY
@@ -17,6 +17,28 @@ from .output import is_terminal
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
+
+SHOW, USE, DISCOVER, RUN, HELP = (
+    "what became of the rows", "publish and read", "who is there", "servers and recorders", "help"
+)  # fmt: skip
+
+
+class Subcommand(NamedTuple):
+    """One subcommand of ``mama``.
+
+    :ivar module: that has its arguments and runs it: ``add_arguments(parser)``, ``run(args) -> int``
+    :ivar extra: of the package, with what the subcommand needs
+    :ivar group: under which the help lists it
+    :ivar examples: command lines
+    :ivar package: that has the module
+    """
+
+    module: str
+    help: str
+    extra: str = ""
+    group: str = RUN
+    examples: tuple[str, ...] = ()
+    package: str = "mama-spark"
 
 
 def formatter_class() -> type[argparse.HelpFormatter]:

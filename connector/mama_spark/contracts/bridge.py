@@ -12,10 +12,11 @@ and may be repeated.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -130,22 +131,23 @@ class ValidationResult:
     non_retriable: Bools | None = None
 
 
-class PublisherBridge(Protocol):
+class PublisherBridge(ABC):
     """A connection on which one publisher sends."""
 
     @property
+    @abstractmethod
     def capabilities(self) -> Capabilities:
         """Known after :meth:`open`."""
-        ...
 
+    @abstractmethod
     def open(self) -> None:
         """Connect and check everything that can be checked before the first publish.
 
         :raises ConfigError: the user must change something (stream, permission, credentials, option)
         :raises Unavailable: the middleware does not answer; a later try may succeed, after :meth:`close`
         """
-        ...
 
+    @abstractmethod
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         """Check topics, headers and sizes of whole columns at once.
 
@@ -155,8 +157,8 @@ class PublisherBridge(Protocol):
         :raises ConfigError: no stream takes any of the topics so far
         :raises Unavailable: the middleware does not answer
         """
-        ...
 
+    @abstractmethod
     def send(self, batch: MessageBatch, first_token: int) -> int:
         """Take ``batch[:n]`` for sending and return n; 0 when it can take nothing now (disconnected, full).
 
@@ -166,15 +168,15 @@ class PublisherBridge(Protocol):
         unanswered sends is unknown, and the bridge reports none of them later unless the middleware itself still
         answers.
         """
-        ...
 
+    @abstractmethod
     def flush(self) -> None:
         """Make the middleware acknowledge everything sent so far (ends an open batch): no more messages come for now.
 
         Does not wait. Idempotent; nothing to do where each message is acknowledged by itself.
         """
-        ...
 
+    @abstractmethod
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         """Wait until ``want`` tokens are answered, or a refusal or event arrived, at most ``timeout`` seconds.
 
@@ -182,21 +184,21 @@ class PublisherBridge(Protocol):
 
         :raises BackgroundTaskFailed: a background task of the bridge ended with an error
         """
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Release the connection. Never raises; unanswered sends stay unanswered."""
-        ...
 
-
-@runtime_checkable
-class MissingAckReporter(Protocol):
-    """Asks the middleware why it acknowledges nothing. Optional: publisher bridges that can do so have this method."""
+    # --- what some can do ---
 
     def explain_missing_acks(self) -> str:
         """Why messages are not acknowledged, or there is no connection, and what to do: a sentence for people, empty
         if that is not known. On the thread of the other calls; takes a few seconds at most. Never raises."""
-        ...
+        return ""
+
+    def requests(self) -> RequestBridge | None:
+        """Requests and replies over this connection, which closes them with itself; None: it has none."""
+        return None
 
 
 # --- rows with columns of a middleware's own ---------------------------------------------------------------
@@ -263,8 +265,7 @@ class RequestMessage(NamedTuple):
 
 
 class RequestBridge(Protocol):
-    """Requests and replies, which no log stores. Optional: a publisher bridge that has it returns it from a method
-    ``requests()``, and closes it with itself. Calls come from the thread that calls the publisher bridge."""
+    """Requests and replies, which no log stores. Calls come from the thread that calls the publisher bridge."""
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
         """Send a request; replies carry ``inbox``, a number of the caller's, until :meth:`forget`.

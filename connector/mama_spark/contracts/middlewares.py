@@ -1,85 +1,221 @@
-"""The middlewares that have a bridge: their names, URL schemes, and what installs them. One entry each; options, error
-messages, the registry of bridges and the documentation take them from here. Pure."""
+"""The middlewares: their names, URL schemes, what each can do, and where its parts are. Options, error messages, the
+registry of parts, the command ``mama`` and the documentation take them from here.
+
+Those of this package stand in this table. Other packages have an entry point of the group ``mama_spark.middlewares``
+whose object is a :class:`Middleware`. Entry points are read when a name or scheme is asked for that is not in the
+table: looking for them takes longer than all else that a process of Spark's does at its start.
+"""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+GROUP = "mama_spark.middlewares"
+
+log = logging.getLogger("mama_spark")
 
 
 @dataclass(frozen=True, slots=True)
 class Middleware:
-    """One middleware.
+    """One middleware: what it can do, and its parts.
+
+    A part is ``module:attribute``, or a module, which is imported when it is asked for; None: the middleware has no
+    such part. What factories make is not opened yet.
 
     :ivar name: of its bridge, the value of the option ``bridge``
-    :ivar module: that makes its parts
     :ivar title: for people
     :ivar schemes: of its URLs
-    :ivar extra: of the package, which installs what the bridge needs; None: the package itself does
+    :ivar package: that has its parts
+    :ivar extra: of the package, which installs what the parts need; None: the package itself does
+
     :ivar url_login: its URLs may hold a login
     :ivar stream_of_each_row: a row may name its stream; elsewhere the topic decides
     :ivar patterns: streams are read by pattern, and the stream may follow the host in the URL
-    :ivar keeps_logs: stores records that can be read again
     :ivar named_streams: a server keeps many logs, each with a name
     :ivar in_process: exists in one process only
-    :ivar recorded_discovery: ``module:class`` of what reads the sources that a recorder has written
     :ivar ordered_batches: keeps the order of messages that it acknowledges in batches
+    :ivar property_keys: what ``mama.properties`` calls its bridge; None: by its name
+
+    :ivar publisher_bridge: ``(o: SinkOptions) -> PublisherBridge``; with the option ``log`` ``(o, bridge of the log)``
+    :ivar attach: ``(context, loop) -> PublisherBridge``, through a live object of :attr:`client`
+    :ivar client: the root module of the client library that ``attach`` takes objects of
+    :ivar row_codec: ``(o: SinkOptions) -> RowCodec``
+    :ivar batch_ledger: ``(o: SinkOptions) -> BatchLedger``
+    :ivar check_transport: ``(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]``: tried, and what was found
+    :ivar log_bridge: ``(o: TransportOptions, timeout: float) -> RecordLogBridge``; None: it stores nothing that could
+        be read again
+    :ivar served_log_bridge: ``(o: TransportOptions, timeout: float) -> ServedLogBridge``: logs that a Malamute broker
+        can serve as its streams
+    :ivar discovery_bridge: ``(o: TransportOptions) -> DiscoveryBridge``
+    :ivar record_format: a ``RecordFormat``: how records of its recorder become columns of ``mamasub``
+    :ivar recorded_discovery: ``(log: RecordLogBridge, name: str | None) -> DiscoveryBridge`` of such records
+    :ivar discovery_row: ``(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]``: the row of one of those, and its time
+    :ivar recorder: module with the ``Settings`` and the ``Recorder`` of ``mama record``
+    :ivar property_urls: ``(properties, transport, framing) -> list[str]``: URLs of a transport of ``mama.properties``
+    :ivar commands: its ``Subcommand`` of ``mama``, by name
+    :ivar documents: ``() -> list[FileSection]``: its configuration files, for ``mama docs``
     """
 
     name: str
-    module: str
     title: str
     schemes: tuple[str, ...]
+    package: str = "mama-spark"
     extra: str | None = None
+
     url_login: bool = False
     stream_of_each_row: bool = False
     patterns: bool = False
-    keeps_logs: bool = True
     named_streams: bool = True
     in_process: bool = False
     ordered_batches: bool = False
+    property_keys: str | None = None
+
+    publisher_bridge: str | None = None
+    attach: str | None = None
+    client: str | None = None
+    row_codec: str | None = None
+    batch_ledger: str | None = None
+    check_transport: str | None = None
+    log_bridge: str | None = None
+    served_log_bridge: str | None = None
+    discovery_bridge: str | None = None
+    record_format: str | None = None
     recorded_discovery: str | None = None
+    discovery_row: str | None = None
+    recorder: str | None = None
+    property_urls: str | None = None
+    commands: str | None = None
+    documents: str | None = None
 
     @property
     def install(self) -> str:
-        """The command that installs what the bridge needs."""
-        return "pip install mama-spark" if self.extra is None else f"pip install 'mama-spark[{self.extra}]'"
+        """The command that installs what its parts need."""
+        return f"pip install {self.package}" if self.extra is None else f"pip install '{self.package}[{self.extra}]'"
 
 
-#: By name.
-MIDDLEWARES = {
-    middleware.name: middleware
-    for middleware in (
-        Middleware("nats", "mama_spark.nats", "NATS", ("nats", "tls"), url_login=True, ordered_batches=True),
-        Middleware(
-            "malamute",
-            "mama_spark.malamute.bridge",
-            "Malamute",
-            ("mlp",),
-            extra="malamute",
-            stream_of_each_row=True,
-            patterns=True,
-        ),
-        Middleware("memory", "mama_spark.memory", "memory", ("memory",), named_streams=False, in_process=True),
-        Middleware(
-            "tango",
-            "mama_spark.tango.bridge",
-            "Tango",
-            ("tango",),
-            extra="tango",
-            keeps_logs=False,
-            recorded_discovery="mama_spark.tango.bridge.discovery:RecordedDevices",
-        ),
-        Middleware(
-            "openmama",
-            "mama_spark.openmama.bridge",
-            "OpenMAMA",
-            ("oz", "zmq"),
-            extra="openmama",
-            keeps_logs=False,
-            recorded_discovery="mama_spark.openmama.bridge.recorded_peers:RecordedPeers",
-        ),
-    )
-}
+def imported(part: str) -> Any:
+    """The object that a part names.
 
-#: URL scheme -> name of its middleware.
-SCHEMES = {scheme: middleware.name for middleware in MIDDLEWARES.values() for scheme in middleware.schemes}
+    :raises ModuleNotFoundError: what it needs is not installed
+    """
+    module, _, attribute = part.partition(":")
+    found = import_module(module)
+    return getattr(found, attribute) if attribute else found
+
+
+_NATS = Middleware(
+    "nats",
+    "NATS",
+    ("nats", "tls"),
+    url_login=True,
+    ordered_batches=True,
+    publisher_bridge="mama_spark.nats:publisher_bridge",
+    attach="mama_spark.nats:attach",
+    client="nats",
+    batch_ledger="mama_spark.nats:batch_ledger",
+    check_transport="mama_spark.nats:check_transport",
+    log_bridge="mama_spark.nats:log_bridge",
+    served_log_bridge="mama_spark.nats:log_bridge",
+    discovery_bridge="mama_spark.nats:discovery_bridge",
+    commands="mama_spark.nats.commands:COMMANDS",
+)
+_MALAMUTE = Middleware(
+    "malamute",
+    "Malamute",
+    ("mlp",),
+    extra="malamute",
+    stream_of_each_row=True,
+    patterns=True,
+    publisher_bridge="mama_spark.malamute.bridge:publisher_bridge",
+    batch_ledger="mama_spark.malamute.bridge:batch_ledger",
+    check_transport="mama_spark.malamute.bridge:check_transport",
+    log_bridge="mama_spark.malamute.bridge:log_bridge",
+    discovery_bridge="mama_spark.malamute.bridge:discovery_bridge",
+    commands="mama_spark.malamute.commands:COMMANDS",
+    documents="mama_spark.malamute.broker.configuration:documents",
+)
+_MEMORY = Middleware(
+    "memory",
+    "memory",
+    ("memory",),
+    named_streams=False,
+    in_process=True,
+    publisher_bridge="mama_spark.memory:publisher_bridge",
+    log_bridge="mama_spark.memory:log_bridge",
+    discovery_bridge="mama_spark.memory:discovery_bridge",
+)
+_TANGO = Middleware(
+    "tango",
+    "Tango",
+    ("tango",),
+    extra="tango",
+    publisher_bridge="mama_spark.tango.bridge:publisher_bridge",
+    row_codec="mama_spark.tango.bridge:row_codec",
+    record_format="mama_spark.tango.rows.tango_schema:FORMAT",
+    recorded_discovery="mama_spark.tango.bridge.discovery:RecordedDevices",
+    discovery_row="mama_spark.tango.rows.device_events:discovery_row",
+    recorder="mama_spark.tango.commands.record",
+    commands="mama_spark.tango.commands:COMMANDS",
+    documents="mama_spark.tango.commands.record:documents",
+)
+_OPENMAMA = Middleware(
+    "openmama",
+    "OpenMAMA",
+    ("oz", "zmq"),
+    extra="openmama",
+    property_keys="zmq",
+    publisher_bridge="mama_spark.openmama.bridge:publisher_bridge",
+    row_codec="mama_spark.openmama.bridge:row_codec",
+    record_format="mama_spark.openmama.rows.openmama_schema:FORMAT",
+    recorded_discovery="mama_spark.openmama.bridge.recorded_peers:RecordedPeers",
+    discovery_row="mama_spark.openmama.rows.peer_events:discovery_row",
+    recorder="mama_spark.openmama.commands.record",
+    property_urls="mama_spark.openmama.wire.peer.property_urls:property_urls",
+    commands="mama_spark.openmama.commands:COMMANDS",
+    documents="mama_spark.openmama.commands.record:documents",
+)
+
+#: By name: those of this package, and those of others once one of them was asked for.
+MIDDLEWARES = {one.name: one for one in (_NATS, _MALAMUTE, _MEMORY, _TANGO, _OPENMAMA)}
+#: URL scheme -> its middleware.
+SCHEMES = {scheme: one for one in MIDDLEWARES.values() for scheme in one.schemes}
+
+
+def find(name: str) -> Middleware | None:
+    """The middleware of this name."""
+    if name not in MIDDLEWARES:
+        load_others()
+    return MIDDLEWARES.get(name)
+
+
+def of_url(url: str) -> Middleware | None:
+    """The middleware that URLs of this scheme belong to."""
+    scheme = url.partition("://")[0].lower()
+    if scheme not in SCHEMES:
+        load_others()
+    return SCHEMES.get(scheme)
+
+
+@cache
+def load_others() -> None:
+    """Read the entry points of other packages. One that cannot be loaded, or names what another middleware has, is
+    reported and left out."""
+    from importlib.metadata import entry_points  # late: see above
+
+    for point in entry_points(group=GROUP):
+        try:
+            found = point.load()
+            if not isinstance(found, Middleware):
+                raise TypeError(f"{point.value} is no Middleware")
+            if taken := {found.name, *found.schemes} & {*MIDDLEWARES, *SCHEMES}:
+                raise ValueError(f"there is a middleware with {', '.join(sorted(taken))} already")
+        except Exception as e:  # noqa: BLE001  whatever the module of another package does
+            package = point.dist.name if point.dist is not None else point.module
+            log.warning("the middleware %s of the package %s cannot be used: %s", point.name, package, e)
+            continue
+        MIDDLEWARES[found.name] = found
+        SCHEMES.update(dict.fromkeys(found.schemes, found))

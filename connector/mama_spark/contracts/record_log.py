@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -29,7 +29,7 @@ class Records:
     :ivar sequences: one a record
     :ivar times: microseconds since the epoch, by the clock of the middleware
     :ivar topics: string, or dictionary<int32, string>
-    :ivar payloads: binary; binary_view from a :class:`ViewReader`
+    :ivar payloads: binary; binary_view from :meth:`RecordLog.read_views`
     :ivar headers: :data:`~mama_spark.contracts.message.HEADERS_TYPE`, null where a record has none; None when none has
         any
     :ivar faults: why headers of a record are left out, by its place
@@ -140,10 +140,25 @@ def went_back(log: Callable[[], RecordLog], bounds: Bounds, next_sequence: int, 
     return log().at(time + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class MatchRange:
+    """A range of a record log, by the records in it that match.
+
+    :ivar last: its last sequence
+    :ivar matching: how many records in it match
+    """
+
+    last: int
+    matching: int
+
+
 class RecordLog(Protocol):
     """One record log of an open :class:`RecordLogBridge`. Methods raise
     :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer within the bridge's timeout,
-    :class:`~mama_spark.contracts.errors.ConfigError` when the log does not exist any more or is forbidden."""
+    :class:`~mama_spark.contracts.errors.ConfigError` when the log does not exist any more or is forbidden.
+
+    Inherit it: what has a body here is for logs that can do better, with fewer questions or copies.
+    """
 
     @property
     def name(self) -> str: ...
@@ -194,68 +209,37 @@ class RecordLog(Protocol):
         """Show at the middleware, under ``name``, that everything up to ``up_to`` was read. Never raises."""
         ...
 
+    # --- what some can do better ---
 
-@dataclass(frozen=True, slots=True)
-class MatchRange:
-    """A range of a record log, by the records in it that match.
+    @property
+    def opened(self) -> Bounds:
+        """The bounds that the log had when the bridge opened it, without a question; or those of this moment."""
+        return self.bounds()
 
-    :ivar last: its last sequence
-    :ivar matching: how many records in it match
-    """
+    def missing_when_opened(self, after: int, up_to: int) -> list[tuple[int, int]]:
+        """:meth:`missing` of the moment of :attr:`opened`."""
+        return self.missing(after, up_to)
 
-    last: int
-    matching: int
+    def inspect_range(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
+        """:meth:`bounds` and :meth:`missing`; of one moment where one question tells both."""
+        return self.bounds(), self.missing(after, up_to)
 
-
-@runtime_checkable
-class MatchFinder(Protocol):
-    """Finds records by topic without sending them. Optional: record logs whose middleware can do so have this
-    method."""
+    def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
+        """As :meth:`read`; payloads may be binary_view arrays, whose buffers are what was received."""
+        return self.read(after, up_to, topics)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
         """The range that begins behind ``after``, ends at ``up_to`` or before, and has at most ``limit`` (one or more)
         records on ``topics`` (wildcards allowed; none = what the bridge selects): the whole, or nearly as many records
         as allowed. It has a sequence at least.
 
-        :returns: None: the server is one that cannot tell
+        :returns: None: the middleware, or its server, cannot tell without sending the records
         """
-        ...
-
-
-@runtime_checkable
-class RangeInspector(Protocol):
-    """Tells with one question what else takes two. Optional, as :class:`MatchFinder`."""
-
-    @property
-    def opened(self) -> Bounds:
-        """The bounds that the log had when the bridge opened it, without a question."""
-        ...
-
-    def missing_when_opened(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """:meth:`RecordLog.missing` of that moment; without a question where nothing was deleted within the bounds."""
-        ...
-
-    def inspect_range(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
-        """:meth:`RecordLog.bounds` and :meth:`RecordLog.missing` of one moment."""
-        ...
-
-
-@runtime_checkable
-class ViewReader(Protocol):
-    """Reads without copying large payloads side by side. Optional, as :class:`MatchFinder`."""
-
-    def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """As :meth:`RecordLog.read`; payloads may be binary_view arrays, whose buffers are what was received."""
-        ...
-
-
-@runtime_checkable
-class ReaderLimiter(Protocol):
-    """Knows how many readers a log takes at once. Optional, as :class:`MatchFinder`."""
+        return None
 
     def most_readers(self) -> tuple[int, str] | None:
-        """How many of ours, at least one, and the limit that says so; None = there is none."""
-        ...
+        """How many of ours can read the log at once, at least one, and the limit that says so; None = there is none."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,18 +273,9 @@ class LogStatus:
     readers: tuple[ReaderStatus, ...] = ()
 
 
-@runtime_checkable
-class StatusReporter(Protocol):
-    """Tells of all logs at once, with octets, limits and readers. Optional: log bridges whose middleware knows these
-    have this method."""
-
-    def statuses(self) -> list[LogStatus]:
-        """By name; the middleware's own logs are left out."""
-        ...
-
-
 class RecordLogBridge(Protocol):
-    """A connection to a middleware with record logs. Calls come from one thread: ``open``, anything, ``close``."""
+    """A connection to a middleware with record logs. Calls come from one thread: ``open``, anything, ``close``. Inherit
+    it, as :class:`RecordLog`."""
 
     def open(self) -> None:
         """Connect.
@@ -321,6 +296,12 @@ class RecordLogBridge(Protocol):
         """:raises ConfigError: there is no such log"""
         ...
 
+    def statuses(self) -> list[LogStatus]:
+        """All logs at once, by name; with octets, limits and readers where the middleware knows these. Its own logs are
+        left out."""
+        found = ((name, self.log(name).bounds()) for name in self.names(()))
+        return [LogStatus(name, bounds.last, bounds.last - bounds.first + 1) for name, bounds in found]
+
     def close(self) -> None:
         """Never raises."""
         ...
@@ -340,3 +321,49 @@ class RecordWriter(Protocol):
     def write(self, batch: MessageBatch, give_up: Callable[[], bool] = ...) -> bool: ...
 
     def drain(self, timeout: float) -> bool: ...
+
+
+# --- records as columns ------------------------------------------------------------------------------------
+
+
+class RowDecoder(Protocol):
+    """Makes columns of records. For one thread.
+
+    :ivar bad: records so far that could not be read
+    """
+
+    bad: int
+
+    def columns(
+        self, payloads: pa.Array, topics: pa.Array, sequences: Int64s, faults: Mapping[int, str]
+    ) -> dict[str, pa.Array]:
+        """The columns by name.
+
+        :param topics: of the records in the log
+        :param faults: record -> why it cannot be read, where that is known
+        :raises MamaError: a record cannot be read, and the decoder is a strict one
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFormat:
+    """How records become columns. Parts are ``module:attribute`` and imported when they are needed: a planner of Spark
+    often asks for the type alone.
+
+    :ivar column: name of the one that says what a record is
+    :ivar type: of that column
+    :ivar decoder: ``(column_type, fields, strict) -> RowDecoder``: the type is None where the column is not wanted;
+        with ``strict`` it raises where a record cannot be read, instead of saying so in its row
+    :ivar packed: a message may hold several records
+    :ivar field_columns: ``(o: SubscribeOptions) -> pa.Schema``: columns for fields of records that the options name;
+        None: there are no columns of fields
+    :ivar fields: ``(columns: pa.Schema, o) -> Sequence``: what the decoder needs to know of such columns; it is pickled
+    """
+
+    column: str
+    type: pa.StructType
+    decoder: str
+    packed: bool = False
+    field_columns: str | None = None
+    fields: str | None = None

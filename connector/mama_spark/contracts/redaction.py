@@ -16,8 +16,6 @@ from .middlewares import SCHEMES
 MASK = "***"
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-#: A comma that begins the next URL; others may stand in a password.
-_NEXT_URL = re.compile(rf",(?=\s*(?i:{'|'.join(SCHEMES)})://)")
 #: Host; then nothing, a port, or a path: all else is masked.
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]*\]|[^:/?#\[\]]*)(?:(?::\d*)?(?:[/?#].*)?(\Z)|.*)", re.DOTALL)
 #: In URLs of Azure the container stands before the @.
@@ -65,7 +63,8 @@ def redact_url(text: str, mask: str = f"{MASK}@") -> str:
     last ``@``. Where the port is no number, it is masked with all that follows: it may be part of a password that was
     cut at a comma.
     """
-    return ",".join(_redact_one(url.strip(), mask) for url in _NEXT_URL.split(text))
+    next_url = rf",(?=\s*(?i:{'|'.join(SCHEMES)})://)"  # other commas may stand in a password
+    return ",".join(_redact_one(url.strip(), mask) for url in re.split(next_url, text))
 
 
 def show_path(value: str) -> str:

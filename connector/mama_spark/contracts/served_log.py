@@ -1,7 +1,7 @@
 """The contract of record logs that another server serves to clients of its own: a Malamute broker, a stream in NATS
 JetStream. Pure.
 
-Optional: a bridge whose middleware can do so exports a factory ``served_log_bridge``.
+Optional: the part ``served_log_bridge`` of a middleware.
 """
 
 from __future__ import annotations

@@ -75,11 +75,11 @@ class RecordedDiscovery(LogDiscovery):
         return names[0]
 
     @property
-    def _log(self) -> RecordLog:
+    def log(self) -> RecordLog:
         return self._bridge.log(self._log_name)
 
     def _bounds(self) -> Bounds:
-        return self._log.bounds()
+        return self.log.bounds()
 
     def _now(self) -> int:
         return 0  # the records have the time of their recorder
@@ -89,7 +89,7 @@ class RecordedDiscovery(LogDiscovery):
         return Present(bounds.identity, bounds.last, self._image(bounds.first, bounds.last))
 
     def _image(self, first: int, last: int) -> list[DiscoveryEvent]:
-        found = self.sources(self._log, first, last)
+        found = self.sources(self.log, first, last)
         at_time = max((event.at for event in found.values()), default=0)
         return [*found.values(), DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at_time, self._log_name, last)]
 
@@ -111,7 +111,7 @@ class RecordedDiscovery(LogDiscovery):
         if not same_log(LogOffset(identity, last + 1), self._bounds()):
             yield [self._gap(first, last, self.recreated)]
             return
-        log = self._log
+        log = self.log
         gaps = [self._gap(a, b, "deleted before they were read") for a, b in log.missing(first - 1, last)]
         if gaps:
             yield gaps

@@ -253,9 +253,9 @@ class BridgeLoop:
         :raises StatusError: NOT_IMPLEMENTED if it has none
         """
         if self.requests is None:
-            if (make := getattr(self.bridge, "requests", None)) is None:
-                raise StatusError(Status.NOT_IMPLEMENTED, f"{self.bridge!r} has no inboxes")
-            self.requests = make()
+            self.requests = self.bridge.requests()
+        if self.requests is None:
+            raise StatusError(Status.NOT_IMPLEMENTED, f"{self.bridge!r} has no inboxes")
         return self.requests
 
     # --- the loop's thread: the loop -------------------------------------------------------------------------

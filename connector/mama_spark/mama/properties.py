@@ -18,14 +18,14 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from ..contracts.errors import ConfigError, OptionError
-from ..openmama.wire.peer.property_urls import property_urls
+from ..contracts.middlewares import find
 from ..options import nearest
+from ..registry import part
 from .messages.source_records import DEFAULT_FIELDS, SourceFields
 
 FILE = "mama.properties"
 #: Settings of a recorder that name a transport of a file, instead of a URL.
 TRANSPORT_KEYS = ("properties", "transport", "framing")
-OPENMAMA_KEYS = "zmq"  #: what both of OpenMAMA's ZeroMQ bridges call themselves
 SUPPORTED = "sourcediscovery.supported"  #: of a transport (SD-49)
 TRUE = frozenset({"1", "y", "Y", "t", "T", "true", "True", "TRUE", "yes", "Yes", "YES"})
 
@@ -235,14 +235,17 @@ def expand(
     if not name.strip():
         raise OptionError("option transport must not be empty")
     bridge = low.get("bridge", "nats").strip().lower()
-    transport = TransportProperties(properties, OPENMAMA_KEYS if bridge == "openmama" else bridge, name.strip())
+    middleware = find(bridge)
+    keys = bridge if middleware is None or middleware.property_keys is None else middleware.property_keys
+    transport = TransportProperties(properties, keys, name.strip())
     below = transport.below()
     if not below:
         raise OptionError(
             f"option transport={transport.name}: {properties.path} has no key that begins with "
             f"{transport.prefixes[0]}{nearest(transport.name, _transports(properties, transport.bridge))}"
         )
-    if transport.bridge == OPENMAMA_KEYS and bridge != transport.bridge and not {"url", "servers"} & low.keys():
+    if middleware is not None and middleware.property_urls is not None and not {"url", "servers"} & low.keys():
+        property_urls = part(bridge, "property_urls")
         given = {"url": ",".join(property_urls(properties, transport.name, below.get("framing", "oz"))), **given}
     spelled = {option.lower(): option for option in known}
     families = tuple(option.removesuffix("*") for option in spelled if option.endswith(".*"))

@@ -41,6 +41,7 @@ from mama_spark.contracts.bridge import (
     EventKind,
     EventStyle,
     PollResult,
+    PublisherBridge,
     Refusals,
     RequestMessage,
     ValidationResult,
@@ -176,7 +177,7 @@ class MemoryBroker:
         return f"<MemoryBroker {self.name}, {len(self._log)} stored>"
 
 
-class MemoryBridge:
+class MemoryBridge(PublisherBridge):
     """One connection to a :class:`MemoryBroker`.
 
     :param name: of the broker (``memory://name``)
@@ -195,7 +196,7 @@ class MemoryBridge:
         events: EventStyle = EventStyle.PUBLISHER,
     ) -> None:
         self.broker = MemoryBroker.get(name)
-        self.capabilities = Capabilities(
+        self._capabilities = Capabilities(
             ack=Ack.STORED if acks else Ack.NONE, sequence=acks, dedup=True, headers=True, ordered=False,
             max_payload=max_payload, max_topic=max_topic, events=events,
         )  # fmt: skip
@@ -204,6 +205,10 @@ class MemoryBridge:
         self._answer_count = 0
         self._open = False
         self._requests = MemoryRequests(self)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
 
     def open(self) -> None:
         if not self.broker.up:

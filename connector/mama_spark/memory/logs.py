@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
-from mama_spark.contracts.record_log import Bounds, MatchRange, Records
+from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records
 from mama_spark.contracts.topics import compile_filters
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
@@ -25,7 +25,7 @@ _ROWS = 4096
 _ANSWER_TIMEOUT = 0.001  #: seconds; the broker answers during the send, or never
 
 
-class MemoryLogs:
+class MemoryLogs(RecordLogBridge):
     """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
 
     :param name: of the broker (``memory://name``)
@@ -52,7 +52,7 @@ class MemoryLogs:
         """Does nothing: no connection is open."""
 
 
-class MemoryLog:
+class MemoryLog(RecordLog):
     """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
 
     def __init__(self, broker: MemoryBroker) -> None:
@@ -84,7 +84,7 @@ class MemoryLog:
             yield _records(found[start : start + _ROWS])
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange:
-        """See :class:`~mama_spark.contracts.record_log.MatchFinder`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         wanted = compile_filters(topics)
         matching = [m.sequence for m in self._messages() if after < m.sequence <= up_to and wanted.fullmatch(m.topic)]
         return MatchRange(up_to, len(matching)) if len(matching) <= limit else MatchRange(matching[limit - 1], limit)

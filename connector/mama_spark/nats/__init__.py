@@ -6,7 +6,7 @@ JetStream API; ``publish``, ``read``, ``batches`` and ``discovery`` implement th
 :mod:`mama_spark.contracts.record_log` and :mod:`mama_spark.contracts.batch_ledger`; ``server`` starts a nats-server for
 ``mama serve``.
 
-Imports of the client are late: Spark's planner asks only whether this bridge has a codec for rows.
+Imports are late: the command ``mama`` looks here for its subcommands.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mama_spark.lazy_names import lazy
-from mama_spark.options import DiscoveryOptions, SinkOptions, TransportOptions
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from mama_spark.options import SinkOptions, TransportOptions
+
     from .batches.ledger import NatsBatchLedger
     from .discovery.bridge import NatsDiscovery
     from .publish.bridge import NatsBridge
@@ -26,12 +29,12 @@ if TYPE_CHECKING:
 __all__ = [
     "NatsBridge",
     "NatsSettings",
+    "attach",
     "batch_ledger",
     "check_transport",
     "discovery_bridge",
     "log_bridge",
     "publisher_bridge",
-    "served_log_bridge",
 ]
 
 
@@ -42,6 +45,12 @@ def publisher_bridge(o: SinkOptions) -> NatsBridge:
     return NatsBridge(NatsSettings.from_options(o))
 
 
+def attach(context: object, loop: AbstractEventLoop | None = None) -> NatsBridge:
+    from .publish.bridge import NatsBridge
+
+    return NatsBridge.attach(context, loop=loop)
+
+
 def batch_ledger(o: SinkOptions) -> NatsBatchLedger:
     from .batches.ledger import NatsBatchLedger
     from .settings import NatsSettings
@@ -50,6 +59,8 @@ def batch_ledger(o: SinkOptions) -> NatsBatchLedger:
 
 
 def discovery_bridge(o: TransportOptions) -> NatsDiscovery:
+    from mama_spark.options import DiscoveryOptions
+
     from .discovery.bridge import NatsDiscovery
     from .discovery.layout import DiscoveryLayout
     from .settings import NatsSettings
@@ -66,9 +77,6 @@ def log_bridge(o: TransportOptions, timeout: float) -> NatsLogs:
     from .settings import NatsSettings
 
     return NatsLogs(NatsSettings.from_options(o), timeout=timeout)
-
-
-served_log_bridge = log_bridge
 
 
 def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]:

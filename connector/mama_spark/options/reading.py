@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from ..contracts.middlewares import MIDDLEWARES
 from .declare import camel, option, require
 from .stream_names import stream_patterns
 from .times import NOW, instant
@@ -83,6 +82,22 @@ class ReadOptions(TransportOptions):
         _HOW,
         "Whether executors export metrics by OpenTelemetry (extra `otel`), as the option of `mamapub`.",
     )
+
+    @property
+    def decodes(self) -> str:
+        """The option that says what the payloads are, ``tango`` or ``omnm``; empty: nothing says."""
+        return "tango" if self.tango else "omnm" if self.omnm else ""
+
+    @property
+    def recorded(self) -> str | None:
+        """The middleware that :attr:`decodes` is about."""
+        return {"tango": "tango", "omnm": "openmama"}.get(self.decodes)
+
+    def _cross_check(self, given: Collection[str]) -> None:
+        super()._cross_check(given)
+        require(
+            not (self.tango and self.omnm), "options tango and omnm exclude each other: which one wrote the stream?"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -284,11 +299,6 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )
 
     @property
-    def decodes(self) -> str:
-        """The option that says what the payloads are, ``tango`` or ``omnm``; empty: nothing says."""
-        return "tango" if self.tango else "omnm" if self.omnm else ""
-
-    @property
     def starting_time(self) -> int | str | None:
         """The time at which a query begins, in microseconds since the epoch, or ``now``; None: no time says where."""
         return _time(self.starting_offsets, self.starting_timestamp)
@@ -319,7 +329,7 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
 
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
-        by_pattern = MIDDLEWARES[self.bridge_name].patterns
+        by_pattern = self.middleware.patterns
         require(self.pattern is None or by_pattern, "option pattern is for Malamute; others take topics with wildcards")
         require(self.pattern is None or not self.topics, "options topics and pattern exclude each other")
         named = self.stream is not None or (by_pattern and any(urlsplit(url).path.strip("/") for url in self.url))
@@ -343,9 +353,6 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         require(
             self.mode in (None, "failfast") or not self.fail_on_corrupt,
             "options mode and failOnCorrupt=true exclude each other: leave failOnCorrupt out",
-        )
-        require(
-            not (self.tango and self.omnm), "options tango and omnm exclude each other: which one wrote the stream?"
         )
         require(
             not (self.decompress and self.decodes),
@@ -416,20 +423,15 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
 
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
-        require(
-            not (self.tango and self.omnm), "options tango and omnm exclude each other: which one wrote the stream?"
-        )
-        recorded = "tango" if self.tango else "omnm" if self.omnm else ""
-        require(
-            self.stream is None or bool(recorded), "option stream is for what a recorder wrote: tango=true, omnm=true"
-        )
+        by = self.decodes
+        require(self.stream is None or bool(by), "option stream is for what a recorder wrote: tango=true, omnm=true")
         named = self.stream is not None or any(urlsplit(url).path.strip("/") for url in self.url)
-        require(not recorded or named, f"option {recorded} needs the option stream: what does the recorder write?")
+        require(not by or named, f"option {by} needs the option stream: what does the recorder write?")
 
     def _check_needs(self, stated: Collection[str]) -> None:
         super()._check_needs(stated)
         for name in ("advisories", "advisories_stream", "discovery_topic", "events_stream", "sources_stream"):
             require(
-                not (self.tango or self.omnm) or name not in stated,
+                not self.decodes or name not in stated,
                 f"option {camel(name)} has no effect with tango=true or omnm=true, which read what a recorder wrote",
             )

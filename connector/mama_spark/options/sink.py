@@ -8,7 +8,6 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from ..contracts.errors import ConfigError, OptionError
-from ..contracts.middlewares import SCHEMES
 from .declare import camel, refuse_alone, require
 from .paths import absolute_path, is_inside
 from .publishing.announcement import AnnouncementOptions
@@ -17,10 +16,9 @@ from .publishing.flight_log import FlightLogOptions
 from .publishing.flow import FlowOptions
 from .publishing.identity import IdentityOptions
 from .publishing.messages import MessageOptions
-from .publishing.middlewares import check_openmama, check_tango
 from .publishing.openmama import OpenMamaOptions
 from .transport import TransportOptions
-from .urls import split_stream
+from .urls import middleware_of, split_stream
 from .values import is_traceparent
 from .window import RetryPolicy, WindowConfig
 
@@ -96,7 +94,7 @@ class SinkOptions(
     @property
     def bridges(self) -> frozenset[str]:
         """That of the log, too: options of the connection are those of the log."""
-        logs = () if self.log is None else (SCHEMES[urlsplit(self.log[0]).scheme],)
+        logs = () if self.log is None else (middleware_of(self.log).name,)
         return frozenset((self.bridge_name, *logs))
 
     def at_log(self) -> Self:
@@ -106,8 +104,8 @@ class SinkOptions(
 
     def _cross_check(self, given: Collection[str]) -> None:
         super()._cross_check(given)
-        check_tango(self)
-        check_openmama(self)
+        self._check_tango()
+        self._check_openmama()
         self._check_retries()
         self._check_ids()
         self._check_exactly_once()
@@ -120,6 +118,42 @@ class SinkOptions(
             "header: use traceContext=true, or pack=off",
         )
         require(self.topic is None or not any(c.isspace() for c in self.topic), "option topic must not contain blanks")
+
+    def _check_tango(self) -> None:
+        """:raises OptionError: an option does not go with Tango, or is for it only"""
+        if self.bridge_name != "tango":
+            require(self.log is None, "option log is for Tango (url=tango://source): others publish to the url itself")
+            return
+        require(
+            self.log is not None,
+            "url=tango://source needs option log: where the records are stored, such as nats://host:4222/STREAM",
+        )
+        parts = urlsplit(self.url[0])
+        named = len(self.url) == 1 and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/")
+        require(bool(named), "option url must name one event source and nothing else: tango://lab")
+        for name in ("topic", "stream"):
+            require(
+                getattr(self, name) is None,
+                f"option {name} does not go with Tango: device, attribute and option log say where rows go",
+            )
+        require(self.pack == "off", "option pack does not go with Tango: each row is an event of its own")
+        require(self.ack_mode != "none", "option ackMode=none does not go with Tango: a row counts when it is stored")
+
+    def _check_openmama(self) -> None:
+        """:raises OptionError: an option does not go with OpenMAMA"""
+        if self.bridge_name != "openmama":
+            return
+        for name in ("stream", "dead_letter_topic"):
+            require(getattr(self, name) is None, f"option {camel(name)} does not go with OpenMAMA: it has no streams")
+        require(self.pack == "off", "option pack does not go with OpenMAMA: its programs read one message a row")
+        require(
+            self.on_unavailable == "fail",
+            "option onUnavailable=wait does not go with OpenMAMA: it stores nothing",
+        )
+        require(
+            not (self.require_subscribers and self.ack_mode == "none"),
+            "option requireSubscribers needs acknowledgements, and ackMode=none has none",
+        )
 
     def _check_retries(self) -> None:
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
-from ..contracts.middlewares import MIDDLEWARES, SCHEMES
+from ..contracts.middlewares import MIDDLEWARES, Middleware, find
 from .declare import CONNECTION, Options, camel, option, require
-from .urls import urls
+from .urls import middleware_of, urls
 from .uses import MALAMUTE, NATS, STORED, Scope
 from .values import (
     boolean,
@@ -22,6 +23,12 @@ from .values import (
 
 CONNECT, DISCOVERY = CONNECTION, "Discovery"
 _ANNOUNCED = Scope(formats=("mamapub", "mamadiscovery"))
+
+
+def _bridge(value: Any) -> str:
+    """The name of a middleware."""
+    name = str(value).strip().lower()
+    return name if find(name) is not None else one_of(*sorted(MIDDLEWARES))(name)
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,7 +121,7 @@ class TransportOptions(Options):
     )
     bridge: str | None = option(
         ", ".join(f"`{name}`" for name in sorted(MIDDLEWARES)),
-        one_of(*sorted(MIDDLEWARES)),
+        _bridge,
         None,
         CONNECT,
         "The middleware, for a `transport` of a properties file.",
@@ -158,7 +165,15 @@ class TransportOptions(Options):
     @property
     def bridge_name(self) -> str:
         """Name of the bridge that is named, or that the scheme of the URL picks."""
-        return self.bridge or SCHEMES[self.url[0].split("://", 1)[0].lower()]
+        return self.bridge or middleware_of(self.url).name
+
+    @property
+    def middleware(self) -> Middleware:
+        """The one of :attr:`bridge_name`.
+
+        :raises ConfigError: this machine lacks its package
+        """
+        return middleware_of(self.url, self.bridge)
 
     @property
     def bridges(self) -> frozenset[str]:
@@ -181,7 +196,7 @@ class TransportOptions(Options):
             self.js_domain is None or self.js_api_prefix is None,
             "options jsDomain and jsApiPrefix exclude each other: a domain has a prefix of its own",
         )
-        by_url = SCHEMES[self.url[0].split("://", 1)[0].lower()]
+        by_url = middleware_of(self.url).name
         require(
             "url" not in given or self.bridge in (None, by_url),
             f"option bridge={self.bridge} does not go with the url, which is of {by_url}",

@@ -7,7 +7,8 @@ from itertools import accumulate, pairwise
 from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from ..contracts.middlewares import MIDDLEWARES, SCHEMES
+from ..contracts.errors import ConfigError
+from ..contracts.middlewares import SCHEMES, Middleware, find, load_others, of_url
 from ..contracts.redaction import redact_url
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)")
@@ -24,13 +25,15 @@ def urls(value: str) -> tuple[str, ...]:
         raise ValueError(f"has a comma before an @, in {redact_url(value)}: give each server its scheme ({_ENCODED})")
     urls = tuple(accumulate(urls, lambda before, url: with_scheme(url, before.split("://", 1)[0]), initial="nats"))[1:]
     schemes = {url.split("://", 1)[0] for url in urls}
+    if schemes - SCHEMES.keys():
+        load_others()
     unknown = schemes - SCHEMES.keys()
     if unknown:  # what stands before :// may be a part of a password that was cut at a comma
         first = urls[0].split("://", 1)[0]
         shown = first if first in unknown else "" if "@" in value else sorted(unknown)[0]
         named = f"the unknown scheme {shown}://" if shown else "an unknown scheme"
         raise ValueError(f"has {named}; known are {', '.join(sorted(SCHEMES))}")
-    if len({SCHEMES[scheme] for scheme in schemes}) > 1:
+    if len({SCHEMES[scheme].name for scheme in schemes}) > 1:
         raise ValueError("mixes servers of different middlewares")
     for url in urls:
         _check(url)
@@ -42,9 +45,22 @@ def nats_urls(value: Any) -> tuple[str, ...]:
     if not isinstance(value, str) or not value:
         raise ValueError("must be a text")
     found = urls(value)
-    if SCHEMES[urlsplit(found[0]).scheme] != "nats":
+    if middleware_of(found).name != "nats":
         raise ValueError("must name NATS servers: nats://host:4222, tls://host:4222")
     return found
+
+
+def middleware_of(found: tuple[str, ...], name: str | None = None) -> Middleware:
+    """The middleware of servers, as :func:`urls` gave them, or the one of a name.
+
+    :raises ConfigError: this machine lacks its package
+    """
+    middleware = of_url(found[0]) if name is None else find(name)
+    if middleware is None:
+        raise ConfigError(
+            f"no package on this machine has a middleware {name or found[0].partition(':')[0]!r}: install it here, too"
+        )
+    return middleware
 
 
 def with_scheme(url: str, default: str = "nats") -> str:
@@ -64,7 +80,7 @@ def _check(url: str) -> None:
         raise ValueError("has port 0, which nobody listens on")
     if "@" in _behind_host(parts):  # the parser took a part of the login for host and port
         raise ValueError(f"has an @ behind the host, in {redact_url(url)} ({_ENCODED})")
-    if "@" in parts.netloc and not MIDDLEWARES[SCHEMES[parts.scheme]].url_login:
+    if "@" in parts.netloc and not SCHEMES[parts.scheme].url_login:
         raise ValueError(f"holds a login, in {redact_url(url)}: give it by the options user and password")
 
 
@@ -76,8 +92,8 @@ def log_urls(value: str) -> tuple[str, ...]:
     """Servers of one log, with its stream: ``nats://a:4222,b:4222/STREAM``, ``mlp://host:9999/stream``,
     ``memory://name``."""
     found = urls(value)
-    middleware = MIDDLEWARES[SCHEMES[urlsplit(found[0]).scheme]]
-    if not middleware.keeps_logs:
+    middleware = middleware_of(found)
+    if middleware.log_bridge is None:
         raise ValueError("must name a log: nats://host:4222/STREAM, mlp://host:9999/stream")
     streams = {path for url in found if (path := urlsplit(url).path.strip("/"))}
     if len(streams) > 1:

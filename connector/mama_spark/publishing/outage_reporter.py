@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import replace
 
-from ..contracts.bridge import MissingAckReporter, PublisherBridge
+from ..contracts.bridge import PublisherBridge
 from .window.flight_batch import FlightCounters
 from .window.send_loop import SendLoop
 
@@ -65,7 +65,7 @@ class OutageReporter:
         connected = loop.window.connected
         if loop.last_cause and loop.refused and connected:
             return loop.last_cause
-        if (loop.window.in_flight or not connected) and isinstance(bridge, MissingAckReporter):
+        if loop.window.in_flight or not connected:
             explained = bridge.explain_missing_acks()
             if explained:
                 return explained

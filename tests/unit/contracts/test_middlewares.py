@@ -1,4 +1,4 @@
-"""Every middleware has a bridge, an extra that exists, and URLs that options and redaction know."""
+"""Every middleware has an extra that exists, and URLs that options and redaction know."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import pytest
 from mama_spark.contracts.errors import OptionError
 from mama_spark.contracts.middlewares import MIDDLEWARES, SCHEMES
 from mama_spark.options import TransportOptions, redact_url
-from mama_spark.registry import load
 
 from tests.support.tables import each
 
 
 @each("name", MIDDLEWARES)
-def test_each_has_a_bridge_and_an_extra_of_the_package(name: str) -> None:
-    assert callable(load(name).publisher_bridge)
+def test_the_extra_of_each_is_one_of_the_package(name: str) -> None:
     extra = MIDDLEWARES[name].extra
     assert extra is None or extra in (metadata("mama-spark").get_all("Provides-Extra") or [])
 
@@ -28,6 +26,6 @@ def test_lists_of_its_urls_are_shown_whole_but_for_logins(scheme: str) -> None:
 
 @each("scheme", sorted(SCHEMES.keys() - {"nats", "tls", "memory"}))
 def test_an_option_of_another_middleware_is_refused_by_title(scheme: str) -> None:
-    title = MIDDLEWARES[SCHEMES[scheme]].title
+    title = SCHEMES[scheme].title
     with pytest.raises(OptionError, match=f"jsDomain is for NATS, and the url is of {title}"):
         TransportOptions.parse({"url": f"{scheme}://h:1883", "jsDomain": "hub"})

@@ -37,7 +37,7 @@ def test_a_thread_that_failed_ends_who_waits_for_records() -> None:
         def log(self, name: str) -> None:  # type: ignore[override]
             raise ValueError("broken")
 
-    bridge: ReconnectingBridge[RecordLogBridge] = ReconnectingBridge(lambda: Broken("any"), 5.0)  # type: ignore[arg-type,return-value]
+    bridge: ReconnectingBridge[RecordLogBridge] = ReconnectingBridge(lambda: Broken("any"), 5.0)
     follower = LogFollower(bridge, "any")
     follower.start(LogPosition())
     try:

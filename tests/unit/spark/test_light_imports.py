@@ -25,6 +25,7 @@ HEAVY = (
     "pyarrow.compute",
     "pyarrow.dataset",
     "pyarrow.parquet",
+    "importlib.metadata",
     "opentelemetry",
     "prometheus_client",
     "pytest",
@@ -33,9 +34,8 @@ HEAVY = (
     "textual",
     "xxhash",
     "zmq",
-    "mama_spark.nats.publish",
-    "mama_spark.nats.read",
-    "mama_spark.nats.discovery",
+    "mama_spark.nats",
+    "mama_spark.openmama",
     "mama_spark.console",
     "mama_spark.flightlog.commit",
     "mama_spark.flightlog.storage",
@@ -50,15 +50,8 @@ HEAVY = (
     "mama_spark.tango",
     "mama_spark.testing",
 )
-#: Small parts of these: how readers retry, and the columns of Tango's rows.
-LIGHT = {
-    "mama_spark.publishing",
-    "mama_spark.publishing.window",
-    "mama_spark.publishing.window.reconnecting",
-    "mama_spark.tango",
-    "mama_spark.tango.rows",
-    "mama_spark.tango.rows.tango_schema",
-}
+#: A small part of these: how readers retry.
+LIGHT = {"mama_spark.publishing", "mama_spark.publishing.window", "mama_spark.publishing.window.reconnecting"}
 #: pyspark and pyarrow are there already; what they load is not counted.
 BEFORE = """
 import json, os, pickle, sys
@@ -101,9 +94,9 @@ pickle.loads(pickle.dumps(source.streamReader(from_arrow_schema(SCHEMA))))
 #: What connects, plans and reads or publishes, by task or planner: module -> libraries of HEAVY that it may load.
 #: Whatever makes an Arrow value of a Python value at import loads pandas, too.
 STEPS = {
-    "mama_spark.nats.read.logs": {"asyncio", "nats", "ssl", "pyarrow.compute"},
-    "mama_spark.nats.discovery.bridge": {"asyncio", "nats", "ssl", "pyarrow.compute"},
-    "mama_spark.nats.publish.bridge": {"asyncio", "nats", "ssl", "pyarrow.compute"},
+    "mama_spark.nats.read.logs": {"asyncio", "importlib.metadata", "nats", "ssl", "pyarrow.compute"},
+    "mama_spark.nats.discovery.bridge": {"asyncio", "importlib.metadata", "nats", "ssl", "pyarrow.compute"},
+    "mama_spark.nats.publish.bridge": {"asyncio", "importlib.metadata", "nats", "ssl", "pyarrow.compute"},
     "mama_spark.malamute.bridge": {"asyncio", "ssl", "zmq", "pyarrow.compute"},
     "mama_spark.tango.bridge": {"pyarrow.compute"},
     "mama_spark.spark.discovery.data_source": {"pyarrow.compute"},

@@ -8,42 +8,19 @@ from pathlib import Path
 
 from ...console.help import examples
 from ...contracts.errors import ConfigError
-from ...malamute.broker.broker.security import Security
-from ...malamute.broker.broker.settings import BrokerSettings
-from ...malamute.broker.configuration import EventsTable
-from ...malamute.broker.engines.registry import settings_classes
-from ...malamute.broker.session.mailbox_store import Limits
-from ...malamute.broker.session.settings import SessionSettings
-from ...openmama.recorder.settings import OpenMamaRecorderSettings
-from ...options import camel, markdown
+from ...contracts.middlewares import MIDDLEWARES
+from ...options import markdown
 from ...options.document import FileSection, described
-from ...tango.recorder.settings import TangoRecorderSettings
-from ...tango.source.replay.log_replayer import Rule
+from ...registry import part
 
-FILES = (
-    FileSection(
-        "Broker: `mama broker --conf-file conf/broker.toml`",
-        (
-            ("`[broker]`", BrokerSettings),
-            ("`[clients]`", SessionSettings),
-            ("`[mailboxes]`, and the same keys in `[services]`", Limits),
-            ("`[events]`", EventsTable),
-            ("`[security]`; `[security.users]` has a password by user name", Security),
-            *((f'`[[stream]]` with `engine = "{name}"`', cls) for name, cls in settings_classes().items()),
-        ),
-    ),
-    FileSection(
-        "Recorder: `mama record --conf-file conf/tango-record.toml`",
-        (("`[recorder]`, with `url` of the database", TangoRecorderSettings),),
-        camel,
-    ),
-    FileSection(
-        "Recorder of OpenMAMA: `mama record --conf-file conf/openmama-record.toml`",
-        (("`[recorder]`, with `url` of the name server", OpenMamaRecorderSettings),),
-        camel,
-    ),
-    FileSection("Event source: `mama tango-source --conf-file conf/tango-source.toml`", (("`[[attribute]]`", Rule),)),
-)
+
+def files() -> list[FileSection]:
+    """The configuration files of all programs.
+
+    :raises ConfigError: what a middleware needs is not installed
+    """
+    middlewares = [one.name for one in MIDDLEWARES.values() if one.documents is not None]
+    return [section for name in middlewares for section in part(name, "documents")()]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.json:
-        for fields in described(FILES):
+        for fields in described(files()):
             print(json.dumps(fields, ensure_ascii=False))
         return 0
-    text = markdown(FILES)
+    text = markdown(files())
     if args.write:
         args.write.write_text(text, encoding="utf-8")
     elif args.check:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from ...console.exit_codes import NOT_ALL
 from ...console.output import print_error, say_as
 from ...console.signals import stop_on_signals
 from ...contracts.errors import ConfigError
-from ...contracts.middlewares import MIDDLEWARES
+from ...contracts.middlewares import of_url
 from ...contracts.record_log import RecordLog, RecordLogBridge
 from ...contracts.redaction import redact_url
 from ...mama.properties import TRANSPORT_KEYS
@@ -28,10 +27,10 @@ from ...options.conf_file import as_options, load
 from ...options.urls import split_stream
 from ...packing.pack_headers import rows_of_messages
 from ...publishing.resilient_publisher import ResilientPublisher
-from ...publishing.window.reconnecting import ReconnectingBridge
+from ...publishing.window.reconnecting import ask_logs
 from ...recording.recorder import Recorder, RecordSource
 from ...recording.settings import RecorderSettings
-from ...registry import log_bridge, publisher_bridge
+from ...registry import part, publisher_bridge
 from ...telemetry.prometheus.server import served_metrics
 
 _USE = command(
@@ -75,11 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 _GIVEN = ("name", "metrics", *TRANSPORT_KEYS, "devices", "attributes", "events", "topics", "symbols")
 
 
-def _part(middleware: str) -> Any:
-    """The module of a middleware that has its ``Source`` and ``Settings``."""
-    return import_module(f"mama_spark.{middleware}.commands.record")
-
-
 def settings_of(args: argparse.Namespace) -> tuple[RecorderSettings, SinkOptions]:
     """From the file, and what the command line says instead.
 
@@ -101,7 +95,7 @@ def settings_of(args: argparse.Namespace) -> tuple[RecorderSettings, SinkOptions
         }
     if "url" not in {name.lower() for name in options}:
         raise ConfigError("where are the records to go? give --to, or url in the table [log]")
-    settings: RecorderSettings = _part(_middleware(given)).Settings.of(given)
+    settings: RecorderSettings = part(_middleware(given), "recorder").Settings.of(given)
     return settings, log_options(options)
 
 
@@ -109,9 +103,9 @@ def _middleware(given: dict[str, Any]) -> str:
     """Name of what is recorded: by the first URL; only OpenMAMA has transports in a file of properties."""
     url = given.get("url", "")
     first = url if isinstance(url, str) else next(iter(url), "")
-    schemes = tuple(f"{scheme}://" for scheme in MIDDLEWARES["openmama"].schemes)
     named = not given.keys().isdisjoint(TRANSPORT_KEYS)
-    return "openmama" if named or first.strip().lower().startswith(schemes) else "tango"
+    found = None if named else of_url(first.strip())
+    return "openmama" if named else "tango" if found is None or found.recorder is None else found.name
 
 
 def log_options(given: dict[str, str]) -> SinkOptions:
@@ -123,10 +117,10 @@ def log_options(given: dict[str, str]) -> SinkOptions:
     names = {name.lower() for name in given}
     ordered = {} if names & {"order", "ackmode", "dedup"} else {"order": "partition", "ackMode": "batch"}
     o = SinkOptions.parse(given, _USE)
-    middleware = MIDDLEWARES[o.bridge_name]
+    middleware = o.middleware
     if middleware.ordered_batches and ordered:
         o = SinkOptions.parse({**given, **ordered}, _USE)
-    if not middleware.keeps_logs:
+    if middleware.log_bridge is None:
         raise ConfigError("a log is needed, such as nats://host:4222/STREAM or mlp://host:9999/stream")
     servers, stream = split_stream(o.url)
     if o.stream is None and stream is None and middleware.named_streams:
@@ -160,7 +154,7 @@ def record(
         on_rejected=lambda batch, errors: recorder.refused(batch, errors),
         rows_of=rows_of_messages,
     )
-    source: RecordSource = _part(settings.middleware).Source(settings)
+    source: RecordSource = part(settings.middleware, "recorder").Source(settings)
     recorder = Recorder(source, writer, ids=options.dedup)
     try:
         source.resume(partial(_read, options))
@@ -185,11 +179,7 @@ def _read(options: SinkOptions, work: Callable[[RecordLog], None]) -> None:
         if name in names:
             work(bridge.log(name))
 
-    bridge = ReconnectingBridge(lambda: log_bridge(options, options.wait_timeout), options.wait_timeout)
-    try:
-        bridge.call(read_from)
-    finally:
-        bridge.close()
+    ask_logs(options, read_from)
 
 
 @contextlib.contextmanager

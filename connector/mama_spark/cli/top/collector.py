@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ...console.discovery_follow import TAKES, DiscoveryFollower
 from ...contracts.errors import ConfigError, MamaError, Unavailable
-from ...contracts.record_log import LogStatus, RecordLogBridge, StatusReporter
+from ...contracts.record_log import RecordLogBridge
 from ...mama.discovery.discovery_rows import DiscoveryRow
 from ...mama.properties import expand
 from ...options import DiscoveryOptions, command, option_names, redact_url
@@ -44,7 +44,7 @@ class Collector:
         full = expand(with_nats_environment(given, os.environ), option_names(DiscoveryOptions), os.environ)
         o = DiscoveryOptions.parse(full.options, _USE, full.shared)
         self.name = ",".join(map(redact_url, o.url))
-        if o.tango:  # the URL names the recorder's log
+        if o.recorded is not None:  # the URL names the recorder's log
             servers, stream = split_stream(o.url)
             o = replace(o, url=servers, stream=o.stream or stream)
         self._logs = ReconnectingBridge[RecordLogBridge](lambda: log_bridge(o, o.wait_timeout), 0.0)
@@ -75,7 +75,7 @@ class Collector:
             self._discover()
         if not self.without_streams:
             try:
-                self.model.set_streams(self._logs.call(_statuses), time.monotonic())
+                self.model.set_streams(self._logs.call(lambda logs: logs.statuses()), time.monotonic())
             except ConfigError as e:
                 self.without_streams = str(e)
 
@@ -101,16 +101,6 @@ class Collector:
         if self._follower is not None:
             self._follower.close()
         self._logs.close()
-
-
-def _statuses(bridge: RecordLogBridge) -> list[LogStatus]:
-    if isinstance(bridge, StatusReporter):
-        return bridge.statuses()
-    found = []
-    for name in bridge.names(()):
-        bounds = bridge.log(name).bounds()
-        found.append(LogStatus(name, bounds.last, bounds.last - bounds.first + 1))
-    return found
 
 
 def watch(

@@ -21,6 +21,7 @@ from mama_spark.contracts.bridge import (
     Capabilities,
     EventKind,
     PollResult,
+    PublisherBridge,
     Refusals,
     ValidationResult,
 )
@@ -56,7 +57,7 @@ class _Chunk:
     opened: WritableStream
 
 
-class MalamuteBridge:
+class MalamuteBridge(PublisherBridge):
     """Publishes to the stream of the settings, or to the one that each message names."""
 
     def __init__(self, settings: MalamuteSettings) -> None:

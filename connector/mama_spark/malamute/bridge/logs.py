@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 
 from mama_spark.contracts.errors import ConfigError, Rejected, Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
-from mama_spark.contracts.record_log import Bounds, MatchRange, Records
+from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records
 from mama_spark.contracts.topics import TopicFilter
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol.log_query import (
@@ -39,7 +39,7 @@ _LARGEST = 2**63 - 1
 _MOST_MATCHING = 2**32 - 1  #: a number of the question has four bytes
 
 
-class MalamuteLogs:
+class MalamuteLogs(RecordLogBridge):
     """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
 
     :param settings: with a stream, there is no other log
@@ -98,7 +98,7 @@ class MalamuteLogs:
         return MalamuteLog(self._queries, name, self._pattern)
 
 
-class MalamuteLog:
+class MalamuteLog(RecordLog):
     """See :class:`~mama_spark.contracts.record_log.RecordLog`.
 
     :param pattern: selects subjects where no topics are given
@@ -145,7 +145,7 @@ class MalamuteLog:
         return parse_numbers(self._ask(Op.AT, max(-_LARGEST, min(time, _LARGEST))), 1)[0][0]
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange:
-        """See :class:`~mama_spark.contracts.record_log.MatchFinder`. The broker looks at some thousand subjects a
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. The broker looks at some thousand subjects a
         question."""
         selection, texts = selection_of(topics, self._pattern)
         found, limit = 0, min(limit, _MOST_MATCHING)

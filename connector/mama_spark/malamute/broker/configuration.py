@@ -13,6 +13,7 @@ from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.malamute.protocol.patterns import BadPattern, Pattern
 from mama_spark.options import nearest
 from mama_spark.options.declare import option
+from mama_spark.options.document import FileSection
 from mama_spark.options.tables import parse_table
 from mama_spark.options.toml_file import read_toml
 from mama_spark.options.values import byte_size, duration_or_none, nonempty_text
@@ -20,6 +21,7 @@ from mama_spark.options.values import byte_size, duration_or_none, nonempty_text
 from .broker.security import Security
 from .broker.settings import BrokerSettings, EngineChoice
 from .engines import engine_class
+from .engines.registry import settings_classes
 from .session.mailbox_store import Limits
 from .session.settings import SessionSettings
 
@@ -120,3 +122,16 @@ def _security(where: str, table: Any) -> Security:
         return Security(users, **values)
     except ConfigError as e:
         raise ConfigError(f"{where} {e}") from None
+
+
+def documents() -> list[FileSection]:
+    """The file for ``mama docs``."""
+    tables = (
+        ("`[broker]`", BrokerSettings),
+        ("`[clients]`", SessionSettings),
+        ("`[mailboxes]`, and the same keys in `[services]`", Limits),
+        ("`[events]`", EventsTable),
+        ("`[security]`; `[security.users]` has a password by user name", Security),
+        *((f'`[[stream]]` with `engine = "{name}"`', cls) for name, cls in settings_classes().items()),
+    )
+    return [FileSection("Broker: `mama broker --conf-file conf/broker.toml`", tables)]

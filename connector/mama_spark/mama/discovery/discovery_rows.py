@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
-from mama_spark.options import TransportOptions, redact_url
+from mama_spark.options import DiscoveryOptions, redact_url
+from mama_spark.registry import part
 
 from ..messages.event_records import FIELDS, TOPIC, EventRecord, decode_event
 from ..messages.omnm import BadMessage, decode
@@ -100,26 +101,35 @@ class DiscoveryRow(NamedTuple):
 class DiscoveryRowReader:
     """Makes rows from discovery events.
 
-    :cvar BRIDGE: whose records they are, where another bridge keeps them
     :param bridge: name of the bridge, the same in all rows
     :param transport: name of the transport, the same in all rows
     :param fields: names and FIDs of source records
+    :param recorded: makes rows of what a recorder wrote, with its time (0: none); None: sources announced themselves
     """
 
-    BRIDGE: ClassVar[str] = ""
-
-    def __init__(self, bridge: str, transport: str, fields: SourceFields = DEFAULT_FIELDS) -> None:
-        self._bridge, self._transport, self._fields = bridge, transport, fields
+    def __init__(
+        self,
+        bridge: str,
+        transport: str,
+        fields: SourceFields = DEFAULT_FIELDS,
+        recorded: Callable[[DiscoveryEvent], tuple[DiscoveryRow, int]] | None = None,
+    ) -> None:
+        self._bridge, self._transport, self._fields, self._recorded = bridge, transport, fields, recorded
 
     @classmethod
-    def of(cls, o: TransportOptions, fields: SourceFields = DEFAULT_FIELDS) -> Self:
+    def of(cls, o: DiscoveryOptions, fields: SourceFields = DEFAULT_FIELDS) -> Self:
         """A reader for these options. The transport's name is that of the properties file, else the URL without user
         and password."""
         shown = ",".join(redact_url(url, mask="") for url in o.url)
-        return cls(cls.BRIDGE or o.bridge_name, o.transport or shown, fields)
+        recorded = None if o.recorded is None else part(o.recorded, "discovery_row")
+        return cls(o.recorded or o.bridge_name, o.transport or shown, fields, recorded)
 
     def row(self, change: DiscoveryEvent) -> DiscoveryRow:
         """The row of one event; never raises, whatever the bytes are."""
+        if self._recorded is not None and change.kind in (DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT):
+            row, received = self._recorded(change)
+            name, number = change.source or (None, None)
+            return self._of(change, row._replace(source_name=name, source_id=number), received or change.at or None)
         made = _ROW_MAKERS[change.kind](change, self._fields)
         first, last = change.gap or (None, None)
         made = made._replace(

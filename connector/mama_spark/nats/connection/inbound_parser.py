@@ -10,7 +10,7 @@ Bytes are parsed as each read brings them. Once a large delivery is incomplete, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import nats.errors
 
@@ -24,7 +24,7 @@ _PIECE = 4096  #: bytes that are copied out of the buffer to parse what is no de
 
 
 class Deliveries(Protocol):
-    """Parses the deliveries of one subscription."""
+    """Parses the deliveries of one subscription. Inherit it."""
 
     def take(self, data: bytes, at: int) -> tuple[int, int]:
         """Parse complete deliveries from ``at`` on.
@@ -37,17 +37,12 @@ class Deliveries(Protocol):
         """Called when the server sends a status instead of a delivery."""
         ...
 
-
-@runtime_checkable
-class SharedDeliveries(Deliveries, Protocol):
-    """Deliveries whose payloads may stay where they were received."""
-
     def take_shared(self, received: ReceiveBuffer) -> int:
-        """Parse complete deliveries at the beginning of ``received``, which moves on.
+        """Parse complete deliveries at the beginning of ``received``, which moves on, where payloads may stay in it.
 
         :returns: bytes that the next delivery still lacks (0: none)
         """
-        ...
+        return 0
 
 
 class InboundParser:
@@ -113,7 +108,7 @@ class InboundParser:
         received.shared, received.needed = False, 0
         while len(received):
             for deliveries in self.deliveries.values():
-                if isinstance(deliveries, SharedDeliveries) and (missing := deliveries.take_shared(received)):
+                if missing := deliveries.take_shared(received):
                     received.needed = len(received) + missing
                     return False
             taken = await self._parse(received.copy(_PIECE), 0, received) if len(received) else 0

@@ -24,6 +24,7 @@ from mama_spark.contracts.errors import Unavailable
 
 from ..connection.client_errors import from_client
 from ..connection.connection import Connection
+from ..connection.inbound_parser import Deliveries
 from ..protocol.direct_get import DirectGetParser, StoredMessage, headers_of, stored
 from .api import NO_MESSAGE, ApiError, ApiForbidden, JetStreamClient
 from .retry import BACKOFF
@@ -200,7 +201,7 @@ def _forbidden(stream: str, subject: str) -> ApiForbidden:
     return ApiForbidden(f"no permission for {subject!r}: the stream {stream!r} cannot be read")
 
 
-class DirectGetReply:
+class DirectGetReply(Deliveries):
     """The messages of one multi-message direct get, parsed in bulk or by nats-py."""
 
     def __init__(self, connection: Connection) -> None:

@@ -19,6 +19,7 @@ from mama_spark.contracts.bridge import (
     Capabilities,
     EventKind,
     PollResult,
+    PublisherBridge,
     ValidationResult,
 )
 from mama_spark.contracts.errors import ClientClosed, MamaError
@@ -45,7 +46,7 @@ from .stream_router import StreamRouter
 _CHUNK = 4 * 1024 * 1024
 
 
-class NatsBridge:
+class NatsBridge(PublisherBridge):
     """Publishes to JetStream over one pooled connection.
 
     :ivar warnings: warnings of :meth:`open` and :meth:`prepare`, for the log
@@ -262,7 +263,7 @@ class NatsBridge:
         return self._ack_queue.wait(timeout, want)
 
     def explain_missing_acks(self) -> str:
-        """See :class:`~mama_spark.contracts.bridge.MissingAckReporter`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         connection = self._connection
         if connection is None or not connection.up:
             return "" if connection is None else connection.why_down

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from mama_spark.contracts.errors import ClientClosed, ConfigError
-from mama_spark.contracts.record_log import LogStatus, ReaderStatus
+from mama_spark.contracts.record_log import LogStatus, ReaderStatus, RecordLogBridge
 from mama_spark.contracts.served_log import LogSettings
 
 from ..connection.connection import Connection
@@ -30,7 +30,7 @@ _BUCKETS = ("KV_", "OBJ_")
 _JETSTREAM_CHECKED = "whether JetStream answers"
 
 
-class NatsLogs:
+class NatsLogs(RecordLogBridge):
     """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
 
     :param timeout: seconds without an answer after which :class:`~mama_spark.contracts.errors.Unavailable` is raised
@@ -133,7 +133,7 @@ class NatsLogs:
         return [config for config in configs if not may_store(config, _NOBODYS)]
 
     def statuses(self) -> list[LogStatus]:
-        """See :class:`~mama_spark.contracts.record_log.StatusReporter`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         return self.api.run(_log_statuses, "asking for the streams")
 
     def log(self, name: str) -> NatsLog:
@@ -207,7 +207,7 @@ class _OpenSubscriptions:
 
 
 async def _log_statuses(api: JetStreamClient) -> list[LogStatus]:
-    """See :class:`~mama_spark.contracts.record_log.StatusReporter`. A stream that is deleted meanwhile is left out."""
+    """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`. A stream that is deleted meanwhile is left out."""
     found = []
     async for info in api.pages("STREAM.LIST", "streams"):
         config, state = info["config"], info["state"]

@@ -13,7 +13,7 @@ _MOST_STEPS = 40
 
 
 def match_range(limit: int, after: int, up_to: int, count: Callable[[int], int]) -> MatchRange:
-    """See :class:`~mama_spark.contracts.record_log.MatchFinder`.
+    """See :class:`~mama_spark.contracts.record_log.RecordLog`.
 
     :param count: messages that match and have a higher sequence; more may come at any time
     """

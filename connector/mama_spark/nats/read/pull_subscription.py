@@ -24,6 +24,7 @@ from nats.nuid import NUID
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
 from ..connection.connection import Connection
+from ..connection.inbound_parser import Deliveries
 from ..protocol.receive_buffer import ReceiveBuffer
 from ..protocol.records import DeliveryBuffer, DeliveryParser, read_reply
 from ..subjects import to_allow
@@ -43,7 +44,7 @@ class SubscriptionBroken(Unavailable):
     """The consumer or the connection is lost: another subscription is needed."""
 
 
-class PullSubscription:
+class PullSubscription(Deliveries):
     """One subscription to one consumer.
 
     :param after: sequence after which it begins; ``up_to``: last sequence, beyond which nothing is requested
@@ -114,7 +115,7 @@ class PullSubscription:
         return end, missing
 
     def take_shared(self, received: ReceiveBuffer) -> int:
-        """See :class:`~mama_spark.nats.connection.inbound_parser.SharedDeliveries`."""
+        """See :class:`~mama_spark.nats.connection.inbound_parser.Deliveries`."""
         before = len(received)
         missing = self._parser.take_shared(received)
         if len(received) < before:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.contracts.record_log import Bounds, MatchRange, Records
+from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, Records
 from mama_spark.contracts.served_log import LogState
 
 from ..jetstream.api import NO_CONSUMER, NO_MESSAGE, NO_STREAM, ApiError
@@ -42,7 +42,7 @@ _RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not answer the reque
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
 
 
-class NatsLog:
+class NatsLog(RecordLog):
     """See :class:`~mama_spark.contracts.record_log.RecordLog`. Reading removes nothing: its consumers have no
     acknowledgements.
 
@@ -68,7 +68,7 @@ class NatsLog:
 
     @property
     def opened(self) -> Bounds:
-        """See :class:`~mama_spark.contracts.record_log.RangeInspector`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return self._opened
 
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
@@ -126,7 +126,7 @@ class NatsLog:
         return self._read_topics(after, up_to, topics, views=False)
 
     def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.ViewReader`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return self._read_topics(after, up_to, topics, views=True)
 
     def _read_topics(self, after: int, up_to: int, topics: Sequence[str], *, views: bool) -> Iterator[Records]:
@@ -220,13 +220,13 @@ class NatsLog:
         return self.inspect_range(after, up_to)[1]
 
     def inspect_range(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
-        """See :class:`~mama_spark.contracts.record_log.RangeInspector`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         info = self._info()
         bounds = _bounds(info)
         return bounds, self._missing(bounds, _deleted(info), after, up_to)
 
     def missing_when_opened(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.contracts.record_log.RangeInspector`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return self._missing(self._opened, self._deleted_when_opened, after, up_to)
 
     def _missing(self, bounds: Bounds, deleted: int, after: int, up_to: int) -> list[tuple[int, int]]:
@@ -257,11 +257,11 @@ class NatsLog:
         return int(self._of_new_consumer(where)["delivered"]["stream_seq"]) + 1
 
     def most_readers(self) -> tuple[int, str] | None:
-        """See :class:`~mama_spark.contracts.record_log.ReaderLimiter`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return most_consumers(self._api, self._config)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
-        """See :class:`~mama_spark.contracts.record_log.MatchFinder`."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return match_range(limit, after, up_to, partial(self._count, filters_of(topics)))
 
     def _count(self, filters: list[str], after: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.contracts.bridge import Ack, Acks, Capabilities, PollResult, Refusals, ValidationResult
+from mama_spark.contracts.bridge import Ack, Acks, Capabilities, PollResult, PublisherBridge, Refusals, ValidationResult
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError, Rejected, TooLarge
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.mama.messages.field_types import FieldType
@@ -51,13 +51,13 @@ class ReaderStalled(Rejected):
     default_status = "QUEUE_FULL"
 
 
-class OpenMamaBridge:
+class OpenMamaBridge(PublisherBridge):
     """A :class:`~mama_spark.contracts.bridge.PublisherBridge`; one peer of the network."""
 
     def __init__(self, settings: OpenMamaSettings) -> None:
         self._settings = settings
         self.peer = OpenMamaPeer(settings.peer)
-        self.capabilities = Capabilities(
+        self._capabilities = Capabilities(
             ack=Ack.SENT if settings.acks else Ack.NONE, sequence=False, dedup=False, headers=False, ordered=True,
             max_payload=MAX_PAYLOAD, max_topic=MAX_TOPIC, packs=False,
         )  # fmt: skip
@@ -75,6 +75,10 @@ class OpenMamaBridge:
 
     def __repr__(self) -> str:
         return f"<OpenMamaBridge on {self.peer!r}>"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
 
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`: joins the network."""
@@ -182,7 +186,7 @@ class OpenMamaBridge:
             self._polled.acks.append(Acks(np.concatenate(written), None, None, None, now))
 
     def explain_missing_acks(self) -> str:
-        """See :class:`~mama_spark.contracts.bridge.MissingAckReporter`."""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return "" if self.peer.is_writable() else "a reader takes nothing, and what was sent waits for it"
 
     def _refuse(self, tokens: Int64s, error: PublishError, now: float) -> None:

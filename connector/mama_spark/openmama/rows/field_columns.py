@@ -7,76 +7,58 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    TimestampType,
-)
 
 from mama_spark.contracts.errors import ConfigError, OptionError
 from mama_spark.contracts.record_log import RecordLogBridge
-from mama_spark.mama.messages.column_types import TypedField, arrow_type_of
+from mama_spark.mama.messages.column_types import TypedField, arrow_type_of, check_type
 from mama_spark.mama.messages.omnm import BadMessage, decode
 from mama_spark.openmama.wire.dictionary_file import dictionary_of_file
 from mama_spark.openmama.wire.log.records import DICTIONARY, MamaRecordKind, decode_records
 from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of
 from mama_spark.options import SubscribeOptions
+from mama_spark.publishing.window.reconnecting import ask_logs
 from mama_spark.registry import logs_to_read
 
-from ...spark.subscribe import log_reader
-
 FEED = "feed"
-_TYPES: dict[str, DataType] = {
-    "boolean": BooleanType(),
-    "tinyint": ByteType(), "byte": ByteType(),
-    "smallint": ShortType(), "short": ShortType(),
-    "int": IntegerType(), "integer": IntegerType(),
-    "bigint": LongType(), "long": LongType(),
-    "float": FloatType(), "real": FloatType(),
-    "double": DoubleType(),
-    "string": StringType(),
-    "binary": BinaryType(),
-    "timestamp": TimestampType(),
+_TYPES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(), "byte": pa.int8(),
+    "smallint": pa.int16(), "short": pa.int16(),
+    "int": pa.int32(), "integer": pa.int32(),
+    "bigint": pa.int64(), "long": pa.int64(),
+    "float": pa.float32(), "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
 }  # fmt: skip
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*(?:,\s*(\d{1,2})\s*)?\)")
 _ARRAY = re.compile(r"array<(.+)>")
 
 
-def type_named(text: str) -> DataType | None:
+def type_named(text: str) -> pa.DataType | None:
     """The type of this name in Spark's SQL; None: fields of messages can be in no column of it."""
     low = text.strip().lower()
     if (array := _ARRAY.fullmatch(low)) is not None:
         element = type_named(array[1])
-        return None if element is None or isinstance(element, ArrayType) else ArrayType(element)
+        return None if element is None or pa.types.is_list(element) else pa.list_(element)
     if (decimal := _DECIMAL.fullmatch(low)) is not None:
         precision, scale = int(decimal[1]), int(decimal[2] or 0)
-        return DecimalType(precision, scale) if 0 < precision <= 38 and scale <= precision else None
+        return pa.decimal128(precision, scale) if 0 < precision <= 38 and scale <= precision else None
     return _TYPES.get(low)
 
 
-def struct_fields(o: SubscribeOptions) -> list[StructField]:
+def field_columns(o: SubscribeOptions) -> pa.Schema:
     """The columns of option ``fields``.
 
     :raises OptionError: a type is not known, or not given although there is no dictionary
     :raises ConfigError: the dictionary cannot be read, or lacks a field
     """
     dictionary = read_dictionary(o) if any(not kind for _, kind in o.fields) else {}
-    return [StructField(name, _type_of(name, kind, o, dictionary)) for name, kind in o.fields]
+    return pa.schema([(name, _type_of(name, kind, o, dictionary)) for name, kind in o.fields])
 
 
-def _type_of(name: str, kind: str, o: SubscribeOptions, dictionary: Mapping[str, DictionaryEntry]) -> DataType:
+def _type_of(name: str, kind: str, o: SubscribeOptions, dictionary: Mapping[str, DictionaryEntry]) -> pa.DataType:
     if kind:
         found = type_named(kind)
         if found is None:
@@ -87,14 +69,17 @@ def _type_of(name: str, kind: str, o: SubscribeOptions, dictionary: Mapping[str,
         raise OptionError(f"option fields: {name} has no type; give one ({name} double), or option dictionary")
     if name not in dictionary:
         raise ConfigError(f"option fields: the dictionary ({o.dictionary}) has no field {name}; give its type")
-    return from_arrow_type(arrow_type_of(dictionary[name].type))
+    return arrow_type_of(dictionary[name].type)
 
 
 def typed_fields(columns: pa.Schema, o: SubscribeOptions) -> list[TypedField]:
     """What is to be decoded for these columns.
 
+    :raises SchemaError: a field cannot be of this type
     :raises ConfigError: the dictionary cannot be read
     """
+    for f in columns:
+        check_type(f.name, f.type)
     dictionary = read_dictionary(o) if o.dictionary is not None and len(columns) else {}
     return [TypedField(f.name, f.type, dictionary[f.name].fid if f.name in dictionary else 0) for f in columns]
 
@@ -107,7 +92,7 @@ def read_dictionary(o: SubscribeOptions) -> Mapping[str, DictionaryEntry]:
     if o.dictionary is None:
         return {}
     if o.dictionary.lower() == FEED:
-        return by_name(log_reader.call(o, lambda bridge: _of_feed(bridge, o)))
+        return by_name(ask_logs(o, lambda bridge: _of_feed(bridge, o)))
     return by_name(dictionary_of_file(o.dictionary, "option dictionary:"))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from mama_spark.contracts.record_log import RecordFormat
+
 #: Type of a field in the map.
 FIELD_TYPE: pa.StructType = pa.struct([("fid", pa.int32()), ("type", pa.string()), ("value", pa.string())])
 #: Arrow type of the column.
@@ -18,4 +20,12 @@ TYPE: pa.StructType = pa.struct(
         *((name, pa.int64()) for name in ("gap_from", "gap_to")),
         *((name, pa.string()) for name in ("cause", "detail", "reason")),
     ]
+)
+FORMAT = RecordFormat(
+    "mama",
+    TYPE,
+    "mama_spark.openmama.rows.openmama_rows:OpenMamaColumns",
+    packed=True,
+    field_columns="mama_spark.openmama.rows.field_columns:field_columns",
+    fields="mama_spark.openmama.rows.field_columns:typed_fields",
 )

@@ -14,7 +14,6 @@ from mama_spark.mama.discovery.discovery_rows import (
     BAD_RECORD,
     SOURCE,
     DiscoveryRow,
-    DiscoveryRowReader,
     shown_state,
 )
 from mama_spark.mama.messages.omnm import BadMessage
@@ -30,23 +29,16 @@ _STATES = {
 _DESCRIBED = ("program", "host", "pid", "uuid", "endpoint")
 
 
-class OpenMamaReader(DiscoveryRowReader):
-    """See :class:`~mama_spark.mama.discovery.discovery_rows.DiscoveryRowReader`."""
-
-    BRIDGE = "openmama"
-
-    def row(self, change: DiscoveryEvent) -> DiscoveryRow:
-        if change.kind not in (DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT):
-            return super().row(change)
-        recorded = decode_records(pa.array([change.payload], pa.binary()))
-        kind = int(recorded.heads["kind"][0])
-        at = int(recorded.heads["received"][0]) // 1000 or change.at
-        if kind == MamaRecordKind.PEER:
-            row = _peer_row(recorded.body(0), int(recorded.heads["cause"][0]), change.info)
-        else:
-            row = DiscoveryRow(RESTART, STARTED if kind == MamaRecordKind.STARTED else STOPPED)
-        name, number = change.source if change.source is not None else (None, None)
-        return self._of(change, row._replace(source_name=name, source_id=number), at or None)
+def discovery_row(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]:
+    """The row of a recorded event, and when the recorder received it: microseconds since the epoch, 0 where it does not
+    say."""
+    recorded = decode_records(pa.array([change.payload], pa.binary()))
+    kind = int(recorded.heads["kind"][0])
+    if kind == MamaRecordKind.PEER:
+        row = _peer_row(recorded.body(0), int(recorded.heads["cause"][0]), change.info)
+    else:
+        row = DiscoveryRow(RESTART, STARTED if kind == MamaRecordKind.STARTED else STOPPED)
+    return row, int(recorded.heads["received"][0]) // 1000
 
 
 def _peer_row(body: bytes, cause: int, unseen: str | None) -> DiscoveryRow:

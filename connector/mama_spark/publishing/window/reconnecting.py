@@ -8,6 +8,9 @@ from typing import Generic, Protocol, TypeVar
 
 from ...contracts.backoff import RECONNECT
 from ...contracts.errors import MamaError
+from ...contracts.record_log import RecordLogBridge
+from ...options import ReadOptions, SinkOptions
+from ...registry import log_bridge
 
 
 class Openable(Protocol):
@@ -102,3 +105,15 @@ class ReconnectingBridge(Generic[B]):
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
             bridge.close()
+
+
+def ask_logs(o: ReadOptions | SinkOptions, question: Callable[[RecordLogBridge], T]) -> T:
+    """The result of ``question``, which may be called several times, with the logs that the options name.
+
+    :raises MamaError: the last one, after ``waitTimeout`` without an answer; at once if it is not retryable
+    """
+    bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
+    try:
+        return bridge.call(question)
+    finally:
+        bridge.close()

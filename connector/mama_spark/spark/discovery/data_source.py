@@ -23,7 +23,6 @@ from pyspark.sql.types import StructType
 
 from mama_spark.contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position
 from mama_spark.contracts.errors import ConfigError, DataLost, MamaError, SchemaError
-from mama_spark.contracts.middlewares import MIDDLEWARES
 from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, DiscoveryRow, DiscoveryRowReader
 from mama_spark.mama.messages.source_records import SourceFields
 from mama_spark.mama.messages.status import Status, StatusError
@@ -50,14 +49,6 @@ class DiscoveryJob:
 
     @property
     def reader(self) -> DiscoveryRowReader:
-        if self.options.tango:
-            from ...tango.rows.device_events import TangoReader
-
-            return TangoReader.of(self.options, self.fields)
-        if self.options.omnm:
-            from ...openmama.rows.peer_events import OpenMamaReader
-
-            return OpenMamaReader.of(self.options, self.fields)
         return DiscoveryRowReader.of(self.options, self.fields)
 
     def reconnecting_bridge(self) -> ReconnectingBridge[DiscoveryBridge]:
@@ -75,7 +66,7 @@ def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
     loaded = read_options(DiscoveryOptions, options, use)
     o = loaded.options
     loaded.discovery.require_support("mamadiscovery")
-    if MIDDLEWARES[o.bridge_name].in_process:
+    if o.middleware.in_process:
         raise StatusError(
             Status.NOT_IMPLEMENTED,
             "the discovery of the bridge memory exists in its own process only, and Spark reads in others; no "
@@ -244,7 +235,7 @@ def position_of(offset: Offset) -> Position:
     return position
 
 
-# --- the events between two positions ---------------------------------------------------------------------------------
+# --- the events of a range ---------------------------------------------------------------------------------
 
 
 class _RecordsDiffer(MamaError):

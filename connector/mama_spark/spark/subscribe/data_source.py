@@ -23,6 +23,7 @@ from mama_spark.contracts.errors import ConfigError, MamaError, OptionError
 from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, time_of, went_back
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.options.stream_names import matching_streams
+from mama_spark.publishing.window.reconnecting import ask_logs
 from mama_spark.registry import logs_to_read
 
 from ..gc_freeze import exempt_modules
@@ -175,7 +176,7 @@ class _LogReader:
             _raise_if_stream_exists(bridge, r.stream, e)
             self._handle_losses([Loss(r.stream, whole, str(e))])
             return None
-        if log_reader.opened_bounds(found).identity == r.identity:
+        if found.opened.identity == r.identity:
             return found
         self._handle_losses([Loss(r.stream, whole, STREAM_RECREATED)])
         return None
@@ -188,7 +189,7 @@ class _LogReader:
         for r in whole:
             if (found := self._find(bridge, r)) is not None:
                 logs[r.stream], most[r.stream] = found, log_reader.most_tasks(found, self.options.min_partitions)
-                gaps_by_stream[r.stream] = gaps = log_reader.missing_when_opened(found, r.after, r.up_to)
+                gaps_by_stream[r.stream] = gaps = tuple(found.missing_when_opened(r.after, r.up_to))
                 self._handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]
         total = round(sum(map(len, there)) * self._rows_per_sequence(logs, there))
@@ -200,7 +201,8 @@ class _LogReader:
         """Estimate of the rows of a sequence, from the longest range, for the number of tasks."""
         o = self.options
         longest = max(there, key=len, default=None)
-        if longest is None or len(longest) < 2 or not o.unpack or o.tango or o.min_partitions is not None:
+        packed = o.unpack and (self.columns.decoded is None or self.columns.decoded.packed)
+        if longest is None or len(longest) < 2 or not packed or o.min_partitions is not None:
             return 1.0
         from .packed_rows import rows_per_sequence
 
@@ -242,7 +244,7 @@ class MamaSubReader(_LogReader, DataSourceReader):
             self._handle_losses(losses)
             return self._plan(bridge, ranges(start, end))
 
-        return log_reader.call(self.options, plan)
+        return ask_logs(self.options, plan)
 
 
 class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -265,7 +267,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
     def initialOffset(self) -> dict[str, Any]:
         """Spark calls this more than once, and needs the same result."""
         if self._initial is None:
-            self._initial = log_reader.call(self.options, lambda bridge: self._first(bridge)[0])
+            self._initial = ask_logs(self.options, lambda bridge: self._first(bridge)[0])
         return to_json(self._initial)
 
     @plain_errors
@@ -277,12 +279,12 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
 
     @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = log_reader.call(self.options, lambda bridge: self._current_bounds(bridge, ()))
+        self._target = ask_logs(self.options, lambda bridge: self._current_bounds(bridge, ()))
 
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = from_json(start)
-        bounds, back = log_reader.call(self.options, lambda bridge: self._look(bridge, before))
+        bounds, back = ask_logs(self.options, lambda bridge: self._look(bridge, before))
         self._latest = bounds
         if self._target is not None:  # streams that are newer are for another run
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
@@ -303,9 +305,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
             return advance(now, bounds, None)
         records = limit.max_rows if o.max_rows_per_trigger is None else o.max_offsets_per_trigger
         limits, selective = BatchLimits(records, o.max_rows_per_trigger), bool(o.topics or o.pattern)
-        return log_reader.call(
-            o, lambda bridge: next_offsets(bridge, now, bounds, o.topics, limits, selective=selective)
-        )
+        return ask_logs(o, lambda bridge: next_offsets(bridge, now, bounds, o.topics, limits, selective=selective))
 
     def _with_times(self, start: Offsets, end: Offsets, bounds: Mapping[str, Bounds]) -> Offsets:
         """``end``, with the time of the last record of each stream."""
@@ -313,7 +313,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         def time_in(stream: str, found: Bounds, sequence: int) -> int | None:
             if sequence == found.last and found.time is not None:
                 return found.time
-            return log_reader.call(self.options, lambda bridge: time_of(bridge.log(stream), found, sequence))
+            return ask_logs(self.options, lambda bridge: time_of(bridge.log(stream), found, sequence))
 
         return {
             stream: p if p.next == start[stream].next else replace(p, time=time_in(stream, bounds[stream], p.next - 1))
@@ -335,7 +335,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         o = self.options
         if not (o.topics or o.pattern):
             return there
-        found = log_reader.call(o, lambda bridge: matching_records(bridge, now, bounds, o.topics, least))
+        found = ask_logs(o, lambda bridge: matching_records(bridge, now, bounds, o.topics, least))
         return there if found is None else found
 
     @plain_errors
@@ -351,7 +351,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         return self._plan_tasks(whole) if whole else []
 
     def _plan_tasks(self, whole: list[ReadRange]) -> list[LogPartition]:
-        return log_reader.call(self.options, lambda bridge: self._plan(bridge, whole))
+        return ask_logs(self.options, lambda bridge: self._plan(bridge, whole))
 
     @plain_errors
     def commit(self, end: dict[str, Any]) -> None:
@@ -365,7 +365,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
                 bridge.log(stream).progress(name, position.next - 1, self.options.topics)
 
         try:
-            log_reader.call(self.options, show)
+            ask_logs(self.options, show)
         except MamaError as e:
             logger.warning("mamasub: progressConsumer %r: %s", name, e)
 
@@ -388,7 +388,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         found = {}
         for name in sorted({*known, *self._stream_names}):
             try:
-                found[name] = log_reader.opened_bounds(bridge.log(name))
+                found[name] = bridge.log(name).opened
             except ConfigError as e:
                 _raise_if_stream_exists(bridge, name, e)  # a data loss if the query has read of it
         return found
@@ -434,10 +434,10 @@ def _raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigErr
 
 def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...]) -> list[Loss]:
     """Records that were lost between the planning of a task and its end."""
-    bounds, gaps = log_reader.bounds_and_missing(found, r.after, r.up_to)
+    bounds, gaps = found.inspect_range(r.after, r.up_to)
     if bounds.identity != r.identity:
         return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]
-    return [] if gaps == known else [Loss(r.stream, gaps, "deleted before or while they were read")]
+    return [] if tuple(gaps) == known else [Loss(r.stream, tuple(gaps), "deleted before or while they were read")]
 
 
 def _within(gaps: tuple[tuple[int, int], ...], r: ReadRange) -> tuple[tuple[int, int], ...]:

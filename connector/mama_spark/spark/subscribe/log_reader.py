@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from mama_spark.contracts.errors import OptionError, Unavailable
 from mama_spark.contracts.record_log import (
-    Bounds,
-    RangeInspector,
-    ReaderLimiter,
     RecordLog,
     RecordLogBridge,
     Records,
-    ViewReader,
 )
 from mama_spark.options import ReadOptions
-from mama_spark.publishing.window.reconnecting import OutageTimer, ReconnectingBridge
+from mama_spark.publishing.window.reconnecting import OutageTimer
 from mama_spark.registry import log_bridge
-
-T = TypeVar("T")
 
 
 class ReadObserver(Protocol):
@@ -32,18 +26,6 @@ class ReadObserver(Protocol):
 
     def watched(self, batches: Iterable[Records]) -> Iterator[Records]: ...
     def lost_connection(self) -> None: ...
-
-
-def call(o: ReadOptions, question: Callable[[RecordLogBridge], T]) -> T:
-    """The result of ``question``, which may be called several times.
-
-    :raises MamaError: the last one, after ``waitTimeout`` without an answer; at once if it is not retryable
-    """
-    bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
-    try:
-        return bridge.call(question)
-    finally:
-        bridge.close()
 
 
 def read_range(
@@ -70,8 +52,7 @@ def read_range(
                 log = find(bridge)
                 if log is None:
                     return
-                read = log.read_views if isinstance(log, ViewReader) else log.read
-                batches = read(after, up_to, topics)
+                batches = log.read_views(after, up_to, topics)
                 for records in batches if observer is None else observer.watched(batches):
                     if len(records):
                         yield records
@@ -85,18 +66,13 @@ def read_range(
             outage.wait(e)
 
 
-def opened_bounds(log: RecordLog) -> Bounds:
-    """The bounds of a log that was opened just now."""
-    return log.opened if isinstance(log, RangeInspector) else log.bounds()
-
-
 def most_tasks(log: RecordLog, at_least: int | None) -> int | None:
     """How many tasks can read a log at once; None = any number.
 
     :param at_least: of them, as option ``minPartitions`` wants it
     :raises OptionError: the log does not take so many
     """
-    limit = log.most_readers() if isinstance(log, ReaderLimiter) else None
+    limit = log.most_readers()
     if limit is None:
         return None
     most, why = limit
@@ -106,19 +82,3 @@ def most_tasks(log: RecordLog, at_least: int | None) -> int | None:
             "or less, or raise that limit"
         )
     return most
-
-
-def missing_when_opened(log: RecordLog, after: int, up_to: int) -> tuple[tuple[int, int], ...]:
-    """Which sequences of a range are missing in a log that was opened just now."""
-    return tuple(
-        log.missing_when_opened(after, up_to) if isinstance(log, RangeInspector) else log.missing(after, up_to)
-    )
-
-
-def bounds_and_missing(log: RecordLog, after: int, up_to: int) -> tuple[Bounds, tuple[tuple[int, int], ...]]:
-    """The bounds of a log, and which sequences of a range are missing in it."""
-    if isinstance(log, RangeInspector):
-        bounds, missing = log.inspect_range(after, up_to)
-    else:
-        bounds, missing = log.bounds(), log.missing(after, up_to)
-    return bounds, tuple(missing)

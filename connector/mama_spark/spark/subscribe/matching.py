@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mama_spark.contracts.record_log import Bounds, MatchFinder, MatchRange, RecordLog, RecordLogBridge
+from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge
 
 from .offsets import Offsets, advance, backlog_of, share_evenly
 
@@ -55,7 +55,7 @@ def matching_records(
         if not n or found >= most:
             continue
         log, before = bridge.log(stream), start[stream].next - 1
-        part = log.match_range(before, bounds[stream].last, topics, most) if isinstance(log, MatchFinder) else None
+        part = log.match_range(before, bounds[stream].last, topics, most)
         if part is None:
             return None
         whole = part.last >= bounds[stream].last
@@ -79,12 +79,9 @@ def _by_matches(
     limits: BatchLimits,
 ) -> Offsets | None:
     """None: a log cannot tell which records match."""
-    finders = {stream: log for stream, log in logs.items() if isinstance(log, MatchFinder)}
-    if len(finders) < len(logs):
-        return None
     last = {stream: bounds[stream].last for stream in logs}
     if limits.records is not None:
-        found = _divided(finders, start, last, topics, limits.records, dict.fromkeys(logs, 1.0))
+        found = _divided(logs, start, last, topics, limits.records, dict.fromkeys(logs, 1.0))
         if found is None:
             return None
         last = {stream: one.last for stream, one in found.items()}
@@ -93,7 +90,7 @@ def _by_matches(
         from .packed_rows import rows_per_record
 
         each = {s: rows_per_record(log, start[s].next - 1, last[s], topics) for s, log in logs.items()}
-        found = _divided(finders, start, last, topics, limits.rows, each)
+        found = _divided(logs, start, last, topics, limits.rows, each)
         if found is None:
             return None
         last = {stream: one.last for stream, one in found.items()}
@@ -107,7 +104,7 @@ def _by_matches(
 
 
 def _divided(
-    finders: Mapping[str, MatchFinder],
+    logs: Mapping[str, RecordLog],
     start: Offsets,
     last: Mapping[str, int],
     topics: Sequence[str],
@@ -120,8 +117,8 @@ def _divided(
     :param each: what a matching record of a stream counts
     """
     found = dict[str, MatchRange]()
-    for stream, finder in finders.items():
-        whole = finder.match_range(start[stream].next - 1, last[stream], topics, max(1, int(limit / each[stream])))
+    for stream, log in logs.items():
+        whole = log.match_range(start[stream].next - 1, last[stream], topics, max(1, int(limit / each[stream])))
         if whole is None:
             return None
         found[stream] = whole
@@ -132,6 +129,6 @@ def _divided(
         before, part = start[stream].next - 1, MatchRange(start[stream].next - 1, 0)
         if turn:
             most = max(1, int(turn / each[stream]))
-            part = finders[stream].match_range(before, last[stream], topics, most) or part
+            part = logs[stream].match_range(before, last[stream], topics, most) or part
         found[stream] = part
     return found

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.message import Int64s
-from mama_spark.contracts.record_log import Records
+from mama_spark.contracts.middlewares import imported
+from mama_spark.contracts.record_log import Records, RowDecoder
 from mama_spark.packing.pack_headers import first_values
 from mama_spark.packing.unpacked import Unpacked
 
 from ..trace_column import valid_traces
 from .schema import ARROW_SCHEMA, TRACE, MessageColumns
-
-if TYPE_CHECKING:
-    from ...openmama.rows.openmama_rows import OpenMamaColumns
-    from ...tango.rows.tango_rows import TangoColumns
 
 #: Header that carries the id of a message. It is the column ``id``, as the sink takes it, and not among the headers.
 ID_HEADER = "Nats-Msg-Id"
@@ -32,14 +28,12 @@ def rows(
     stream: str,
     wanted_columns: MessageColumns,
     include_headers: bool = True,
-    tango: TangoColumns | None = None,
-    openmama: OpenMamaColumns | None = None,
+    decoder: RowDecoder | None = None,
 ) -> pa.RecordBatch:
     """Rows in the columns of ``wanted_columns``.
 
     :param found: rows of these records; what its typed ones have is ``wanted_columns.typed``, or a column of JSON
-    :param tango: makes the column of that name
-    :param openmama: makes the column ``mama``, and those of fields
+    :param decoder: makes the columns of records of a recorder
     """
     counts = np.bincount(found.records, minlength=len(records))
     plain = bool((counts == 1).all())
@@ -63,13 +57,12 @@ def rows(
         "timestamp": lambda: each(records.times).view(ARROW_SCHEMA.field("timestamp").type),
         "id": lambda: ids,
         "pack_error": lambda: _pack_errors(found),
-        "tango": lambda: _tango_column(tango, records),
         TRACE: lambda: trace_column(records).take(pa.array(found.records)),
     }
     typed = (
         _typed_columns(found, wanted_columns.typed)
-        if openmama is None
-        else openmama.columns(
+        if decoder is None
+        else decoder.columns(
             found.values, _of_rows(records.topics, found), records.sequences[found.records], found.errors
         )
     )
@@ -142,24 +135,13 @@ def _typed_rows(found: Unpacked) -> Int64s:
     return np.concatenate([run.first + np.arange(run.columns.num_rows) for run in found.typed])
 
 
-def _tango_column(columns: TangoColumns | None, records: Records) -> pa.Array:
-    assert columns is not None
-    return columns.column(records.payloads, records.topics.cast(pa.string()), records.sequences)
-
-
-def tango_columns(strict: bool) -> TangoColumns:
-    """What makes the column ``tango``, for one thread."""
-    from ...tango.rows.tango_rows import TangoColumns
-
-    return TangoColumns(ARROW_SCHEMA.field("tango").type, strict)
-
-
-def openmama_columns(columns: MessageColumns, strict: bool) -> OpenMamaColumns:
-    """What makes the columns of OpenMAMA messages, for one thread."""
-    from ...openmama.rows.openmama_rows import OpenMamaColumns
-
-    names = columns.arrow.names
-    return OpenMamaColumns(columns.arrow.field("mama").type if "mama" in names else None, columns.fields, strict)
+def row_decoder(columns: MessageColumns, strict: bool) -> RowDecoder | None:
+    """What makes the columns of records of a recorder, for one thread; None: no recorder wrote them."""
+    if (decoded := columns.decoded) is None:
+        return None
+    column_type = columns.arrow.field(decoded.column).type if decoded.column in columns.arrow.names else None
+    made: RowDecoder = imported(decoded.decoder)(column_type, columns.fields, strict)
+    return made
 
 
 def _pack_errors(found: Unpacked) -> pa.Array:

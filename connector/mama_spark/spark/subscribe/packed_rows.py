@@ -24,7 +24,7 @@ from mama_spark.packing.schema_cast import SchemaCast
 from mama_spark.packing.unpacked import Unpacked
 from mama_spark.packing.unpacker import unpacked_as_is
 
-from .message_columns import openmama_columns, rows, tango_columns
+from .message_columns import row_decoder, rows
 from .schema import MessageColumns
 
 log = logging.getLogger("mama_spark")
@@ -41,17 +41,15 @@ class RowUnpacker:
 
     def __init__(self, o: SubscribeOptions, columns: MessageColumns, stream: str) -> None:
         self._o, self._columns, self._stream = o, columns, stream
-        self._cast = SchemaCast(columns.typed, _type_name) if len(columns.typed) and not o.omnm else None
+        self._cast = SchemaCast(columns.typed, _type_name) if len(columns.typed) and columns.decoded is None else None
         self._transform = self._cast or (_as_json if columns.as_json else None)
-        self._tango = tango_columns(o.fail_on_corrupt) if o.tango else None
-        self._openmama = openmama_columns(columns, o.fail_on_corrupt) if o.omnm else None
+        self._decoder = row_decoder(columns, o.fail_on_corrupt)
         self._malformed = 0
 
     @property
     def undecodable(self) -> int:
         """Messages so far that could not be decoded, unpacked or decompressed."""
-        decoding = [columns.bad for columns in (self._tango, self._openmama) if columns is not None]
-        return self._malformed + sum(decoding)
+        return self._malformed + (0 if self._decoder is None else self._decoder.bad)
 
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
         """:raises MamaError: a message that does not fit, with ``FAILFAST``, or a bad Tango record, with
@@ -60,7 +58,7 @@ class RowUnpacker:
             if some.faults:
                 found.errors.update(_faults_of_rows(some, found))
             made = self._rows(some, found)
-            if found.errors and self._openmama is None:  # whose column has the reasons
+            if found.errors and self._decoder is None:  # whose column has the reasons
                 self._report_malformed(some, found)
                 if self._columns.mode == "dropmalformed":
                     fits = np.ones(len(found), np.bool_)
@@ -69,15 +67,15 @@ class RowUnpacker:
             yield made
 
     def _unpacked(self, records: Records) -> Iterator[tuple[Records, Unpacked]]:
-        o = self._o
-        if o.decompress or o.omnm or o.decodes or not o.unpack:
+        o, decoded = self._o, self._columns.decoded
+        if o.decompress or decoded is not None or not o.unpack:
             records = replace(records, payloads=as_binary(records.payloads))
         for some, reasons in decompressed(records, o.max_decompressed_bytes) if o.decompress else [(records, {})]:
             if reasons:
                 yield some, replace(unpacked_as_is(some), errors=reasons)
-            elif o.omnm:
+            elif decoded is not None and decoded.packed:
                 yield from unpack_chunks(some)
-            elif o.unpack and not o.decodes:
+            elif decoded is None and o.unpack:
                 yield from unpack_chunks(some, self._transform, only_typed=self._columns.needs_typed_rows)
             else:
                 yield some, unpacked_as_is(some)
@@ -92,8 +90,7 @@ class RowUnpacker:
             log.warning("mamasub: stream %r has packs without column %r, which is null; %s", self._stream, name, hint)
 
     def _rows(self, records: Records, found: Unpacked) -> pa.RecordBatch:
-        return rows(records, found, self._stream, self._columns, self._o.include_headers, self._tango,
-                    self._openmama)  # fmt: skip
+        return rows(records, found, self._stream, self._columns, self._o.include_headers, self._decoder)
 
     def _report_malformed(self, records: Records, found: Unpacked) -> None:
         self._malformed += len(found.errors)

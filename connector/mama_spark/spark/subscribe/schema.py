@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,12 +21,10 @@ from pyspark.sql.types import (
 )
 
 from mama_spark.contracts.errors import OptionError, SchemaError
-from mama_spark.mama.messages.column_types import TypedField, check_type
+from mama_spark.contracts.middlewares import imported
+from mama_spark.contracts.record_log import RecordFormat
 from mama_spark.options import SubscribeOptions
-
-from ...openmama.rows.field_columns import struct_fields, typed_fields
-from ...openmama.rows.openmama_schema import TYPE as OPENMAMA_TYPE
-from ...tango.rows.tango_schema import TYPE as TANGO_TYPE
+from mama_spark.registry import record_format
 
 #: Column with the trace context of each message.
 TRACE = "traceparent"
@@ -39,8 +38,6 @@ _COLUMNS: dict[str, DataType] = {
     "timestamp": TimestampType(),
     "id": StringType(),
     "pack_error": StringType(),
-    "tango": from_arrow_type(TANGO_TYPE),
-    "mama": from_arrow_type(OPENMAMA_TYPE),
     TRACE: StringType(),
 }
 
@@ -50,16 +47,12 @@ def _schema(*without: str) -> StructType:
     return StructType([StructField(name, kind) for name, kind in _COLUMNS.items() if name not in left_out])
 
 
-SCHEMA = _schema("tango", "mama")
+SCHEMA = _schema()
 #: Where packed messages stay what they are.
-PLAIN_SCHEMA = _schema("tango", "mama", "pack_index", "pack_error")
+PLAIN_SCHEMA = _schema("pack_index", "pack_error")
 #: Where they are decompressed, which may fail.
-DECOMPRESSED_SCHEMA = _schema("tango", "mama", "pack_index")
-#: Of records of Tango events, which are not packed.
-TANGO_SCHEMA = _schema("mama", "pack_index", "pack_error")
-#: Of messages of OpenMAMA; the column ``mama`` has the reason why one cannot be read.
-OPENMAMA_SCHEMA = _schema("tango", "pack_error")
-#: All columns, in Arrow.
+DECOMPRESSED_SCHEMA = _schema("pack_index")
+#: All columns but those of recorders, in Arrow.
 ARROW_SCHEMA: pa.Schema = to_arrow_schema(
     StructType([StructField(name, kind) for name, kind in _COLUMNS.items()]), timezone="UTC"
 )
@@ -72,19 +65,23 @@ def schema_of(o: SubscribeOptions) -> StructType:
 
 
 def _columns_of(o: SubscribeOptions) -> StructType:
-    if o.tango:
-        return TANGO_SCHEMA
-    if o.omnm:
-        return StructType([*OPENMAMA_SCHEMA.fields, *_field_columns(o)])
+    if (decoded := record_format(o)) is not None:
+        own = _recorded_schema(decoded)
+        known = {name.lower() for name in (*own.names, TRACE)}
+        named = imported(decoded.field_columns)(o) if decoded.field_columns else pa.schema([])
+        fields = from_arrow_schema(named).fields
+        if taken := [f.name for f in fields if f.name.lower() in known]:
+            raise OptionError(
+                f"option fields: {taken[0]} is a column of mamasub itself; read that field from mama.fields"
+            )
+        return StructType([*own.fields, *fields])
     return SCHEMA if o.unpack else DECOMPRESSED_SCHEMA if o.decompress else PLAIN_SCHEMA
 
 
-def _field_columns(o: SubscribeOptions) -> list[StructField]:
-    known = {name.lower() for name in (*OPENMAMA_SCHEMA.names, TRACE)}
-    fields = struct_fields(o)
-    if taken := [f.name for f in fields if f.name.lower() in known]:
-        raise OptionError(f"option fields: {taken[0]} is a column of mamasub itself; read that field from mama.fields")
-    return fields
+def _recorded_schema(decoded: RecordFormat) -> StructType:
+    """Columns of records of a recorder. Their own column has the reason why one cannot be read."""
+    without = ("pack_error",) if decoded.packed else ("pack_index", "pack_error")
+    return StructType([*_schema(*without).fields, StructField(decoded.column, from_arrow_type(decoded.type))])
 
 
 @dataclass(frozen=True)
@@ -93,14 +90,16 @@ class MessageColumns:
 
     :ivar arrow: all of them
     :ivar typed: those of the packs' own columns, which the user's schema names
-    :ivar fields: what is decoded for ``typed`` where the messages are of OpenMAMA
+    :ivar decoded: how records become columns, where a recorder wrote them
+    :ivar fields: what ``decoded`` makes ``typed`` of
     :ivar mode: ``failfast``, ``permissive`` or ``dropmalformed``: what happens to messages that do not fit
     """
 
     arrow: pa.Schema
     typed: pa.Schema
     mode: str = "permissive"
-    fields: tuple[TypedField, ...] = ()
+    decoded: RecordFormat | None = None
+    fields: tuple[Any, ...] = ()
 
     @property
     def needs_typed_rows(self) -> bool:
@@ -121,6 +120,8 @@ def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns
         columns of packs where none are unpacked
     """
     known = {f.name: f.dataType for f in schema_of(o).fields}
+    decoded = record_format(o)
+    takes_more = o.unpack if decoded is None else decoded.field_columns is not None
     columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
     arrow = to_arrow_schema(given, timezone="UTC")
     for f, field in zip(given.fields, arrow, strict=True):
@@ -129,7 +130,7 @@ def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns
                 f"column {f.name!r} of mamasub is {known[f.name].simpleString()}, not {f.dataType.simpleString()}; "
                 f"leave .schema() out, or name columns of packed messages and of these: {columns}"
             )
-        if f.name not in known and (o.tango or not (o.unpack or o.omnm)):
+        if f.name not in known and not takes_more:
             raise SchemaError(
                 f"mamasub has no column {f.name!r} here, for no messages are unpacked; leave .schema() out, or choose "
                 f"among {columns}"
@@ -139,19 +140,13 @@ def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns
     names = [f.name for f in given.fields]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SchemaError(f"the schema has two columns {sorted(twice)[0]!r}")
-    if o.omnm:
-        return _openmama_columns(arrow, o)
-    typed = pa.schema([f for f in arrow if f.name not in known])
-    return MessageColumns(arrow, typed, _mode(o, typed, "pack_error" in names))
-
-
-def _openmama_columns(arrow: pa.Schema, o: SubscribeOptions) -> MessageColumns:
-    """Columns that are not the format's own are fields, named by an option or by the user's schema."""
-    own = {*OPENMAMA_SCHEMA.names, *([TRACE] if o.trace_context == "column" else ())}
-    typed = pa.schema([f for f in arrow if f.name not in own])
-    for f in typed:
-        check_type(f.name, f.type)
-    return MessageColumns(arrow, typed, fields=tuple(typed_fields(typed, o)))
+    if decoded is None:
+        typed = pa.schema([f for f in arrow if f.name not in known])
+        return MessageColumns(arrow, typed, _mode(o, typed, "pack_error" in names))
+    own = {*_recorded_schema(decoded).names, *([TRACE] if o.trace_context == "column" else ())}
+    typed = pa.schema([f for f in arrow if f.name not in own])  # named by an option or by the user's schema
+    fields = imported(decoded.fields)(typed, o) if decoded.fields else ()
+    return MessageColumns(arrow, typed, decoded=decoded, fields=tuple(fields))
 
 
 def _mode(o: SubscribeOptions, typed: pa.Schema, shows_errors: bool) -> str:

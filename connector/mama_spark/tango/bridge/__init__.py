@@ -10,7 +10,6 @@ from mama_spark.contracts.bridge import (
     Ack,
     Capabilities,
     EventStyle,
-    MissingAckReporter,
     PollResult,
     PublisherBridge,
     ValidationResult,
@@ -25,7 +24,7 @@ from .row_codec import RecordCodec
 __all__ = ["RecordCodec", "TangoBridge", "publisher_bridge", "row_codec"]
 
 
-class TangoBridge:
+class TangoBridge(PublisherBridge):
     """A :class:`~mama_spark.contracts.bridge.PublisherBridge` on the bridge of a log.
 
     :param log: bridge of the log; this bridge opens and closes it
@@ -69,8 +68,8 @@ class TangoBridge:
         return self._log.poll(timeout, want)
 
     def explain_missing_acks(self) -> str:
-        """See :class:`~mama_spark.contracts.bridge.MissingAckReporter`."""
-        return self._log.explain_missing_acks() if isinstance(self._log, MissingAckReporter) else ""
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        return self._log.explain_missing_acks()
 
     def close(self) -> None:
         self._log.close()

@@ -18,7 +18,6 @@ from mama_spark.mama.discovery.discovery_rows import (
     GAP,
     SOURCE,
     DiscoveryRow,
-    DiscoveryRowReader,
     shown_state,
 )
 from mama_spark.tango.events.event_codec import Event
@@ -44,29 +43,20 @@ _CAUSES = {
 }
 
 
-class TangoReader(DiscoveryRowReader):
-    """See :class:`~mama_spark.mama.discovery.discovery_rows.DiscoveryRowReader`."""
-
-    BRIDGE = "tango"
-
-    def row(self, change: DiscoveryEvent) -> DiscoveryRow:
-        if change.kind not in (DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT):
-            return super().row(change)
-        recorded = decode(pa.array([change.payload], pa.binary()))
-        try:
-            if recorded.bad:
-                raise recorded.bad[0]
-            row = _ROW_MAKERS[RecordKind(int(recorded.kind[0]))](recorded)
-        except (BadEventRecord, BadEvent, BadEventTopic) as error:
-            row = DiscoveryRow(
-                SOURCE if change.kind is DiscoveryEventKind.RECORD else GAP, BAD_RECORD, info=str(error)[:1000]
-            )
-        at = int(recorded.received[0]) // 1000 or change.at
-        row = row._replace(
-            source_name=None if change.source is None else change.source.name,
-            info="; ".join(text for text in (row.info, change.info) if text) or None,
+def discovery_row(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]:
+    """The row of a recorded event, and when the recorder received it: microseconds since the epoch, 0 where it does not
+    say."""
+    recorded = decode(pa.array([change.payload], pa.binary()))
+    try:
+        if recorded.bad:
+            raise recorded.bad[0]
+        row = _ROW_MAKERS[RecordKind(int(recorded.kind[0]))](recorded)
+    except (BadEventRecord, BadEvent, BadEventTopic) as error:
+        row = DiscoveryRow(
+            SOURCE if change.kind is DiscoveryEventKind.RECORD else GAP, BAD_RECORD, info=str(error)[:1000]
         )
-        return self._of(change, row, at or None)
+    info = "; ".join(text for text in (row.info, change.info) if text) or None
+    return row._replace(info=info), int(recorded.received[0]) // 1000
 
 
 def _topic(recorded: DecodedRecords) -> Topic:

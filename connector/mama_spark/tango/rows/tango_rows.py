@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import orjson
 import pyarrow as pa
 
 from mama_spark.contracts.errors import MamaError
+from mama_spark.contracts.message import Int64s
 from mama_spark.packing.json_text import with_number_names
 from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
 from mama_spark.tango.events.event_codec import Event
@@ -48,6 +49,7 @@ from mama_spark.tango.types import (
 )
 
 CORRUPT = "corrupt"
+_NO_FAULTS: Mapping[int, str] = {}
 #: kind of record -> what ``kind`` and ``origin`` say
 KINDS_AND_ORIGINS: dict[RecordKind, tuple[str, str | None]] = {
     RecordKind.EVENT: ("event", "event"),
@@ -87,24 +89,30 @@ class CorruptRecord(MamaError):
 class TangoColumns:
     """Makes the column of batches of records, and caches layouts of events. For one thread.
 
-    :param column_type: of the column, what Spark makes of :data:`TYPE`
+    :param column_type: of the column, what Spark makes of the type; None: it is not wanted
+    :param fields: none: the column has all that a record holds
     :param strict: raise for a corrupt record, instead of describing it in its row
     """
 
-    def __init__(self, column_type: pa.StructType, strict: bool = False) -> None:
+    def __init__(self, column_type: pa.StructType | None, fields: Sequence[Never] = (), strict: bool = False) -> None:
         self._type, self._strict = column_type, strict
         self.bad = 0
         self._decoder = BatchDecoder()
 
-    def column(self, payloads: pa.Array, topics: pa.Array, sequences: Sequence[int] | npt.NDArray[Any]) -> pa.Array:
-        """One struct a record.
+    def columns(
+        self, payloads: pa.Array, topics: pa.Array, sequences: Int64s, faults: Mapping[int, str] = _NO_FAULTS
+    ) -> dict[str, pa.Array]:
+        """The column, if it is wanted.
 
         :param topics: of the records, for those whose frames do not say
+        :param faults: record -> why it cannot be read, where that is known
         :raises CorruptRecord: a record is corrupt, with ``strict``
         """
+        if self._type is None:
+            return {}
         found = decode(payloads)
         events, rows = self._events(found)
-        reasons: dict[int, str] = {row: str(error) for row, error in found.bad.items()}
+        reasons: dict[int, str] = {row: str(error) for row, error in found.bad.items()} | dict(faults)
         reasons.update((int(rows[at]), f"no event of Tango: {error}") for at, error in events.bad.items())
         self.bad += len(reasons)
         if self._strict and reasons:
@@ -116,7 +124,8 @@ class TangoColumns:
         for row in reasons:
             kinds[row], origins[row] = CORRUPT, None
         cells["reason"] = [reasons.get(row) for row in range(len(found))] if reasons else pa.nulls(len(found))
-        return pa.StructArray.from_arrays([_array(cells[f.name], f.type) for f in self._type], fields=list(self._type))
+        arrays = [_array(cells[f.name], f.type) for f in self._type]
+        return {"tango": pa.StructArray.from_arrays(arrays, fields=list(self._type))}
 
     def _events(self, found: DecodedRecords) -> tuple[EventColumns, npt.NDArray[np.int64]]:
         """What the frames hold, and which rows have some."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from mama_spark.contracts.record_log import RecordFormat
+
 #: Fields of a ``DevError``, all text.
 ERROR_FIELDS = ("reason", "severity", "desc", "origin")
 #: part of the columns' names -> type of the elements
@@ -28,3 +30,4 @@ TYPE: pa.StructType = pa.struct(
         *((name, pa.string()) for name in ("cause", "detail", "reason")),
     ]
 )
+FORMAT = RecordFormat("tango", TYPE, "mama_spark.tango.rows.tango_rows:TangoColumns")

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from mama_spark.nats.connection.inbound_parser import InboundParser
+from mama_spark.nats.connection.inbound_parser import Deliveries, InboundParser
 from mama_spark.nats.protocol.receive_buffer import ReceiveBuffer
 from mama_spark.nats.protocol.records import DeliveryParser
 
@@ -28,7 +28,7 @@ class Stock:
         """Nothing is kept."""
 
 
-class Hearing:
+class Hearing(Deliveries):
     """A feed that keeps everything in order."""
 
     def __init__(self) -> None:

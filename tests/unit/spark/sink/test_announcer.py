@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,9 +14,9 @@ from uuid import uuid4
 import mama_spark
 import pyarrow as pa
 import pytest
-from mama_spark import registry as bridges
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
+from mama_spark.contracts.middlewares import MIDDLEWARES
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.mama.messages.source_records import FieldId, SourceFields, SourceRecord, decode_source
@@ -313,7 +314,8 @@ def test_transport_without_the_property_is_not_implemented_and_names_it(tmp_path
 
 @pytest.mark.spec("SD-18")
 def test_bridge_without_discovery_is_not_implemented_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridges, "load", lambda name: None)  # none of those that are there lacks it
+    lacks_it = replace(MIDDLEWARES["malamute"], discovery_bridge=None)  # all that have streams have it
+    monkeypatch.setitem(MIDDLEWARES, "malamute", lacks_it)
     monkeypatch.setattr(SinkOptions, "bridge_name", "malamute")
     with pytest.raises(StatusError, match="the bridge 'malamute' has no source discovery") as e:
         check_announce(SinkOptions.parse({"announce": "true"}), DiscoveryProperties())

@@ -12,14 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
-from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
+from mama_spark.mama.discovery.discovery_rows import DiscoveryRow, DiscoveryRowReader
 from mama_spark.options import DiscoveryOptions
 from mama_spark.tango.bridge.discovery import source_key
 from mama_spark.tango.events.event_codec import Event, encode, write_except
 from mama_spark.tango.events.frames import CallInfo, usual_call
 from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.records import GapCause, RecordKind, device_topic, record_topic
-from mama_spark.tango.rows.device_events import TangoReader
 from mama_spark.tango.rows.tango_rows import CorruptRecord, TangoColumns
 from mama_spark.tango.rows.tango_schema import TYPE, VALUES
 from mama_spark.tango.topics import event_topic
@@ -54,7 +53,7 @@ D = DataType
 
 
 def row(payload: bytes, topic: str = "tango.db:1.a.b.c.attr.change", strict: bool = False) -> dict[str, Any]:
-    column = TangoColumns(TYPE, strict).column(pa.array([payload]), pa.array([topic]), [7])
+    column = TangoColumns(TYPE, strict=strict).columns(pa.array([payload]), pa.array([topic]), np.array([7]))["tango"]
     found: dict[str, Any] = column[0].as_py()
     return found
 
@@ -190,7 +189,7 @@ def test_what_is_no_record_says_why_or_raises() -> None:
 
 
 def discovered(payload: bytes, kind: DiscoveryEventKind = DiscoveryEventKind.EVENT) -> DiscoveryRow:
-    reader = TangoReader.of(DiscoveryOptions.parse({"url": "nats://h/TANGO", "tango": "true"}))
+    reader = DiscoveryRowReader.of(DiscoveryOptions.parse({"url": "nats://h/TANGO", "tango": "true"}))
     key = source_key(RecordedDevice("db:1", "a/b/c", True))
     return reader.row(DiscoveryEvent(kind, 9, "TANGO", 7, key, payload, record_topic(TOPIC)))
 

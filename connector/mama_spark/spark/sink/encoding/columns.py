@@ -10,7 +10,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from mama_spark.contracts.bridge import RowCodec
 from mama_spark.contracts.errors import SchemaError
-from mama_spark.contracts.middlewares import MIDDLEWARES
 from mama_spark.options import SinkOptions, nearest
 from mama_spark.packing.format import check_types
 from mama_spark.registry import row_codec
@@ -44,7 +43,7 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
     codec = row_codec(options)
     if codec is not None:
         return _plan_native(by_name, options, codec)
-    if "stream" in by_name and not MIDDLEWARES[options.bridge_name].stream_of_each_row:
+    if "stream" in by_name and not options.middleware.stream_of_each_row:
         raise SchemaError(
             f"column {by_name['stream'].name!r}: the {options.bridge_name} bridge finds the stream by the topic;"
             " use option stream"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.contracts.bridge import MissingAckReporter, PublisherBridge
+from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.contracts.errors import ClientClosed, ExpectationFailed, PublishError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.malamute.protocol.extensions import StoreOutcome
@@ -190,7 +190,7 @@ class StreamPublisher:
 
     def explain_missing_acks(self) -> str:
         """Ask NATS why it acknowledges nothing; takes some seconds at most. It is told with what fails by it."""
-        self.cause = self._bridge.explain_missing_acks() if isinstance(self._bridge, MissingAckReporter) else ""
+        self.cause = self._bridge.explain_missing_acks()
         return self.cause
 
     def _because(self) -> str:
