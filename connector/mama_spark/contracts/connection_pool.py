@@ -2,6 +2,8 @@
 
 A stream of small micro-batches opens a bridge each; connecting costs more than their messages. What was made by
 another process, cannot be used any more, or stayed idle for long is not given out again.
+
+Also the check that file descriptors are left before a library opens some that it cannot do without.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from .errors import Unavailable
 
 IDLE = 50.0  #: seconds; Spark ends idle Python workers after a minute
 
@@ -104,3 +108,25 @@ class ConnectionPool(Generic[C]):
         self._lock = threading.Lock()
         self._foreign.append(self._idle)
         self._idle = {}
+
+
+def require_file_descriptors(count: int, what: str) -> None:
+    """Check that file descriptors are left, by opening ``count`` and closing them again.
+
+    libzmq ends the whole process when it gets none for its own threads, and asyncio leaves half an event loop behind.
+
+    :param what: needs them; for the error
+    :raises Unavailable: fewer are left
+    """
+    found: list[int] = []
+    try:
+        while len(found) < count:
+            found.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as e:
+        raise Unavailable(
+            f"{e.strerror}: {what} needs {count} file descriptors, {len(found)} are left; close files and connections, "
+            "or raise the limit (ulimit -n)"
+        ) from e
+    finally:
+        for descriptor in found:
+            os.close(descriptor)

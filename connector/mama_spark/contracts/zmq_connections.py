@@ -17,7 +17,7 @@ from typing import Any
 
 import zmq
 
-from .file_descriptors import require_file_descriptors
+from .connection_pool import require_file_descriptors
 
 #: A context takes 6 with its first socket (epoll and eventfd of two threads), and each further socket takes one.
 _FILE_DESCRIPTORS = 16

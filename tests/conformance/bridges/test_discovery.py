@@ -54,19 +54,19 @@ class RecordedNotes(RecordedDiscovery):
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         bounds = self._bounds()
-        known = self.sources(self._log, bounds.first, bounds.last).get(source)
+        known = self.sources(self.log, bounds.first, bounds.last).get(source)
         if known is None or known.payload != record:
             self._note("record", source, record, "-")
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        told = {topic for records in self._log.read(0, self._bounds().last) for topic in records.topics.to_pylist()}
+        told = {topic for records in self.log.read(0, self._bounds().last) for topic in records.topics.to_pylist()}
         for event, id_ in zip(events, ids, strict=True):
             if not any(topic.endswith(f".{id_}") for topic in told):
                 self._note("event", source, event, id_)
 
     def _note(self, kind: str, source: SourceKey, payload: bytes, id_: str) -> None:
         topic = f"{kind}.{source.name.encode().hex()}.{'-' if source.id is None else source.id}.{id_}"
-        self._log.append(MessageBatch.of([topic], [payload]))
+        self.log.append(MessageBatch.of([topic], [payload]))
 
     def events(self, origin: str, records: Records) -> Iterator[DiscoveryEvent]:
         columns = (records.topics.to_pylist(), records.payloads.to_pylist(), records.times, records.sequences)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from mama_spark.contracts.connection_pool import require_file_descriptors
 from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, Unavailable
-from mama_spark.contracts.file_descriptors import require_file_descriptors
 from mama_spark.contracts.standstill import stood_still
 from mama_spark.contracts.zmq_connections import open_context
 

@@ -14,8 +14,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, TypeVar
 
+from mama_spark.contracts.connection_pool import require_file_descriptors
 from mama_spark.contracts.errors import BackgroundTaskFailed, Unavailable
-from mama_spark.contracts.file_descriptors import require_file_descriptors
 
 T = TypeVar("T")
 #: File descriptors: the loop takes 3, a connection one; name lookups and certificates take some for a moment.

@@ -12,7 +12,7 @@ import socket
 import threading
 from typing import Protocol
 
-from mama_spark.contracts.file_descriptors import require_file_descriptors
+from mama_spark.contracts.connection_pool import require_file_descriptors
 from mama_spark.tango.errors import Completed, DevFailed, SystemException, system_exception
 from mama_spark.tango.giop import messages
 from mama_spark.tango.giop.assembler import MessageAssembler

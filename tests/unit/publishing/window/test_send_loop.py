@@ -97,6 +97,31 @@ def test_a_resend_is_cut_into_calls_like_a_first_send(bridge: Recording) -> None
     assert not loop.bridge_full
 
 
+def test_what_was_on_its_way_while_the_process_stood_still_has_time_left(
+    bridge: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its answer was lost meanwhile, and all its deadlines have passed."""
+    bridge.broker.then(["lose"])
+    loop, flights = loop_with(bridge, [b"x"], WindowConfig(10, 5, 1.0, RetryPolicy(None, (0.0,), 10.0)))
+    now = 100.0
+    loop.clock = lambda: now
+    launch_all(loop, flights)
+
+    def stand_still(timeout: float, want: int = 1) -> PollResult:
+        nonlocal now
+        now += 600.0
+        return PollResult()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bridge, "poll", stand_still)
+        loop.receive(0.1)
+    loop.receive(0.0)
+    assert flights.state.tolist() == [FlightState.WAITING]
+    loop.resend()
+    loop.receive(0.0)
+    assert flights.state.tolist() == [FlightState.ACKED]
+
+
 def test_what_the_bridge_does_not_take_waits_and_is_tried_again(bridge: Recording) -> None:
     loop, flights = loop_with(bridge, [b"x"] * 10)
     bridge.most = 4
