@@ -68,7 +68,7 @@ class Command:
 
     def words(self, *more: str) -> list[str]:
         words = ["tango-source", self._log, "--bind", f"127.0.0.1:{self.port}"]
-        return [*words, "--heartbeat", str(BEAT), "--position", str(self.position), *self._more, *more]
+        return [*words, "--heartbeat", f"{BEAT}s", "--position", str(self.position), *self._more, *more]
 
     def start(self, *more: str) -> None:
         self.lines, self._stop, self._ended = [], StopEvent(), Future()
@@ -269,7 +269,7 @@ def test_a_killed_process_goes_on_where_it_was_and_sends_nothing_twice(
         process.end(signal.SIGKILL)
         sent = [float(value) for value in range(1, 5_001)]
         append(log, sent)
-        process.start("--hold", str(TIMEOUT))
+        process.start("--hold", f"{TIMEOUT}s")
         client.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == sent[-1])
         assert [value for value in seen(client, number) if value] == sent
     assert process.end(signal.SIGTERM) == 0
@@ -325,11 +325,11 @@ def test_after_restarts_new_records_wait_until_all_clients_have_reached_the_sock
     with Listener(command), Listener(command):
         until(lambda: listening(command) == 2)
         command.end()
-    command.start("--hold", str(TIMEOUT))
+    command.start("--hold", f"{TIMEOUT}s")
     command.wait_line(f"waiting up to {TIMEOUT:g} s for 2 subscriptions to come back")
     assert command.end() == 0
     append(log, sent)
-    command.start("--hold", str(TIMEOUT))
+    command.start("--hold", f"{TIMEOUT}s")
     with Listener(command, times=2) as one:
 
         def nothing_comes() -> None:

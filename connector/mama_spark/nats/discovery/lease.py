@@ -142,7 +142,7 @@ class NatsLeases:
         if keep_foreign and current is not None and WITHDRAWN in current.headers:
             raise LeaseWithdrawn
         if keep_foreign and current is not None and MARKER not in current.headers:
-            one, same = one._replace(record=current.payload), True
+            one, same = Announced(one.source, current.payload, one.ttl), True
         if current is None or not same or current.sequence < marker:
             number = self._write(one, current)
             self._wait_until_sourced(self.layout.source_subject(one.source, REC), number)
@@ -211,7 +211,7 @@ class NatsLeases:
             return
         self._rewrite_at[one.source] = time.monotonic() + self.layout.kept / 3
         with contextlib.suppress(ExpectationFailed):
-            self._write(one._replace(record=current.payload), current, renewal=True)
+            self._write(Announced(one.source, current.payload, one.ttl), current, renewal=True)
 
     def recover(self, one: Announced) -> DiscoveryEventKind | None:
         current = self._record(one.source)
