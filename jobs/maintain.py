@@ -18,7 +18,7 @@ from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.flightlog.adopt_orphans import ORPHAN_AGE
 from mama_spark.flightlog.maintenance import maintain
 from mama_spark.options.conf_file import load
-from mama_spark.options.values import Duration
+from mama_spark.options.values import duration
 
 SETTINGS = ("tables", "keep", "older_than")
 
@@ -28,7 +28,7 @@ def age(conf: dict[str, Any], name: str) -> timedelta | None:
     if text is None:
         return None
     try:
-        return timedelta(seconds=Duration(bare=None)(text))
+        return timedelta(seconds=duration.with_unit(text))
     except ValueError as e:
         raise ConfigError(f"[maintain] {name}: {e}, got {text!r}") from None
 
