@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from mama_spark.discovery import leases
+from mama_spark.discovery import lease_keeper
 from mama_spark.nats.connection.pool import POOL
 
 from tests.support.nats.nats_discovery import opened
@@ -15,5 +15,5 @@ __all__ = ["opened"]
 def _nothing_stays_warm() -> Iterator[None]:
     """Nobody's connection, and nobody's announcement, outlives its server."""
     yield
-    leases.clear()
+    lease_keeper.clear()
     POOL.clear()

@@ -5,9 +5,7 @@ from ..contracts.redaction import redact_url
 from .declare import FORMATS, Options, camel, nearest, option_names, why_not_here
 from .document import markdown
 from .reading import DiscoveryOptions, ReadOptions, SubscribeOptions
-from .sink import SinkOptions
-from .transport import TransportOptions
-from .uses import (
+from .scopes import (
     ANY_READ,
     ANY_USE,
     ANY_WRITE,
@@ -18,6 +16,8 @@ from .uses import (
     Use,
     command,
 )
+from .sink import SinkOptions
+from .transport import TransportOptions
 from .values import duration
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 from ..contracts.errors import OptionError
 from ..contracts.middlewares import MIDDLEWARES
 from ..contracts.redaction import redact_url
-from .uses import ANY_USE, EVERYWHERE, PATHS, Scope, Use, kafka_successor
+from .scopes import ANY_USE, EVERYWHERE, PATHS, Scope, Use, kafka_successor
 from .values import Parse
 
 #: Options whose values are URLs, which may hold a password.

@@ -9,10 +9,10 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from .declare import camel, option, require
+from .scopes import BATCHES, MALAMUTE, NATS, STREAMS, Scope
 from .stream_names import stream_patterns
 from .times import NOW, instant
 from .transport import TransportOptions
-from .uses import BATCHES, MALAMUTE, NATS, STREAMS, Scope
 from .values import (
     Offsets,
     boolean,

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..contracts.middlewares import MIDDLEWARES, Middleware, find
 from .declare import CONNECTION, Options, camel, option, require
+from .scopes import MALAMUTE, NATS, STORED, Scope
 from .urls import middleware_of, urls
-from .uses import MALAMUTE, NATS, STORED, Scope
 from .values import (
     boolean,
     duration,

@@ -16,7 +16,7 @@ from ..mama.properties import expand
 from ..options import TransportOptions
 from ..options.declare import keeps_tables, option_names
 from ..options.nats_environment import with_nats_environment
-from ..options.uses import Use
+from ..options.scopes import Use
 
 OLDEST_SPARK = (4, 2)
 

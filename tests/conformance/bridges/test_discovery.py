@@ -11,7 +11,7 @@ import pytest
 from mama_spark.contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLog, Records
-from mama_spark.discovery import leases
+from mama_spark.discovery import lease_keeper
 from mama_spark.discovery.recorded_discovery import RecordedDiscovery
 from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
 from mama_spark.malamute.bridge.discovery.client import DiscoverySettings
@@ -134,16 +134,16 @@ class Times:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock, self.renewing = Clock(), 0
-        for module in (engine, leases):
+        for module in (engine, lease_keeper):
             monkeypatch.setattr(module, "time", self.clock)
-        keep = leases.LeaseKeeper._renew_one
+        keep = lease_keeper.LeaseKeeper._renew_one
 
-        def renew(keeper: leases.LeaseKeeper, one: leases.Lease) -> None:
+        def renew(keeper: lease_keeper.LeaseKeeper, one: lease_keeper.Lease) -> None:
             self.renewing += 1
             keep(keeper, one)
             self.renewing -= 1
 
-        monkeypatch.setattr(leases.LeaseKeeper, "_renew_one", renew)
+        monkeypatch.setattr(lease_keeper.LeaseKeeper, "_renew_one", renew)
 
     def let_pass(self, seconds: float, events: MalamuteLogs) -> None:
         """Step by step: whoever is due has renewed, and then the engine looks."""
@@ -154,7 +154,7 @@ class Times:
             events.log(EVENTS).bounds()
 
     def _renewed(self) -> bool:
-        for keeper in list(leases._keepers.values()):
+        for keeper in list(lease_keeper._keepers.values()):
             with keeper._changed:
                 keeper._changed.notify_all()
                 if any(one.due <= self.clock.monotonic() for one in keeper.sources.values()):
@@ -187,7 +187,7 @@ def malamute_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[D
             forget(broker.endpoint, (found[n - 1].sequence or 0) + 1)
 
         yield DiscoverySetup(make=make, ttl=TTL, long_ttl=TTL, clock=let_pass, die=die, lose=lose)
-        leases.clear()
+        lease_keeper.clear()
 
 
 # --- NATS ------------------------------------------------------------------------------------------------------------
@@ -214,5 +214,5 @@ def nats_site(nats_server: NatsServer) -> Iterator[DiscoverySetup]:
             return list(admin.api("STREAM.NAMES").get("streams") or [])
 
     yield DiscoverySetup(make=make, ttl=2.0, long_ttl=8.0, die=die, lose=lose, streams=streams)
-    leases.clear()
+    lease_keeper.clear()
     POOL.clear()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.bridge import SourceKey
-from mama_spark.discovery import leases
+from mama_spark.discovery import lease_keeper
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
 from mama_spark.mama.messages.omnm import encode
@@ -38,7 +38,7 @@ def source(nats_server: NatsServer) -> Iterator[NatsDiscovery]:
     made.open()
     yield made
     made.close()
-    leases.clear()
+    lease_keeper.clear()
     POOL.clear()
 
 

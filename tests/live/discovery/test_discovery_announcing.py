@@ -10,7 +10,7 @@ from multiprocessing import get_context
 import pytest
 from mama_spark.contracts.bridge import SourceKey
 from mama_spark.contracts.errors import ClientClosed
-from mama_spark.discovery.leases import Announced
+from mama_spark.discovery.lease_keeper import Announced
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout
 from mama_spark.nats.discovery.lease import NatsLeases

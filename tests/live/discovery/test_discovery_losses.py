@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.discovery import leases
+from mama_spark.discovery import lease_keeper
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout
 from mama_spark.nats.jetstream import stream_client
@@ -131,7 +131,7 @@ def test_sources_made_again_by_hand_below_what_was_sourced_are_refused_by_name(
     one = opened("one")
     one.announce(DESK, b"r", TTL)
     one.close()
-    leases.clear()
+    lease_keeper.clear()
     with Admin(nats_server.url) as admin:
         assert admin.api("STREAM.DELETE.MAMA_SOURCES").get("success")
         assert "error" not in admin.api("STREAM.CREATE.MAMA_SOURCES", DiscoveryLayout().streams()[0])
@@ -220,7 +220,7 @@ def test_a_source_that_speaks_while_a_long_image_is_read_is_in_it(
     def speaking(self: StreamClient, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
         found = page(self, stream, after, subject)
         if next(pages) == 2:
-            store.announce(leases.Announced(keys[-1], b"changed", 60.0))
+            store.announce(lease_keeper.Announced(keys[-1], b"changed", 60.0))
         return found
 
     monkeypatch.setattr(stream_client, "_PAGE", 4)

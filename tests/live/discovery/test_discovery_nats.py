@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.discovery import leases
+from mama_spark.discovery import lease_keeper
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import ADVISORY_BYTES, DiscoveryLayout
 from mama_spark.nats.server.nats_server import NatsServer
@@ -70,7 +70,7 @@ def test_a_missing_permission_is_told_by_subject_or_stream(tmp_path: Path, deny:
         with pytest.raises(ConfigError, match=word.replace(".", r"\.")):
             calls[call]()
         bridge.close()
-        leases.clear()
+        lease_keeper.clear()
 
 
 @pytest.mark.parametrize(
@@ -391,4 +391,4 @@ def test_a_leader_that_goes_while_announcing_and_reading_costs_nothing(tmp_path:
         assert {c.source for c in reader.image()} == {DESK, TWIN, None}
         one.close()
         reader.close()
-        leases.clear()
+        lease_keeper.clear()

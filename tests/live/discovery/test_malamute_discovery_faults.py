@@ -10,7 +10,7 @@ import pytest
 import zmq
 from mama_spark.contracts.bridge import DiscoveryEvent, SourceKey
 from mama_spark.contracts.errors import ConfigError, DataLost, MamaError
-from mama_spark.discovery import leases
+from mama_spark.discovery import lease_keeper
 from mama_spark.malamute.bridge.discovery import client as discovery_client
 from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
 from mama_spark.malamute.bridge.discovery.codec import DiscoveryMessage
@@ -44,7 +44,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerHer
     """In this process, unless the test says otherwise."""
     with discovering(getattr(request, "param", BrokerHere), tmp_path) as running:
         yield running
-        leases.clear()
+        lease_keeper.clear()
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_source_is_announced_again_once_when_two_do_it_at_the_same_time(
     for bridge in bridges:
         bridge.announce(DESK, b"r", 3.0)
     one, other = (bridge.leases for bridge in bridges)
-    again = leases.Announced(DESK, b"r", LASTING)
+    again = lease_keeper.Announced(DESK, b"r", LASTING)
     with one._requests, other._requests:
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])
         assert isinstance(one.store, MalamuteLeases)

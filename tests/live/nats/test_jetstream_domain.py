@@ -15,7 +15,7 @@ import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.record_log import MatchRange
-from mama_spark.discovery import leases
+from mama_spark.discovery import lease_keeper
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.check import check_server
 from mama_spark.nats.discovery.bridge import NatsDiscovery
@@ -110,7 +110,7 @@ def test_sources_are_announced_in_the_named_domain(servers: tuple[NatsServer, Na
         bridge.withdraw(SOURCE, b"record")
     finally:
         bridge.close()
-        leases.clear()
+        lease_keeper.clear()
     with Admin(hub.url) as near, Admin(leaf.url) as far:
         assert "error" in near.api("STREAM.INFO.MAMA_SOURCES")
         far.info("MAMA_SOURCES")

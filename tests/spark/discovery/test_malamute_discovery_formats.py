@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.contracts.bridge import SourceKey
-from mama_spark.discovery import leases
+from mama_spark.discovery import lease_keeper
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama.messages.event_records import EventRecord
 from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ DESK = SourceKey("desk", 7)
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     with discovering_broker(tmp_path / "broker") as running:
         yield running
-        leases.clear()
+        lease_keeper.clear()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Never
 
 import orjson
-from mama_spark.discovery import leases
+from mama_spark.discovery import lease_keeper
 from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.server.nats_server import NatsServer
 
@@ -151,7 +151,7 @@ class Accounts:
 
     def give_back(self, account: str) -> None:
         """Delete all that it holds. This process gives up its connections first, and announces nothing any more."""
-        leases.clear()
+        lease_keeper.clear()
         POOL.clear()
         house = self._homes.pop(account)
         house.taken -= 1

@@ -10,8 +10,8 @@ import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.connection_pool import IDLE
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.discovery import leases
-from mama_spark.discovery.leases import Announced, LeaseKeeper, LeaseWithdrawn, lease_keeper
+from mama_spark.discovery import lease_keeper as leases
+from mama_spark.discovery.lease_keeper import Announced, LeaseKeeper, LeaseWithdrawn, lease_keeper
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import eventually
 

@@ -18,7 +18,7 @@ from mama_spark.contracts.errors import (
     Rejected,
 )
 from mama_spark.nats import errors
-from mama_spark.nats.connection import client_errors
+from mama_spark.nats.connection import nats_py_errors
 
 from tests.support.tables import each
 
@@ -35,18 +35,18 @@ def library_errors() -> list[type[Exception]]:
 
 @each("cls", library_errors())
 def test_no_error_of_the_client_library_is_unmapped(cls: type[Exception]) -> None:
-    kind = next((client_errors.CLIENT[base] for base in cls.__mro__ if base in client_errors.CLIENT), None)
+    kind = next((nats_py_errors.CLIENT[base] for base in cls.__mro__ if base in nats_py_errors.CLIENT), None)
     assert kind is not None
     assert issubclass(kind, MamaError)
     stand_in: Any = type(cls.__name__, (cls,), {"__str__": lambda _: "text"})  # constructors differ
-    translated = client_errors.from_client(stand_in.__new__(stand_in))
+    translated = nats_py_errors.from_client(stand_in.__new__(stand_in))
     assert type(translated) is kind
 
 
 def test_an_invalid_seed_is_a_wrong_setting() -> None:
     with pytest.raises(nkeys.NkeysError) as raised:
         nkeys.from_seed(b"SUNOSEED")
-    assert type(client_errors.from_client(raised.value)) is ConfigError
+    assert type(nats_py_errors.from_client(raised.value)) is ConfigError
 
 
 @each("code", sorted(errors.BY_CODE))
@@ -83,5 +83,5 @@ def test_permission_violations_name_their_subject(text: str, wanted: tuple[str, 
 
 
 def test_wrong_credentials_are_for_the_user_to_change() -> None:
-    assert isinstance(client_errors.from_client(nats.errors.Error("nats: 'Authorization Violation'")), ConfigError)
+    assert isinstance(nats_py_errors.from_client(nats.errors.Error("nats: 'Authorization Violation'")), ConfigError)
     assert isinstance(errors.not_entitled("a"), PermissionDenied)

@@ -30,7 +30,6 @@ from ..protocol import parser
 from ..protocol.acks import AckColumns, Reply, classify, classify_parts
 from ..protocol.frames import PublishFrames
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
-from .client_errors import from_client
 from .connect_options import connect_options
 from .event_loop import EventLoopThread
 from .inbound_parser import Deliveries, InboundParser
@@ -47,6 +46,7 @@ from .nats_py_compat import (
     subscription_id,
     transport_of,
 )
+from .nats_py_errors import from_client
 from .raw_read import move_in_bulk
 
 MAX_UNWRITTEN = 8 * 1024 * 1024

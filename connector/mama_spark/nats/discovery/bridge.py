@@ -15,8 +15,8 @@ import pyarrow as pa
 from mama_spark.contracts.bridge import DiscoveryEvent, Position, SourceKey
 from mama_spark.contracts.errors import ClientClosed, Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.discovery import leases
-from mama_spark.discovery.leases import Announced, LeaseKeeper
+from mama_spark.discovery import lease_keeper
+from mama_spark.discovery.lease_keeper import Announced, LeaseKeeper
 from mama_spark.discovery.log_offsets import IMAGE
 from mama_spark.discovery.source_expiry import check_ttl
 from mama_spark.options.window import RetryPolicy, WindowConfig
@@ -142,7 +142,7 @@ class NatsDiscovery:
     def leases(self) -> LeaseKeeper:
         """The leases of this process in this layout."""
         place = (self.settings.connection_key, self.layout)
-        return leases.lease_keeper(place, lambda: NatsLeases(self.settings, self.layout, self._clock_offset))
+        return lease_keeper.lease_keeper(place, lambda: NatsLeases(self.settings, self.layout, self._clock_offset))
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Order is kept, except for events that the
@@ -183,7 +183,7 @@ class NatsDiscovery:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Announced sources are renewed for some more
         time."""
         connection, self._connection, self._reader = self._connection, None, None
-        leases.release(self)
+        lease_keeper.release(self)
         if self._event_publisher is not None and connection is not None and connection.loop.alive:
             self._event_publisher.close()
         self._event_publisher = None

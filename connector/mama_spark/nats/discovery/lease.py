@@ -1,4 +1,4 @@
-"""Leases of sources on NATS: :class:`~mama_spark.discovery.leases.LeaseStore`.
+"""Leases of sources on NATS: :class:`~mama_spark.discovery.lease_keeper.LeaseStore`.
 
 **How processes agree.** A renewal carries the sequence of the one before it (``Nats-Expected-Last-Subject-Sequence``).
 When it is refused, the subject holds the renewal of another process (which is fine), a marker of the server (the lease
@@ -15,7 +15,7 @@ import time
 
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ExpectationFailed, MamaError, Unavailable
-from mama_spark.discovery.leases import Announced, LeaseWithdrawn
+from mama_spark.discovery.lease_keeper import Announced, LeaseWithdrawn
 from mama_spark.discovery.source_expiry import offline_after, renew_every, state_by_markers, suspect_after
 
 from ..connection import event_loop

@@ -22,9 +22,9 @@ from nats.errors import NoRespondersError
 
 from mama_spark.contracts.errors import Unavailable
 
-from ..connection.client_errors import from_client
 from ..connection.connection import Connection
 from ..connection.inbound_parser import Deliveries
+from ..connection.nats_py_errors import from_client
 from ..protocol.direct_get import DirectGetParser, StoredMessage, headers_of, stored
 from .api import NO_MESSAGE, ApiError, ApiForbidden, JetStreamClient
 from .retry import BACKOFF

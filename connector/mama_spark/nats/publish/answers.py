@@ -15,8 +15,8 @@ from mama_spark.contracts.bridge import Acks, BridgeEvent, EventKind, Refusals
 from mama_spark.contracts.errors import PublishError, Rejected, Unavailable
 from mama_spark.contracts.message import Int64s
 
-from ..connection.client_errors import from_client
 from ..connection.connection import MAX_UNWRITTEN, Connection
+from ..connection.nats_py_errors import from_client
 from ..errors import not_entitled
 from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import TOKEN_WIDTH

@@ -16,8 +16,8 @@ from mama_spark.contracts.bridge import RequestMessage
 from mama_spark.contracts.errors import BadTopic, ConfigError, MamaError, Unavailable
 from mama_spark.contracts.topics import why_unpublishable
 
-from ..connection.client_errors import from_client
 from ..connection.connection import Connection
+from ..connection.nats_py_errors import from_client
 from ..errors import no_responders, not_entitled
 
 T = TypeVar("T")

@@ -4,9 +4,9 @@ from mama_spark.openmama.wire.dictionary_file import dictionary_of_file
 from mama_spark.options import SinkOptions
 
 from .bridge import OpenMamaBridge
-from .field_types import FieldForms
 from .row_codec import FieldCodec
 from .settings import OpenMamaSettings
+from .type_of_column import FieldForms
 
 __all__ = ["FieldCodec", "OpenMamaBridge", "OpenMamaSettings", "publisher_bridge", "row_codec"]
 

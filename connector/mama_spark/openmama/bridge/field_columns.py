@@ -33,7 +33,7 @@ from mama_spark.mama.messages.values import (
     MamaTime,
 )
 
-from .field_types import INTEGERS, FieldForm
+from .type_of_column import INTEGERS, FieldForm
 
 Octets = npt.NDArray[np.uint8]
 _INT64 = pa.int64()

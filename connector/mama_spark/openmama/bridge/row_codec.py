@@ -17,7 +17,7 @@ from mama_spark.openmama.wire.protocol.frames import payload_fault
 from mama_spark.openmama.wire.protocol.market_data import DICTIONARY_ROOT, Stamp
 
 from .field_columns import Faults, constant, field_column, joined
-from .field_types import FieldForm, FieldForms
+from .type_of_column import FieldForm, FieldForms
 
 COLUMNS = {
     "topic": "string",

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ...console.arguments import add_metrics, add_option, add_url, duration_argument, options, pairs
+from ...console.log_position import LOG, add_begin, default_state_file, served_log, served_urls
 from ...console.output import print_error, say_as
-from ...console.served_log import LOG, add_begin, default_state_file, served_log, served_urls
 from ...console.signals import stop_on_signals
 from ...contracts.errors import ConfigError, OptionError
 from ...contracts.redaction import redact_url

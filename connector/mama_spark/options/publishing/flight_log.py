@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..declare import option
 from ..paths import table_path
-from ..uses import STREAMS
+from ..scopes import STREAMS
 from ..values import boolean, integer, metrics_setup, names, one_of
 
 _GROUP = "Flight log"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..declare import option
-from ..uses import BATCHES, STORED
+from ..scopes import BATCHES, STORED
 from ..values import boolean, integer, one_of, single_token, string, text
 
 _GROUP = "Delivery"

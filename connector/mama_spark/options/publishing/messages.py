@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..declare import option
+from ..scopes import NATS, Scope
 from ..stream_names import StreamRange, stream_range
 from ..urls import log_urls
-from ..uses import NATS, Scope
 from ..values import boolean, integer, one_of, text, topic_prefix, trace_context
 
 _GROUP = "Messages"

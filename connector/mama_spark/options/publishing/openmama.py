@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..declare import option
-from ..uses import OPENMAMA
+from ..scopes import OPENMAMA
 from ..values import boolean, duration_or_none, file_path, mama_fields
 
 _GROUP = "Messages"

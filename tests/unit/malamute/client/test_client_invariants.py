@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ClientClosed, Unavailable
 from mama_spark.malamute.broker.engines.commands import AnsweredCommand
-from mama_spark.malamute.broker.session.client_session import ClientSession
+from mama_spark.malamute.broker.session.client_state import ClientSession
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.client.calls import Call, NoStream
 from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings

@@ -19,7 +19,7 @@ from mama_spark.malamute.broker.engines.commands import (
     GiveCredit,
     RecallCredit,
 )
-from mama_spark.malamute.broker.session.client_session import ClientSession
+from mama_spark.malamute.broker.session.client_state import ClientSession
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.bridge import SourceKey
-from mama_spark.discovery.leases import Announced
+from mama_spark.discovery.lease_keeper import Announced
 from mama_spark.nats.discovery.layout import LIVE, REPLACED_MARKER, TTL, WARN, DiscoveryLayout
 from mama_spark.nats.discovery.lease import NatsLeases
 from mama_spark.nats.settings import NatsSettings

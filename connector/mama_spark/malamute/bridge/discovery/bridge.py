@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ClientClosed
 from mama_spark.contracts.record_log import Bounds
-from mama_spark.discovery import leases
-from mama_spark.discovery.leases import Announced, LeaseKeeper
+from mama_spark.discovery import lease_keeper
+from mama_spark.discovery.lease_keeper import Announced, LeaseKeeper
 from mama_spark.discovery.log_discovery import LogDiscovery, Present
 from mama_spark.discovery.log_offsets import WrittenSnapshot
 from mama_spark.discovery.source_expiry import check_ttl
@@ -49,7 +49,7 @@ class MalamuteDiscovery(LogDiscovery):
     def close(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Announced sources are renewed for a while."""
         client, self._client = self._client, None
-        leases.release(self)
+        lease_keeper.release(self)
         if client is not None:
             client.close()
 
@@ -63,7 +63,7 @@ class MalamuteDiscovery(LogDiscovery):
     @property
     def leases(self) -> LeaseKeeper:
         """The leases of this process at this broker."""
-        return leases.lease_keeper(self.settings, lambda: MalamuteLeases(self.settings))
+        return lease_keeper.lease_keeper(self.settings, lambda: MalamuteLeases(self.settings))
 
     def create_streams(self) -> None:
         """Nothing is missing here."""

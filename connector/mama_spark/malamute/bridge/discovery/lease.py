@@ -1,4 +1,4 @@
-"""Leases of sources on a Malamute broker: :class:`~mama_spark.discovery.leases.LeaseStore`.
+"""Leases of sources on a Malamute broker: :class:`~mama_spark.discovery.lease_keeper.LeaseStore`.
 
 *How processes agree.* The answer to a renewal says whether the source record still has its time to live. If not, the
 source was reported OFFLINE, or it was withdrawn; the current message of its subject tells which. A process that writes
@@ -9,7 +9,7 @@ and readers see a source come back once.
 from __future__ import annotations
 
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.discovery.leases import Announced, LeaseWithdrawn
+from mama_spark.discovery.lease_keeper import Announced, LeaseWithdrawn
 from mama_spark.discovery.source_expiry import renew_every, state_by_marker
 from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome
 

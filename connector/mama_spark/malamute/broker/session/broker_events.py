@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from mama_spark.malamute.protocol.extensions import Feature
 
-from .client_session import ClientSession
+from .client_state import ClientSession
 
 #: Prefix of the subjects of discovery records, the only subjects of the broker's own stream that clients may write.
 RECORD_PREFIX = b"_"

@@ -16,8 +16,8 @@ from mama_spark.malamute.protocol.extensions import Feature
 
 from ..engines.commands import GiveCredit, RecallCredit
 from .byte_queue import Overflow
-from .client_session import ClientSession, Frames
-from .connections import Connections, frames_size
+from .client_state import ClientSession, Frames
+from .connected_clients import Connections, frames_size
 from .mailbox_store import MailboxMessage
 from .states import CONNECTED, SessionEvent
 from .streams import Streams

@@ -24,8 +24,8 @@ from mama_spark.malamute.protocol.log_query import (
 )
 
 from ..engines.commands import AnswerQuery
-from .client_session import ClientSession, Frames
-from .connections import Connections
+from .client_state import ClientSession, Frames
+from .connected_clients import Connections
 from .streams import Stream, Streams
 
 #: Most open queries of one client, and most queries at one stream's engine.

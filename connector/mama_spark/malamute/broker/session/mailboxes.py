@@ -10,8 +10,8 @@ from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.patterns import BadPattern, Pattern
 
-from .client_session import ClientSession
-from .connections import OK, Connections
+from .client_state import ClientSession
+from .connected_clients import OK, Connections
 from .deliveries import ClientDeliveries
 from .mailbox_store import MailboxMessage, MailboxStore, Services
 

@@ -13,8 +13,8 @@ from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, 
 
 from ..engines.commands import AcceptBlock, AcceptMessage, ConnectTraffic, SyncOutcomes
 from .broker_events import RECORD_PREFIX
-from .client_session import ClientSession, Frames, PendingReply
-from .connections import PONG, Connections, error_frames
+from .client_state import ClientSession, Frames, PendingReply
+from .connected_clients import PONG, Connections, error_frames
 from .settings import EngineBacklogPolicy
 from .states import SessionEvent, SessionState
 from .streams import Streams

@@ -31,8 +31,8 @@ from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extens
 
 from ..engines.commands import CancelSubscriptions
 from .byte_queue import ByteQueue, Overflow
-from .client_session import ClientSession, PendingReply
-from .connections import OK, Connections, error_frames
+from .client_state import ClientSession, PendingReply
+from .connected_clients import OK, Connections, error_frames
 from .deliveries import ClientDeliveries
 from .log_queries import LogQueryServer, NoReadableStreams, ReadableStreams
 from .mailboxes import Mailboxes

@@ -12,8 +12,8 @@ from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.log_query import LogQuery
 
 from ..engines.commands import AnsweredCommand, CancelSubscriptions, EngineCommand
-from .client_session import ClientSession, PendingReply
-from .connections import Connections, error_frames
+from .client_state import ClientSession, PendingReply
+from .connected_clients import Connections, error_frames
 
 #: Seconds after which the start of an engine counts as slow: clients ping every second and time out after four.
 SLOW_START = 1.0

@@ -10,8 +10,8 @@ from mama_spark.malamute.protocol.extensions import Extension, Feature, read, wr
 
 from ..engines import Delivery
 from ..engines.commands import CancelSubscriptions, CompilePattern, GiveCredit
-from .client_session import ClientSession, Frames, PendingReply
-from .connections import OK, Connections, error_frames
+from .client_state import ClientSession, Frames, PendingReply
+from .connected_clients import OK, Connections, error_frames
 from .deliveries import ClientDeliveries
 from .states import CONNECTED
 from .streams import AwaitedAnswer, Streams

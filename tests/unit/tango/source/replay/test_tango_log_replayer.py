@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.console.served_log import default_state_file
+from mama_spark.console.log_position import default_state_file
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Records
 from mama_spark.recording.log_follower import LogPosition

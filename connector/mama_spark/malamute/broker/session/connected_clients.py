@@ -12,7 +12,7 @@ from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.credit import send_cost
 
 from .broker_events import EventRecorder
-from .client_session import ClientSession, Frames, PendingReply
+from .client_state import ClientSession, Frames, PendingReply
 from .settings import SessionSettings
 from .states import SessionEvent
 
