@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # protocols need the limits, and no Arrow
 
     from .message import Int64s
 
+#: Carries a message's id, in the words of NATS over all middlewares.
+MSG_ID = "Nats-Msg-Id"
 #: Headers of one message. A frame of the largest size could have a thousand times as many.
 MAX_HEADERS = 65_536
 #: Why those of a message are left out.

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..contracts.headers import MSG_ID
 from ..contracts.message import HEADERS_TYPE, Bools, Int64s, as_binary
 from ..contracts.record_log import Records
 from .codec import values_of_packs
@@ -38,8 +39,7 @@ from .pack_headers import FEW_HEADERS, PackHeaders, as_type, header_entries, map
 from .unpacked import TypedRun, Unpacked
 
 #: Id of a pack; its rows have ids of their own, or none.
-_ID_HEADER = "Nats-Msg-Id"
-_OWN_HEADERS = frozenset((*PACK_HEADERS, _ID_HEADER))
+_OWN_HEADERS = frozenset((*PACK_HEADERS, MSG_ID))
 
 _REASON = 1_200  #: characters: two schemas
 _NOT_TYPED = "it has a value and no columns; name `value` in .schema(), or read other topics"

@@ -19,6 +19,7 @@ from mama_spark.contracts.errors import (
     RateLimited,
     Rejected,
 )
+from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.protocol import acks, fast_batch, frames, headers, parser
 
@@ -145,7 +146,7 @@ def _same_class(reply: acks.Reply, told: dict[str, Any]) -> None:
 def _batch_of(f: dict[str, Any]) -> tuple[MessageBatch, frames.ReplySubject | None]:
     reply = None if f["reply"] is None else frames.ReplySubject(f["reply"].encode(), numbered=False)
     pairs, ids = list(f.get("headers", [])), None
-    if pairs and pairs[0][0] == headers.MSG_ID:
+    if pairs and pairs[0][0] == MSG_ID:
         ids = [pairs.pop(0)[1]]
     named: dict[str, list[str]] = {}
     for name, value in pairs:

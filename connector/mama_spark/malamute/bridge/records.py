@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import Unavailable
-from mama_spark.contracts.headers import MAX_HEADERS, TOO_MANY_HEADERS
+from mama_spark.contracts.headers import MAX_HEADERS, MSG_ID, TOO_MANY_HEADERS
 from mama_spark.contracts.message import HEADERS_TYPE, Int64s
 from mama_spark.contracts.record_log import Records
 
 #: Header under which readers find the id of a message, as on NATS.
-ID_HEADER = b"Nats-Msg-Id"
+ID_HEADER = MSG_ID.encode()
 _STAMP = b"MS\x01\x03\x00\x08", b"\x04\x00\x08"  #: what stands in front of sequence and time
 _STAMPED = 25
 _ID, _HEADER = 7, 8

@@ -10,10 +10,11 @@ import re
 import numpy as np
 
 from mama_spark.contracts.batch_ledger import StoredIds
+from mama_spark.contracts.headers import MSG_ID
 
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers, records_of
 
-_HEADER = b"\r\nNats-Msg-Id: "
+_HEADER = f"\r\n{MSG_ID}: ".encode()
 
 
 def find_ids(

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.record_log import EARLIEST, LATEST
 from mama_spark.discovery.snapshot_codec import CHUNK, blocks, pack, unpack
 
 from ..jetstream.stream_client import StreamClient
 from ..protocol.direct_get import StoredMessage
-from ..protocol.headers import MSG_ID
 from . import advisories as adv
 from .consumers import ConsumerTracker
 from .events import event_of, image_of

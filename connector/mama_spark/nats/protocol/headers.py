@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import BadRow, PublishError, TooLarge
-from mama_spark.contracts.headers import HeaderLines, bad_values, reject_lines
+from mama_spark.contracts.headers import MSG_ID, HeaderLines, bad_values, reject_lines
 from mama_spark.contracts.message import BYTES_OF_HEADERS, Bools, Int64s, MessageBatch, payload_sizes
 
-MSG_ID = "Nats-Msg-Id"
 EXPECTED_STREAM = "Nats-Expected-Stream"
 EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
 #: Headers that rows may not have, in lower case, and what to do instead: they say how one message was published, and

@@ -23,6 +23,7 @@ from mama_spark.contracts.bridge import (
     ValidationResult,
 )
 from mama_spark.contracts.errors import ClientClosed, MamaError
+from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.options.stream_names import StreamRange
 
@@ -323,7 +324,7 @@ def _client_rows(part: MessageBatch, inbox: str, token: int, reply: bool) -> lis
     pairs: list[Any] = [None] * n if part.headers is None else part.headers.to_pylist()
     rows: list[Row] = []
     for i, (topic, payload) in enumerate(zip(part.topics.to_pylist(), part.payloads.to_pylist(), strict=True)):
-        headers: dict[str, str] = {hd.MSG_ID: ids[i]} if ids[i] is not None else {}
+        headers: dict[str, str] = {MSG_ID: ids[i]} if ids[i] is not None else {}
         for name, values in pairs[i] or ():
             headers.update((_Header(name, k), value) for k, value in enumerate(values or ()))
         to = f"{inbox}{token + i:0{TOKEN_WIDTH}d}" if reply else ""

@@ -29,13 +29,22 @@ from mama_spark.publishing.window.flight_batch import StoredFlights
 from . import claims, protocol
 from .found_rows import Distinct, Found, FoundRows
 from .matching import ByStream, IdReader, Matching, StoredRows, StreamTables, digests_of_ids, rows_by_stream
-from .protocol import Attempt, BatchMarker, BatchTurn, Step, Superseded, TaskMarker, TaskTurn, Turn
+from .protocol import (
+    LEASE_MARGIN,
+    RENEWAL,
+    Attempt,
+    BatchMarker,
+    BatchTurn,
+    Step,
+    Superseded,
+    TaskMarker,
+    TaskTurn,
+    Turn,
+)
 
 logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
-#: Parts of a lease: between two renewals, and after which the owner sends nothing any more.
-_RENEW, LEASE_MARGIN = 1 / 3, 0.8
 _POLL = 0.05  #: seconds between two looks at a marker
 
 
@@ -322,7 +331,7 @@ class BatchSession:
     # --- the thread that renews --------------------------------------------------------------------------------------
 
     def _renew_all(self) -> None:
-        while not self._closed.wait(self._rules.lease * _RENEW):
+        while not self._closed.wait(self._rules.lease * RENEWAL):
             with self._lock:
                 leases = dict(self._leases)
             for name, lease in leases.items():

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.middlewares import imported
 from mama_spark.contracts.record_log import Records, RowDecoder
@@ -18,7 +19,6 @@ from ..trace_column import valid_traces
 from .schema import ARROW_SCHEMA, TRACE, MessageColumns
 
 #: Header that carries the id of a message. It is the column ``id``, as the sink takes it, and not among the headers.
-ID_HEADER = "Nats-Msg-Id"
 _HEADERS: pa.MapType = ARROW_SCHEMA.field("headers").type
 
 
@@ -173,7 +173,7 @@ def _split_ids(headers: pa.MapArray, keep: bool) -> tuple[pa.Array, pa.Array]:
     keys, values = headers.keys, headers.items
     first, last = int(offsets[0]), int(offsets[-1])
     row_of = np.repeat(np.arange(n), np.diff(offsets))
-    is_id = pc.equal(keys, ID_HEADER).to_numpy(zero_copy_only=False)[first:last]
+    is_id = pc.equal(keys, MSG_ID).to_numpy(zero_copy_only=False)[first:last]
     named = np.flatnonzero(is_id)
     if not len(named):
         none = pa.nulls(n, pa.string())

@@ -23,14 +23,13 @@ from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from mama_spark.contracts.headers import HeaderLines
+from mama_spark.contracts.headers import MSG_ID, HeaderLines
 from mama_spark.contracts.record_log import Records
 
 log = logging.getLogger(__name__)
 
 Header = tuple[bytes, bytes]
 
-MSG_ID = "Nats-Msg-Id"
 EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
 SENDER, FRAMES, ORIGIN, HEADERS = "Mlp-Sender", "Mlp-Frames", "Mlp-Origin", "Mlp-Headers"
 MAX_FIELD = 65_535  #: octets of an id, or of a header with its name and the name's length

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.record_log import Records
 from mama_spark.contracts.served_log import LogState, LogTail, ServedLog
 from mama_spark.contracts.topics import covers
@@ -21,7 +22,6 @@ from ..frame_columns import pack, pack_headers
 from ..log_queries import COUNTED, FEW_SUBJECTS, BadQuery, Row, Rows, limits
 from .message_codec import (
     GENERATED_ID,
-    MSG_ID,
     ConsumedMessage,
     JetStreamMessage,
     decode_id,
