@@ -22,9 +22,8 @@ class OnOutage(Enum):
     """The same, and already at the first message that times out: with ``policy.ordered``, later ones would overtake its
     repetition."""
     FAIL_ROWS = "fail_rows"  #: go on: what waits, and what comes, fails until the middleware takes messages again
-    WAIT = "wait"
-    """Neither end nor fail: wait until messages are stored again. A message that times out nevertheless, and would be
-    overtaken, ends the publisher."""
+    WAIT = "wait"  #: neither end nor fail: wait until messages are stored again
+    WAIT_AT_GAP = "wait_at_gap"  #: the same, and end at the first message that times out nevertheless
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class BatchPublisher:
     ) -> None:
         self.bridge = bridge
         self._config, self._hooks, self._guard = config, hooks, guard
-        self._waits = config.on_outage is OnOutage.WAIT
+        self._waits = config.on_outage in (OnOutage.WAIT, OnOutage.WAIT_AT_GAP)
         self._configure(policy)
         self._on_finished = on_finished
         self._limiter: RateLimiter | None = None
@@ -115,8 +115,7 @@ class BatchPublisher:
         what = "the messages fail" if on_outage is OnOutage.FAIL_ROWS else "the write gives up"
         next_ = "waiting until messages are stored again" if math.isinf(timeout) else f"after {timeout:g} s {what}"
         self._reporter = OutageReporter(self.bridge, self._loop, next_)
-        overtaken = policy.ordered and policy.resend_uncertain
-        self._fail_on_timeout = on_outage is OnOutage.FAIL_AT_GAP or (self._waits and overtaken)
+        self._fail_on_timeout = on_outage in (OnOutage.FAIL_AT_GAP, OnOutage.WAIT_AT_GAP)
 
     @property
     def outage_cause(self) -> str:

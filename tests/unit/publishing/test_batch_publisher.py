@@ -330,7 +330,7 @@ def test_an_outage_beyond_its_timeout_ends_the_publisher_as_unavailable(
 
 
 @pytest.mark.parametrize("fault", ["503", "drop"])
-@pytest.mark.parametrize("on_outage", [OnOutage.FAIL_AT_GAP, OnOutage.WAIT, OnOutage.FAIL])
+@pytest.mark.parametrize("on_outage", [OnOutage.FAIL_AT_GAP, OnOutage.WAIT_AT_GAP, OnOutage.FAIL])
 def test_nothing_is_stored_behind_a_message_that_may_be_repeated(
     fixture: PublisherFixture, on_outage: OnOutage, fault: str
 ) -> None:

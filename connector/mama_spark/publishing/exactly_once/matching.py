@@ -75,6 +75,8 @@ class IdReader:
         if len(parsed.rows) < len(found.ids):
             for i in np.setdiff1d(np.arange(len(found.ids)), parsed.rows).tolist():
                 table.others[found.ids[i]] = int(found.sequences[i])
+        if not len(parsed.rows):
+            return  # dead letters alone
         sequences = found.sequences[parsed.rows]
         if self.unpack is None:
             table.rows.add(keys_of(parsed.digests), sequences, parsed.partitions, parsed.numbers)

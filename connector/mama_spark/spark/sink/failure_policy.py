@@ -21,11 +21,12 @@ def tolerates_outages(o: SinkOptions) -> bool:
 
 def on_outage(o: SinkOptions) -> OnOutage:
     """What the publisher does when nothing is acknowledged."""
+    overtaken = o.order == "partition" and outage_repeats_task(o)  # rows behind a gap by the repetition of the task
     if o.on_unavailable == "wait":
-        return OnOutage.WAIT
+        return OnOutage.WAIT_AT_GAP if overtaken else OnOutage.WAIT
     if tolerates_outages(o):
         return OnOutage.FAIL_ROWS
-    return OnOutage.FAIL_AT_GAP if o.order == "partition" and outage_repeats_task(o) else OnOutage.FAIL
+    return OnOutage.FAIL_AT_GAP if overtaken else OnOutage.FAIL
 
 
 def task_must_be_retried(o: SinkOptions, counts: OutcomeCounts) -> bool:

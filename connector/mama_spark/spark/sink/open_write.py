@@ -82,6 +82,7 @@ def open_write(
     _refuse_doubled_rows(o, task)
     recorder.check_tables()
     events.create()
+    opened.callback(_quietly, events.flush)
     codec = None if o.pack == "off" else pack_codec(o, job.plan, first.schema)
     ids = _id_maker(job, task, IDS_MEMORY if codec is None else PACKED_IDS_MEMORY)
     native = row_codec(o)

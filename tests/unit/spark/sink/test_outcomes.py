@@ -32,12 +32,14 @@ from mama_spark.contracts.errors import (
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBroker
 from mama_spark.options import SinkOptions
+from mama_spark.publishing.batch_config import OnOutage
 from mama_spark.publishing.window.retry import is_final
 from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.failure_policy import (
     becomes_dead_letter,
     failures_of_write,
+    on_outage,
     task_must_be_retried,
     tolerates_outages,
 )
@@ -319,3 +321,17 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_pages_of_freed_arrays_are_used_again() -> None:
     done = subprocess.run([sys.executable, "-c", _FAULTS], capture_output=True, check=True, text=True)
     assert int(done.stdout) < 10_000, "of 51,200 pages"
+
+
+@each(
+    ("given", "what"),
+    [
+        ({}, OnOutage.FAIL),
+        ({"order": "partition"}, OnOutage.FAIL_AT_GAP),
+        ({"onUnavailable": "wait"}, OnOutage.WAIT),
+        ({"onUnavailable": "wait", "order": "partition", "onUncertain": "report"}, OnOutage.WAIT_AT_GAP),
+        ({"onUnavailable": "wait", "order": "partition", "onUncertain": "report", "dedup": "false"}, OnOutage.WAIT),
+    ],
+)
+def test_a_task_that_is_repeated_ends_at_a_gap_where_order_counts(given: dict[str, str], what: OnOutage) -> None:
+    assert on_outage(SinkOptions.parse({"url": "mlp://host", **given})) is what

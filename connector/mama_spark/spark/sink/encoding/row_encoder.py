@@ -59,8 +59,9 @@ class RowEncoder:
             if ids.null_count:
                 _reject(rejected, ids, BadRow.of_null("ids", "the id is null"))
                 ids = ids.fill_null("")
-            for row in _invalid(ids):
+            for row in (invalid := _invalid(ids)):
                 rejected.setdefault(row, BadRow("the id is not UTF-8"))
+            ids = _without(ids, invalid)
         extra = rows.select(list(plan.log)) if plan.log else None
         traces = None if plan.trace is None else valid_traces(rows.column(plan.trace).cast(pa.string()))
         batch = MessageBatch(
@@ -125,10 +126,11 @@ class RowEncoder:
 def _dictionary_encoded(column: pa.Array, null: PublishError, rejected: dict[int, PublishError]) -> pa.DictionaryArray:
     """Strings as a dictionary without nulls; rows with null are rejected."""
     coded = column.cast(pa.string()).dictionary_encode()
-    for code in _invalid(coded.dictionary):
-        same = pc.equal(coded.indices, code).fill_null(False).to_numpy(zero_copy_only=False)
+    if invalid := _invalid(coded.dictionary):
+        same = pc.is_in(coded.indices, pa.array(invalid, coded.indices.type)).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(same).tolist():
             rejected.setdefault(row, type(null)("it is not UTF-8"))
+        coded = pa.DictionaryArray.from_arrays(coded.indices, _without(coded.dictionary, invalid))
     if not coded.null_count:
         return coded
     _reject(rejected, coded, null)
@@ -220,6 +222,11 @@ def _invalid(column: pa.Array) -> list[int]:
     except pa.ArrowInvalid:
         return [at for at in range(len(column)) if len(column) == 1 or _invalid(column.take(pa.array([at])))]
     return []
+
+
+def _without(column: pa.Array, rows: list[int]) -> pa.Array:
+    """The strings with empty ones at these places."""
+    return pc.if_else(np.isin(np.arange(len(column)), rows), "", column) if rows else column
 
 
 def _reject(rejected: dict[int, PublishError], column: pa.Array, error: PublishError) -> None:

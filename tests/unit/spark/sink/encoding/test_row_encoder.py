@@ -185,7 +185,11 @@ def test_text_that_is_not_utf8_fails_its_row_alone_for_readers_would_see_other_t
         3: "BAD_SYMBOL: it is not UTF-8",
         4: "BAD_SYMBOL: the topic is null",
     }
+    assert encode(columns, plan_topic="text").messages.topics.to_pylist() == ["a", "", "c", "", ""]
     assert reasons(id="text").keys() == {1, 3, 4}
+    ids = encode(columns, id="text").messages.ids
+    assert ids is not None
+    assert ids.to_pylist() == ["a", "", "c", "", ""]
     assert "the id is not UTF-8" in reasons(id="text")[1]
     for name in ("text", "deep"):
         found = reasons(value=None, typed=(name,))
