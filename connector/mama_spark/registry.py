@@ -72,7 +72,7 @@ def part(name: str, which: str, without: str = "") -> Any:
         raise UnsupportedFeature(f"the bridge {name!r} {without or f'has no {which}'}")
     try:
         return imported(where)
-    except ModuleNotFoundError as error:
+    except (ImportError, AttributeError) as error:
         raise ConfigError(f"the bridge {name!r} cannot be loaded ({error}); try: {found.install}") from error
 
 

@@ -40,12 +40,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (info / "entry_points.txt").write_text(f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in points.items()))
     monkeypatch.syspath_prepend(str(site))
     before = dict(middlewares.MIDDLEWARES), dict(middlewares.SCHEMES)
-    middlewares.load_others.cache_clear()
+    monkeypatch.setattr(middlewares, "_begun", False)
     yield site
     for table, kept in zip((middlewares.MIDDLEWARES, middlewares.SCHEMES), before, strict=True):
         for name in table.keys() - kept.keys():
             del table[name]
-    middlewares.load_others.cache_clear()
 
 
 def announcer_of(o: SinkOptions) -> SourceAnnouncer:
@@ -97,8 +96,9 @@ def test_its_subcommands_are_those_of_mama(url: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cli, "SUBCOMMANDS", dict(cli.SUBCOMMANDS))
     assert middlewares.of_url(url) is not None
     files = replace(middlewares.SCHEMES["files"], commands="files_commands:COMMANDS")
-    monkeypatch.setitem(middlewares.MIDDLEWARES, "files", files)
-    assert cli.main(["wipe", "abc"]) == 3
+    with monkeypatch.context() as patched:
+        patched.setitem(middlewares.MIDDLEWARES, "files", files)
+        assert cli.main(["wipe", "abc"]) == 3
 
 
 def test_one_that_cannot_be_loaded_is_reported_and_left_out(
@@ -113,6 +113,31 @@ def test_one_that_cannot_be_loaded_is_reported_and_left_out(
     assert [text.partition(" of the package mama-files cannot be used: ")[2] for text in sorted(caplog.messages)] == [
         "there is a middleware with nats, tls already", "json:dumps is no Middleware", "No module named 'missing'"
     ]  # fmt: skip
+
+
+def test_one_that_cannot_be_named_in_a_url_is_left_out(
+    site: Path, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = ModuleType("odd_names")
+    module.A = replace(middlewares.MIDDLEWARES["memory"], name="odd", schemes="odd")  # type: ignore[attr-defined,arg-type]
+    module.B = replace(middlewares.MIDDLEWARES["memory"], name="odd", schemes=("Odd(",))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "odd_names", module)
+    points = site / "mama_files-1.0.dist-info" / "entry_points.txt"
+    points.write_text("[mama_spark.middlewares]\na = odd_names:A\nb = odd_names:B\n")
+    assert middlewares.find("odd") is None
+    assert len(caplog.messages) == 2
+
+
+def test_subcommands_that_cannot_be_loaded_are_left_out(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = middlewares.of_url(url)
+    assert files is not None
+    with monkeypatch.context() as patched:
+        patched.setitem(middlewares.MIDDLEWARES, "files", replace(files, commands="missing:COMMANDS"))
+        with pytest.raises(SystemExit):
+            cli.main(["flihgts"])
+    assert "did you mean" in capsys.readouterr().err
 
 
 JOB = """

@@ -7,6 +7,7 @@ import codecs
 import errno
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -20,6 +21,7 @@ from ..console.output import discard, print_error
 from ..contracts.errors import ConfigError, MamaError
 from ..contracts.middlewares import MIDDLEWARES, imported, load_others
 
+logger = logging.getLogger("mama_spark")
 #: Errors of writing where there is no room.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -89,8 +91,12 @@ def _subcommands() -> dict[str, Subcommand]:
     """Those of the middlewares, and those of all."""
     found: dict[str, Subcommand] = {}
     for middleware in MIDDLEWARES.values():
-        if middleware.commands is not None:
-            found |= imported(middleware.commands)
+        try:
+            found |= {} if middleware.commands is None else imported(middleware.commands)
+        except Exception as e:  # noqa: BLE001  whatever the module of another package does
+            logging.getLogger("mama_spark").warning(
+                "the subcommands of the middleware %s cannot be used: %s", middleware.name, e
+            )
     return found | _OWN
 
 

@@ -9,14 +9,18 @@ table: looking for them takes longer than all else that a process of Spark's doe
 from __future__ import annotations
 
 import logging
+import re
+import threading
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from typing import Any
 
 GROUP = "mama_spark.middlewares"
 
 log = logging.getLogger("mama_spark")
+_NAME = re.compile(r"[a-z][a-z0-9+.-]*")  #: of a middleware, and of a URL scheme (RFC 3986)
+_loading = threading.RLock()  #: a module of another package may itself ask for a middleware
+_begun = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Middleware:
     :ivar record_format: a ``RecordFormat``: how records of its recorder become columns of ``mamasub``
     :ivar recorded_discovery: ``(log: RecordLogBridge, name: str | None) -> DiscoveryBridge`` of such records
     :ivar discovery_row: ``(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]``: the row of one of those, and its time
-    :ivar recorder: module with the ``Settings`` and the ``Recorder`` of ``mama record``
+    :ivar recorder: module with the ``Settings`` and the ``Source`` (a ``RecordSource``) of ``mama record``
     :ivar property_urls: ``(properties, transport, framing) -> list[str]``: URLs of a transport of ``mama.properties``
     :ivar commands: its ``Subcommand`` of ``mama``, by name
     :ivar documents: ``() -> list[FileSection]``: its configuration files, for ``mama docs``
@@ -200,10 +204,18 @@ def of_url(url: str) -> Middleware | None:
     return SCHEMES.get(scheme)
 
 
-@cache
 def load_others() -> None:
-    """Read the entry points of other packages. One that cannot be loaded, or names what another middleware has, is
-    reported and left out."""
+    """Read the entry points of other packages, once. One that cannot be loaded, cannot be named in a URL, or names what
+    another middleware has, is reported and left out."""
+    global _begun
+    with _loading:
+        if _begun:
+            return
+        _begun = True
+        _load_others()
+
+
+def _load_others() -> None:
     from importlib.metadata import entry_points  # late: see above
 
     for point in entry_points(group=GROUP):
@@ -211,9 +223,11 @@ def load_others() -> None:
             found = point.load()
             if not isinstance(found, Middleware):
                 raise TypeError(f"{point.value} is no Middleware")
+            if not isinstance(found.schemes, tuple) or not all(map(_NAME.fullmatch, (found.name, *found.schemes))):
+                raise ValueError(f"name and schemes must be lower-case words, got {found.name!r}, {found.schemes!r}")
             if taken := {found.name, *found.schemes} & {*MIDDLEWARES, *SCHEMES}:
                 raise ValueError(f"there is a middleware with {', '.join(sorted(taken))} already")
-        except Exception as e:  # noqa: BLE001  whatever the module of another package does
+        except (Exception, SystemExit) as e:  # noqa: BLE001  whatever the module of another package does
             package = point.dist.name if point.dist is not None else point.module
             log.warning("the middleware %s of the package %s cannot be used: %s", point.name, package, e)
             continue

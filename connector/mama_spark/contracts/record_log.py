@@ -80,7 +80,8 @@ class Bounds:
 
     :ivar first: sequence of the oldest record that is still stored; ``last + 1`` when there is none
     :ivar last: sequence of the newest record that was ever stored; 0 when there never was one
-    :ivar identity: changes when the log is deleted and created again: its sequences then name other records
+    :ivar identity: changes when the log is deleted and created again: its sequences then name other records; an empty
+        log has it, too
     :ivar time: when the newest record was stored, microseconds since the epoch; None: the middleware does not say
     """
 

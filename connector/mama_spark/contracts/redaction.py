@@ -63,7 +63,7 @@ def redact_url(text: str, mask: str = f"{MASK}@") -> str:
     last ``@``. Where the port is no number, it is masked with all that follows: it may be part of a password that was
     cut at a comma.
     """
-    next_url = rf",(?=\s*(?i:{'|'.join(SCHEMES)})://)"  # other commas may stand in a password
+    next_url = rf",(?=\s*(?i:{'|'.join(map(re.escape, SCHEMES))})://)"  # other commas may stand in a password
     return ",".join(_redact_one(url.strip(), mask) for url in re.split(next_url, text))
 
 

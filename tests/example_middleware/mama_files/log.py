@@ -1,5 +1,6 @@
 """Reads: the file is a record log, and the number of a line its sequence."""
 
+import fcntl
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -52,13 +53,15 @@ class FileLog(RecordLog):
         return self.path.name
 
     def _lines(self) -> list[tuple[int, str, str]]:
-        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
-        return [json.loads(line) for line in text.splitlines()]
+        if not self.path.exists():
+            return []
+        with self.path.open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)  # no batch that is half written
+            return [json.loads(line) for line in file]
 
     def bounds(self) -> Bounds:
         lines = self._lines()
-        identity = str(self.path.stat().st_ino) if lines else ""
-        return Bounds(1, len(lines), identity, lines[-1][0] if lines else None)
+        return Bounds(1, len(lines), str(self.path), lines[-1][0] if lines else None)
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         wanted = compile_filters(topics)
