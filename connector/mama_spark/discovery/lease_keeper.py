@@ -184,6 +184,8 @@ class LeaseKeeper:
             if not e.retryable:
                 with self._requests:
                     self.store.close()  # the next renewal begins with another connection
+        except Exception:
+            LOG.exception("source %s could not be renewed, trying again", one.source.name)
 
     def _recover(self, one: Announced) -> None:
         state = self.store.recover(one)

@@ -37,8 +37,9 @@ class BackgroundTask:
     def stop(self) -> None:
         """May be repeated, also where it was not started."""
         self.stopping.set()
+        patience, self._patience = self._patience, 0.0  # who stops it again has waited
         if self.running:
-            self._thread.join(self._patience)
+            self._thread.join(patience)
 
     def check(self) -> None:
         """:raises MamaError: what it ended with"""
@@ -50,6 +51,6 @@ class BackgroundTask:
             self._work()
         except MamaError as error:
             self._failure = error
-        except Exception as error:
+        except BaseException as error:
             logger.exception("the thread that %s failed", self._doing)
             self._failure = BackgroundTaskFailed(f"the thread that {self._doing} failed: {error}")

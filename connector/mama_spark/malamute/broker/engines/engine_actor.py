@@ -115,7 +115,7 @@ class EngineActor:
         else:
             self._fill_in()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """End the engine by an error, which is its last report."""
         self._stream.error = error
         if not isinstance(error, ConfigError):

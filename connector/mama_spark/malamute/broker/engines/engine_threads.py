@@ -84,7 +84,7 @@ class DrivenEngine:
         actor = self.actor
         try:
             return self._take_turn(actor)
-        except Exception as e:  # noqa: BLE001 whatever an engine raises ends its stream, and nothing else
+        except BaseException as e:  # noqa: BLE001 whatever an engine raises ends its stream, and nothing else
             actor.fail(e)
             return None
 

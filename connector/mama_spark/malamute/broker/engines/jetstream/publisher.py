@@ -239,7 +239,8 @@ class StreamPublisher:
     # --- answers -------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        for flights, rows in self._window.take_settled():
+        settled = self._window.take_settled()
+        for flights, rows in settled:
             for row in array_of(rows).tolist():
                 message: PendingPublish = flights.context[row]
                 self.waiting -= message.octets
@@ -255,6 +256,9 @@ class StreamPublisher:
                     continue
                 message.outcome = StoreOutcome.REFUSED
                 log.warning("a message on %r is refused: %s", message.subject, error)
+        for flights, _ in settled:
+            if not flights.open:  # the window's index keeps it until the next send
+                flights.messages = flights.context = None
 
 
 def last_sequence_in(text: str) -> int:
