@@ -38,14 +38,14 @@ def newest_state(parts: Sequence[bytes]) -> tuple[dict[str, Any], int, int] | No
     for at, data in enumerate(parts):
         try:
             part = orjson.loads(data)
-            number, of = int(part["part"]), int(part["of"])
+            number, of, counters = int(part["part"]), int(part["of"]), dict(part["counters"])
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
             open_parts = []
             continue
         if part.get("v") != _VERSION or number != len(open_parts):
             open_parts = []
         if number == len(open_parts):
-            open_parts.append(part)
+            open_parts.append({**part, "counters": counters})
         if len(open_parts) == of:
             counters = {k: v for p in open_parts for k, v in p["counters"].items()}
             newest = {**open_parts[0], "counters": counters}, at - of + 1, at

@@ -105,14 +105,14 @@ class TangoColumns:
         """The column, if it is wanted.
 
         :param topics: of the records, for those whose frames do not say
-        :param faults: record -> why it cannot be read, where that is known
+        :param faults: record -> what is wrong with its headers, without which it can be read
         :raises CorruptRecord: a record is corrupt, with ``strict``
         """
         if self._type is None:
             return {}
         found = decode(payloads)
         events, rows = self._events(found)
-        reasons: dict[int, str] = {row: str(error) for row, error in found.bad.items()} | dict(faults)
+        reasons: dict[int, str] = {row: str(error) for row, error in found.bad.items()}
         reasons.update((int(rows[at]), f"no event of Tango: {error}") for at, error in events.bad.items())
         self.bad += len(reasons)
         if self._strict and reasons:
@@ -123,6 +123,7 @@ class TangoColumns:
         kinds, origins = cells["kind"], cells["origin"]
         for row in reasons:
             kinds[row], origins[row] = CORRUPT, None
+        reasons = dict(faults) | reasons
         cells["reason"] = [reasons.get(row) for row in range(len(found))] if reasons else pa.nulls(len(found))
         arrays = [_array(cells[f.name], f.type) for f in self._type]
         return {"tango": pa.StructArray.from_arrays(arrays, fields=list(self._type))}

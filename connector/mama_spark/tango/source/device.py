@@ -226,6 +226,7 @@ class Device:
     description: str = "A device of an event source"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "attributes", tuple(self.attributes))
         check_device_name(self.name)
         check_text(self.dev_class, f"{self.name}: class")
         check_text(self.description, f"{self.name}: description")
@@ -233,4 +234,3 @@ class Device:
         twice = {key for key in keys if keys.count(key) > 1 or key in ("state", "status")}
         if twice:
             raise ConfigError(f"{self.name}: attributes declared twice: {', '.join(sorted(twice))}")
-        object.__setattr__(self, "attributes", tuple(self.attributes))

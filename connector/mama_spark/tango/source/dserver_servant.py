@@ -148,7 +148,8 @@ def _is(kind: _Type, given: Any) -> bool:
         return isinstance(given, str)
     if kind is _Type.STRINGS:
         return isinstance(given, list)
-    return kind is not _Type.LONGS_AND_STRINGS or (isinstance(given, tuple) and isinstance(given[-1], list))
+    pair = isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, list) for part in given)
+    return kind is not _Type.LONGS_AND_STRINGS or pair
 
 
 # --- negotiation, confirmation, queries ----------------------------------------------------------------------

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -263,6 +264,8 @@ def test_a_state_of_many_topics_is_in_parts_that_fit_together() -> None:
     assert found is not None
     assert found["counters"] == {f"t{n}": n for n in range(9000)}
     assert merge_states([parts[0], parts[2]]) is None
+    broken = [orjson.dumps(orjson.loads(parts[0]) | {"counters": counters}) for counters in (None, [1])]
+    assert merge_states([*broken, b"{}"]) is None
     with pytest.raises(BadState):
         state.restore({"counters": 3}, ())
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.typecode import STRING
+from mama_spark.tango.source import dserver_servant
 
 from tests.support.tango.servant_harness import ADMIN, DEVICE, PAIRS, PREFIX, Source
 
@@ -74,6 +76,9 @@ def test_admin_commands_take_only_lists_of_strings(source: Source) -> None:
     for name in ("ZmqEventSubscriptionChange", "EventConfirmSubscription"):
         with pytest.raises(DevFailed, match="API_IncompatibleCmdArgumentType"):
             source.command(ADMIN, name, "text", STRING)
+    pairs: list[tuple[list[Any], ...]] = [(), ([1],), ([1], ["a"], [])]
+    for pair in pairs:
+        assert not dserver_servant._is(dserver_servant._Type.LONGS_AND_STRINGS, pair)
     with pytest.raises(DevFailed, match="API_WrongNumberOfArgs"):
         source.command(ADMIN, "EventConfirmSubscription", [DEVICE, "scal"])
     with pytest.raises(DevFailed, match="API_CommandNotFound"):
