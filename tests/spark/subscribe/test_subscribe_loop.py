@@ -40,7 +40,7 @@ def nats(nats_server: NatsServer) -> Iterator[OnNats]:
 
 @pytest.fixture
 def malamute(tmp_path: Path) -> Iterator[OnMalamute]:
-    with BrokerProcess(tmp_path / "broker", "^flights$", "dedup_window = 600") as process:
+    with BrokerProcess(tmp_path / "broker", "^flights$", 'dedup_window = "600s"') as process:
         yield OnMalamute(process)
 
 
