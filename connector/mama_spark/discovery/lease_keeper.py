@@ -38,7 +38,8 @@ class Announced(NamedTuple):
 
 
 class LeaseStore(Protocol):
-    """How a middleware keeps leases. Connects when it is called; called by one thread at a time."""
+    """How a middleware keeps leases. Connects when it is called; called by one thread at a time, but for
+    :meth:`wait_until_readable`, during which others may be renewed."""
 
     def stands(self, one: Announced) -> bool:
         """Whether what this store has announced is stored as it was, neither changed nor withdrawn."""
@@ -58,6 +59,10 @@ class LeaseStore(Protocol):
         :return: SUSPECT or OFFLINE, as readers have seen it; None: another process has announced it again
         :raises LeaseWithdrawn: the source was withdrawn
         """
+        ...
+
+    def wait_until_readable(self, source: SourceKey) -> None:
+        """Wait a while until readers find what was announced."""
         ...
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
@@ -109,6 +114,7 @@ class LeaseKeeper:
                     self._thread = threading.Thread(target=self._run, name="mama-announcer", daemon=True)
                     self._thread.start()
                 self._changed.notify_all()
+        self.store.wait_until_readable(one.source)
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
@@ -174,6 +180,7 @@ class LeaseKeeper:
             with self._requests:
                 if self.sources.get(one.source) is lease and not self.store.renew(one):
                     self._recover(one)
+            self.store.wait_until_readable(one.source)
         except LeaseWithdrawn:
             LOG.info("source %s has been withdrawn: it is not renewed any more", one.source.name)
             with self._changed:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
@@ -30,12 +31,16 @@ class Store:
         self.standing = True
         self.renewal: bool | Exception = True
         self.recovery: DiscoveryEventKind | Exception | None = None
+        self.waiting: Callable[[SourceKey], object] = lambda _: None
 
     def stands(self, one: Announced) -> bool:
         return self.standing
 
     def announce(self, one: Announced) -> None:
         self.calls.append(f"announce {one.record!r}")
+
+    def wait_until_readable(self, source: SourceKey) -> None:
+        self.waiting(source)
 
     def renew(self, one: Announced) -> bool:
         self.calls.append("renew")
@@ -106,6 +111,27 @@ def test_what_is_not_stored_as_it_is_announced_is_announced_again(
     assert process.store.calls[1:] == [f"announce {record!r}"]
 
 
+def test_who_waits_for_readers_keeps_no_other_source_from_its_renewal(process: Process) -> None:
+    process.keeper.announce("one", DESK)
+    waits, end = threading.Event(), threading.Event()
+    other = Announced(SourceKey("other", 1), b"r", 30.0)
+    written = [other.source]
+
+    def wait(source: SourceKey) -> None:
+        if source in written:
+            written.remove(source)
+            waits.set()
+            end.wait(60)
+
+    process.store.waiting = wait
+    slow = threading.Thread(target=process.keeper.announce, args=("one", other))
+    slow.start()
+    assert waits.wait(60)
+    process.later(10, "renew", "renew")
+    end.set()
+    slow.join()
+
+
 def test_a_withdrawn_source_is_renewed_no_more(process: Process) -> None:
     process.keeper.announce("one", DESK)
     process.keeper.withdraw(DESK.source, b"off")
@@ -121,6 +147,7 @@ def test_a_withdrawn_source_is_renewed_no_more(process: Process) -> None:
         (False, None, ["recover"], ""),
         (False, LeaseWithdrawn(""), ["recover", "close"], "has been withdrawn: it is not renewed any more"),
         (Unavailable("away"), None, [], "could not be renewed, trying again: away"),
+        (KeyError("defect"), None, [], "could not be renewed, trying again"),
         (ConfigError("denied"), None, ["close"], "could not be renewed, trying again: denied"),
     ],
 )

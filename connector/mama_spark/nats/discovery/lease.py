@@ -59,6 +59,7 @@ class NatsLeases:
     def __init__(self, settings: NatsSettings, layout: DiscoveryLayout, clock_offset: float) -> None:
         self.settings, self.layout, self.clock_offset = settings, layout, clock_offset
         self.last_sequences: dict[tuple[SourceKey, str], int] = {}
+        self._unsourced: dict[SourceKey, int] = {}  # sequences of records that were written, and not waited for
         self._rewrite_at: dict[SourceKey, float] = {}  # monotonic; when a record must be rewritten, or it expires
         self.client: StreamClient | None = None
 
@@ -144,11 +145,15 @@ class NatsLeases:
         if keep_foreign and current is not None and MARKER not in current.headers:
             one, same = Announced(one.source, current.payload, one.ttl), True
         if current is None or not same or current.sequence < marker:
-            number = self._write(one, current)
-            self._wait_until_sourced(self.layout.source_subject(one.source, REC), number)
+            self._unsourced[one.source] = self._write(one, current)
         else:
             age = time.monotonic() + self.clock_offset - current.at / 1e6
             self._rewrite_at[one.source] = time.monotonic() + self.layout.kept / 3 - age
+
+    def wait_until_readable(self, source: SourceKey) -> None:
+        number = self._unsourced.pop(source, None)
+        if number is not None:
+            self._wait_until_sourced(self.layout.source_subject(source, REC), number)
 
     def _wait_until_sourced(self, subject: str, number: int) -> None:
         """Wait until the record is in the stream of events, so that later events follow it."""
