@@ -148,7 +148,7 @@ def _is(kind: _Type, given: Any) -> bool:
         return isinstance(given, str)
     if kind is _Type.STRINGS:
         return isinstance(given, list)
-    pair = isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, list) for part in given)
+    pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], list)
     return kind is not _Type.LONGS_AND_STRINGS or pair
 
 
