@@ -94,9 +94,7 @@ def _subcommands() -> dict[str, Subcommand]:
         try:
             found |= {} if middleware.commands is None else imported(middleware.commands)
         except Exception as e:  # noqa: BLE001  whatever the module of another package does
-            logging.getLogger("mama_spark").warning(
-                "the subcommands of the middleware %s cannot be used: %s", middleware.name, e
-            )
+            logger.warning("the subcommands of the middleware %s cannot be used: %s", middleware.name, e)
     return found | _OWN
 
 
