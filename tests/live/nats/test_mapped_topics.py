@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from mama_spark.nats.jetstream import streams
 from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_servers import Admin
@@ -77,13 +78,43 @@ def test_topics_that_lead_to_another_stream_than_the_named_one_are_refused_befor
     assert stored(admin) == {"THERE": [], "HERE": []}
 
 
-def test_a_write_ends_when_another_stream_stores_than_the_one_that_exactly_once_looks_into(
-    server: NatsServer, admin: Admin
+SPLIT: list[Row] = [("there.split.a", b"row %d" % n) for n in range(64)]
+ONCE = {"txnAppId": "job", "txnVersion": "1"}
+PLAIN = {"exactlyOnce": "false", "dedup": "false"}
+
+
+@pytest.mark.parametrize(
+    ("user", "options"),
+    [
+        ("free", ONCE),
+        ("bound", ONCE),
+        ("free", {**PLAIN, "ackMode": "batch"}),
+        ("free", {"exactlyOnce": "false", "order": "partition"}),
+    ],
+    ids=str,
+)
+def test_topics_that_are_mapped_by_weights_are_refused_before_anything_is_stored(
+    server: NatsServer, admin: Admin, user: str, options: dict[str, str]
 ) -> None:
-    split: list[Row] = [("there.split.a", b"row %d" % n) for n in range(64)]
-    report = Query(url_of(server, "free"), {"txnAppId": "job", "txnVersion": "1"}, batch=None).attempt(split)
-    assert report.fatal is not None
-    assert "has stored rows of topics that belong to" in report.fatal
+    for rows in (SPLIT, [*SPLIT, ("there.x", b"x"), ("here.y", b"y")]):
+        report = Query(url_of(server, user), options, batch=None).attempt(rows)
+        assert "topic 'there.split.a' leads to the streams 'HERE' and 'THERE'" in (report.fatal or "")
+    assert stored(admin) == {"THERE": [], "HERE": []}
+
+
+def test_fast_ingest_is_not_chosen_for_topics_that_are_mapped_by_weights(server: NatsServer, admin: Admin) -> None:
+    report = Query(url_of(server, "free"), PLAIN, batch=None).attempt(SPLIT)
+    assert (report.fatal, report.counts.acked) == (None, len(SPLIT))
+    assert sorted(v for values in stored(admin).values() for v in values) == sorted(v for _, v in SPLIT)
+
+
+@pytest.mark.parametrize("more", [[], [("there.x", b"x"), ("here.y", b"y")]], ids=["one stream", "both streams"])
+def test_a_write_ends_when_another_stream_stores_than_the_one_that_exactly_once_looks_into(
+    server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch, more: list[Row]
+) -> None:
+    monkeypatch.setattr(streams, "_QUESTIONS", 0)  # a weight that is too small to be seen by asking
+    report = Query(url_of(server, "free"), ONCE, batch=None).attempt(SPLIT + more)
+    assert "has stored rows of topics that belong to" in (report.fatal or "")
 
 
 def test_fast_batches_hold_the_topics_of_the_stream_that_stores_them(server: NatsServer, admin: Admin) -> None:

@@ -29,6 +29,9 @@ _SINGLE_LOOKUPS = 8
 _NOBODY = {EXPECTED_STREAM: "?"}
 #: Topics that are asked for at once.
 _ASKED_AT_ONCE = 256
+#: Questions, at least, about where topics lead: an account may map one by weights, so that its messages go to several
+#: streams. So many topics are asked for again, each until this number is reached.
+_QUESTIONS = 64
 #: First version of the server that traces messages, a client's event in a trace, and events that change the subject.
 _TRACES_SINCE, _FROM_CLIENT, _LEADS_AWAY = (2, 11), 0, ("sm", "si")
 #: JetStream is off for the account, or for the server.
@@ -71,6 +74,7 @@ class StreamCache:
 
     :ivar unrouted: topics without a stream
     :ivar asked: topics for which the server was asked where a publish leads
+    :ivar led: those of them that lead to a stream, and to which: to several, where the account maps them by weights
     :ivar traces: the server has told, or was not asked, where publishes would lead
     :ivar complete: all streams are known
     :ivar fresh: streams whose settings the bridge that uses the cache now has asked for
@@ -83,6 +87,7 @@ class StreamCache:
         self.filters = Filters()
         self.unrouted: set[str] = set()
         self.asked: set[str] = set()
+        self.led: dict[str, set[str]] = {}
         self.traces, self.complete = True, False
         self.info_denied: set[str] = set()
         self.lookup_denied = False
@@ -106,6 +111,7 @@ class StreamCache:
         self.streams.clear()
         self.filters = Filters()
         self.asked.clear()
+        self.led.clear()
         self.info_denied.clear()
         self.reuse()
 
@@ -300,16 +306,23 @@ async def ask_server(api: JetStreamClient, cache: StreamCache, topics: list[str]
     """Find out where publishes to these topics lead: the account may map them, or import them from another account, so
     that they reach a stream whose subjects do not match. By a message without content that no stream stores."""
     topics = [topic for topic in topics if topic not in cache.asked]
+    cache.asked.update(topics)
+    await _ask(api, cache, topics)
+    topics = [topic for topic in topics if topic in cache.led][:_QUESTIONS]
+    await _ask(api, cache, topics * (_QUESTIONS // max(1, len(topics))))
+
+
+async def _ask(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:
     for first in range(0, len(topics), _ASKED_AT_ONCE):
         some = topics[first : first + _ASKED_AT_ONCE]
         for topic, name in zip(some, await asyncio.gather(*(_taker(api, topic) for topic in some)), strict=True):
-            cache.asked.add(topic)
             if name is None:
                 continue
             cache.unrouted.discard(topic)
             if name not in cache.streams and name not in cache.info_denied:
                 await stream_info(api, cache, name)
             cache.filters.add(topic, name)
+            cache.led.setdefault(topic, set()).add(name)
 
 
 async def _taker(api: JetStreamClient, topic: str) -> str | None:

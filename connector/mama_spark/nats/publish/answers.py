@@ -58,18 +58,18 @@ class NatsAnswers:
             if tokens.min() < 0:  # answers to the previous bridge on this connection
                 mine = tokens >= 0
                 tokens, sequences, duplicates = tokens[mine], sequences[mine], duplicates[mine]
-            if len(tokens) and not self._is_elsewhere(c.stream, c.domain):
+            if len(tokens) and not self._is_elsewhere(c.stream, c.domain, tokens):
                 repeated, known = bool(duplicates.any()), sequences if self._router.mode == "message" else None
                 self._queue.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
                 self._answered(tokens, stored_anew=not repeated)
 
-    def _is_elsewhere(self, stream: str, domain: str | None) -> bool:
+    def _is_elsewhere(self, stream: str, domain: str | None, tokens: Int64s) -> bool:
         """Whether an acknowledgement comes from another domain than that of the settings, where a stream takes the same
         topic: the intended stream has not stored the message. From another stream of the same domain, the account has
         led the message there, and nothing more is published."""
         wanted = self._router.settings.js_domain
         if wanted is None or wanted == domain:
-            if (stray := self._router.stray(stream)) is not None:
+            if (stray := self._router.stray(stream, lambda: self.sent_topics.of(tokens))) is not None:
                 self._queue.fail(stray)
             return stray is not None
         where = "no domain" if domain is None else f"the domain {domain!r}"
@@ -94,7 +94,7 @@ class NatsAnswers:
             return
         tokens = np.array([token])
         if isinstance(reply, PubAck):
-            if self._is_elsewhere(reply.stream, reply.domain):
+            if self._is_elsewhere(reply.stream, reply.domain, tokens):
                 return
             duplicate = np.array([True]) if reply.duplicate else None
             known = np.array([reply.sequence]) if self._router.mode == "message" else None
@@ -171,6 +171,15 @@ class SentTopics:
         self._runs.append(_Run(first_token, topics))
         while len(self._runs) > 1 and self._runs[1].first_token < first_token - _REMEMBERED:
             self._runs.popleft()
+
+    def of(self, tokens: Int64s) -> set[str]:
+        """The topics of these sends, as far as they are remembered."""
+        found: set[str] = set()
+        for run in list(self._runs):
+            rows = tokens[(tokens >= run.first_token) & (tokens < run.first_token + len(run.topics))] - run.first_token
+            if len(rows):
+                found.update(filter(None, run.topics.take(pa.array(rows)).unique().to_pylist()))
+        return found
 
     def take(self, subject: str, exact: bool) -> Int64s:
         """Tokens of the sends to ``subject``; each is returned once.

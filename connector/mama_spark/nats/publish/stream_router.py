@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from ..settings import NatsSettings
 from ..stream_set import StreamSet
 from .missing_acks import ANSWER_TIME, MOST_STREAMS, explain
 
+_UNMAPPED = "publish to topics that are not mapped so"
 FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
 
 
@@ -50,20 +51,28 @@ class StreamRouter:
         named = {self.settings.stream} if self.settings.stream else set(self._owners.values())
         return sorted(name for name in named if name)
 
-    def stray(self, stream: str) -> ConfigError | None:
-        """Why nothing can be published any more when this stream has acknowledged a message; None: it may."""
-        if stream in self._right:
-            return None
-        wanted = self.streams_published_to() if self.settings.exactly_once or self.settings.stream else []
-        if wanted and stream not in wanted:
-            return ConfigError(
-                f"stream {stream!r} has stored rows of topics that belong to {_join(wanted)}, where "
-                f"{'option stream wants them' if self.settings.stream else 'exactlyOnce would look for them'}. The "
-                "account maps a topic by weights, or since a moment ago: publish to topics that are not mapped so. "
-                f"Rows that are in {stream!r} would be stored again by a repetition"
-            )
-        self._right.add(stream)
+    def stray(self, stream: str, topics: Callable[[], Iterable[str]]) -> ConfigError | None:
+        """Why nothing can be published any more when this stream has acknowledged messages; None: it may.
+
+        :param topics: of these messages
+        """
+        if stream not in self._right:
+            wanted = self.streams_published_to() if self.settings.exactly_once or self.settings.stream else []
+            if wanted and stream not in wanted:
+                return self._is_stray(stream, wanted)
+            self._right.add(stream)
+        if self.settings.exactly_once and self.cache.led:
+            wanted = sorted({self._owners.get(topic) or stream for topic in topics()} - {stream})
+            return self._is_stray(stream, wanted) if wanted else None
         return None
+
+    def _is_stray(self, stream: str, wanted: list[str]) -> ConfigError:
+        return ConfigError(
+            f"stream {stream!r} has stored rows of topics that belong to {_join(wanted)}, where "
+            f"{'option stream wants them' if self.settings.stream else 'exactlyOnce would look for them'}. The "
+            f"account maps a topic by weights, or since a moment ago: {_UNMAPPED}. "
+            f"Rows that are in {stream!r} would be stored again by a repetition"
+        )
 
     async def explain_missing_acks(self, connection: Connection, server: str) -> str:
         """See :func:`.silence.explain`."""
@@ -300,6 +309,7 @@ class StreamRouter:
             away, untold = await st.led_away(api, cache, [t for t in topics if t not in unsure])
             unsure += away + (untold if self.settings.exactly_once else [])
         await st.ask_server(api, cache, unsure)
+        self._refuse_weights(topics)
         unrouted_topics = [t for t in topics if cache.filters.owner(t) is None]
         if unrouted_topics and self.settings.create_stream:
             await self._create_for(api, unrouted_topics)
@@ -320,6 +330,19 @@ class StreamRouter:
         another stream than the named one is refused, and a fast batch holds messages of one stream."""
         s = self.settings
         return s.exactly_once or s.stream is not None or self.mode == "batch" or self._wants_batches
+
+    def _refuse_weights(self, topics: list[str]) -> None:
+        """:raises ConfigError: messages of one topic go to several streams, and must go to one"""
+        split = next((t for t in topics if len(self.cache.led.get(t, ())) > 1), None)
+        if split is None or not self._must_know_streams():
+            return
+        if self.settings.exactly_once or self.settings.stream or self.settings.ordered or self.mode == "batch":
+            streams = " and ".join(map(repr, sorted(self.cache.led[split])))
+            raise ConfigError(
+                f"topic {split!r} leads to the streams {streams}: the account maps it by weights. With the options "
+                f"exactlyOnce, stream, order=partition and ackMode=batch a topic leads to one stream: {_UNMAPPED}"
+            )
+        self._mode_chosen = True  # auto: messages, each with its own acknowledgement
 
     async def _create_for(self, api: JetStreamClient, topics: list[str]) -> None:
         wanted: dict[str, set[str]] = {}
