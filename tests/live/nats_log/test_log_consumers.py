@@ -131,6 +131,31 @@ class _BehindApi:
         return answer
 
 
+class _EmptyApi(_BehindApi):
+    """Answers as the server does, but new consumers count records, have none later, and send none."""
+
+    def request(self, call: str, *args: Any, **more: Any) -> dict[str, Any]:
+        if call.startswith("CONSUMER.CREATE.") and self.behind:
+            self.behind -= 1
+            body = {**args[0], "config": {**args[0]["config"], "filter_subjects": ["nobody"]}}
+            return {**self._api.request(call, body, *args[1:], **more), "num_pending": 3}
+        answer: dict[str, Any] = self._api.request(call, *args, **more)
+        return answer
+
+
+@pytest.mark.parametrize("consumers", [2, 1_000_000])
+def test_stored_records_that_consumers_deny_end_no_range(shared: NatsServer, full: str, consumers: int) -> None:
+    """As those of a server do whose count is wrong, or whose sequences are beyond what it can."""
+    with reading(shared.url, timeout=1.5) as logs:
+        log = logs.log(full)
+        log._api = _EmptyApi(log._api, consumers)  # type: ignore[assignment]
+        if consumers == 2:
+            assert len(everything(log.read(0, 10))) == 10
+            return
+        with pytest.raises(Unavailable, match="brings what follows sequence 0, which is stored"):
+            everything(log.read(0, 10))
+
+
 @pytest.mark.parametrize("topic", [(), ("0",), ("0", "1")], ids=len)
 def test_a_replica_that_is_behind_the_leader_ends_no_range(
     shared: NatsServer, full: str, topic: tuple[str, ...]

@@ -103,6 +103,8 @@ class RangeReader(Generic[T]):
         self._last_received = time.monotonic()
         self._failed = 0  # consecutive consumers without a record
         self._exhausted: int | None = None  # position at which a consumer had nothing pending
+        #: ended because two consumers said later that nothing is pending, which is not always true
+        self.gave_up = False
 
     @property
     def position(self) -> int:
@@ -172,6 +174,7 @@ class RangeReader(Generic[T]):
             buffer = subscription.next(_SILENCE)
             if buffer is None:
                 if self._has_nothing_left(consumer, expected):
+                    self.gave_up = True
                     self._wanted = replace(self._wanted, up_to=self._position)
                 continue
             if UNKNOWN in buffer.blocks and self._wanted.headers:

@@ -154,15 +154,16 @@ class NatsLog(RecordLog):
             yield from reader
             if reader.position > after:
                 after, until = reader.position, time.monotonic() + self._bridge.timeout
-            if after >= wanted.up_to or not self._leader_has_more(after, wanted.up_to, wanted.filters):
+            unsure = reader.gave_up or int(self._config.get("num_replicas", 1)) > 1  # else it is where the stream is
+            if after >= wanted.up_to or not (unsure and self._leader_has_more(after, wanted.up_to, wanted.filters)):
                 return
             if time.monotonic() > until:
-                raise Unavailable(f"no replica of stream {self._name!r} brings what follows sequence {after}")
+                raise Unavailable(
+                    f"no replica of stream {self._name!r} brings what follows sequence {after}, which is stored"
+                )
             time.sleep(_REPLICA_BEHIND)
 
     def _leader_has_more(self, after: int, up_to: int, filters: list[str]) -> bool:
-        if int(self._config.get("num_replicas", 1)) < 2:
-            return False  # the consumer is where the stream is
         for subject in filters or [">"]:
             try:
                 answer = self._api.request(f"STREAM.MSG.GET.{self._name}", {"seq": after + 1, "next_by_subj": subject})
