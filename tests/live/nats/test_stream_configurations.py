@@ -361,6 +361,16 @@ def test_streams_that_get_their_messages_from_others_are_read_by_topic_when_they
         read(server, {"topics": "p.>"})
 
 
+def test_all_streams_that_store_a_topic_are_read(server: NatsServer, admin: Admin) -> None:
+    """One that takes it, and one that makes it of what it takes."""
+    make(admin, CASES["TRANSFORMED"])
+    make(admin, keeps := Case("KEEPS", "kept", "kept", {"subjects": ["kept.>"]}))
+    for case in (CASES["TRANSFORMED"], keeps):
+        query(server, case, exactlyOnce="false").attempt(ROWS)
+    wanted = sorted([(f"kept.{topic}", value) for topic, value in ROWS] * 2)
+    assert sorted(read(server, {"topics": "kept.>"})) == sorted(read_on(server, {"topics": "kept.>"})[0]) == wanted
+
+
 def test_what_a_stream_never_stores_is_said(server: NatsServer, admin: Admin) -> None:
     make(admin, CASES["TRANSFORMED"])
     for named in [{}, {"stream": "TRANSFORMED"}]:

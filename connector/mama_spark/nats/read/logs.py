@@ -27,6 +27,7 @@ __all__ = ["NatsLog", "NatsLogs"]
 _NOBODYS = "?"
 #: Names of streams that keep buckets of values and objects.
 _BUCKETS = ("KV_", "OBJ_")
+_MAY_NOT_LIST = "whether the permissions hide the list of streams"
 _JETSTREAM_CHECKED = "whether JetStream answers"
 
 
@@ -103,12 +104,10 @@ class NatsLogs(RecordLogBridge):
     def _names_of(self, topic: str) -> list[str]:
         """:raises ConfigError: no stream stores this topic"""
         takes = {name: self._config(name) for name in self._names(topic)}
-        stores = [name for name, config in takes.items() if config is None or may_store(config, topic)]
-        if stores:
-            return stores
-        configs = self._configs()
-        if stores := [config["name"] for config in configs if may_store(config, topic)]:
-            return stores
+        stores = {name for name, config in takes.items() if config is None or may_store(config, topic)}
+        configs = self._configs()  # a stream stores what its transform makes beside one that takes it
+        if stores := stores | {config["name"] for config in configs if may_store(config, topic)}:
+            return sorted(stores)
         text = "".join(f"; stream {name!r} {stores_text(config)}" for name, config in takes.items() if config)
         if others := [config["name"] for config in configs if may_store(config, topic) is None]:
             text += f"; mirrors and streams that source others are read by name (option stream): {', '.join(others)}"
@@ -126,9 +125,13 @@ class NatsLogs(RecordLogBridge):
     def _configs(self) -> list[dict[str, Any]]:
         """Of all streams but those that may store anything, such as members of a stream set, which are read by name.
         None, where the permissions hide them."""
+        connection = self.connection()
+        if connection.cached(_MAY_NOT_LIST) is not None:  # each request would be a line in the server's log
+            return []
         try:
             configs = self.api.run(_stream_configs, "listing the streams")
         except ConfigError:
+            connection.cache(_MAY_NOT_LIST, True)
             return []
         return [config for config in configs if not may_store(config, _NOBODYS)]
 
