@@ -17,6 +17,19 @@ CONSUMER_PREFIX = "mama-"
 PROGRESS_METADATA = {"mama-spark": "progress"}
 
 
+#: Subjects that are requests to the server, but those of its events, which a stream may take.
+_REQUESTS, _EVENTS = ("$JS.", "$SYS."), "$JS.EVENT."
+
+
+def is_request(topic: str, api_prefix: str) -> bool:
+    """Whether a message on this topic is carried out by the server instead of being stored: ``$JS.API.STREAM.DELETE.S``
+    deletes a stream.
+
+    :param api_prefix: of the JetStream API, which may be that of another account
+    """
+    return topic.startswith((*_REQUESTS, api_prefix)) and not topic.startswith(_EVENTS)
+
+
 def to_allow(subject: str) -> str:
     """The subject, or pattern, that a user's permissions must have: names of consumers and inboxes change each time."""
     parts = subject.split(".")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.contracts.errors import ConfigError, Rejected, TooLarge, Unavailable
+from mama_spark.contracts.errors import BadTopic, ConfigError, Rejected, TooLarge, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.server.nats_server import NatsServer
@@ -44,6 +44,23 @@ def test_a_full_stream_that_discards_new_fails_what_does_not_fit(
         assert "10077" in driver.reasons[0]
         driver.conserved(admin)
         driver.in_order(admin)
+
+
+@pytest.mark.parametrize("mode", ["message", "batch", "none"])
+@pytest.mark.parametrize("request_to", ["$JS.API.STREAM.DELETE.S", "$JS.hub.API.STREAM.PURGE.S", "$SYS.REQ.USER.INFO"])
+def test_a_topic_that_is_a_request_to_the_server_is_no_request(
+    nats_server: NatsServer, admin: Admin, mode: str, request_to: str
+) -> None:
+    """Neither by the row, nor by the question of which stream takes it."""
+    admin.create_stream("S", ["s.>"], allow_batched=True)
+    admin.publish("s.a", b"stays")
+    bridge = opened(nats_server.url, ack_mode=mode, dedup=False)
+    try:
+        faults = dict(bridge.prepare(MessageBatch.of([request_to, "s.b"], [b"", b""])).rejected)
+        assert (list(faults), type(faults[0])) == ([0], BadTopic)
+    finally:
+        bridge.close()
+    assert [message.payload for message in admin.messages("S")] == [b"stays"]
 
 
 REFUSED = (0, 1, 1_200, 1_201, 1_300, 2_999)

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.topics import covers
-from mama_spark.nats.subjects import Filters, filters_of, made_by, may_store, to_allow
+from mama_spark.nats.subjects import Filters, filters_of, is_request, made_by, may_store, to_allow
 
 from tests.support.tables import each
 from tests.support.tiers import examples
@@ -131,3 +131,18 @@ def test_a_filter_keeps_its_first_owner_and_a_topic_its_last() -> None:
 )
 def test_what_to_allow_has_no_name_that_changes_each_time(subject: str, pattern: str) -> None:
     assert to_allow(subject) == pattern
+
+
+@each(
+    ("topic", "carried_out"),
+    [
+        ("$JS.API.STREAM.DELETE.S", True),
+        ("$SYS.REQ.SERVER.PING", True),
+        ("theirs.API.STREAM.PURGE.S", True),
+        ("theirs.APIS.a", False),
+        ("$JS.EVENT.ADVISORY.a", False),
+        ("$KV.b.k", False),
+    ],
+)
+def test_topics_that_are_requests_to_the_server(topic: str, carried_out: bool) -> None:
+    assert is_request(topic, "theirs.API.") is carried_out

@@ -18,6 +18,7 @@ from ..jetstream.api import ApiForbidden, JetStreamClient
 from ..jetstream.stream_sets import describe_load, prepare_members, time_limit
 from ..settings import NatsSettings
 from ..stream_set import StreamSet
+from ..subjects import is_request
 from .missing_acks import ANSWER_TIME, MOST_STREAMS, explain
 
 _UNMAPPED = "publish to topics that are not mapped so"
@@ -253,6 +254,8 @@ class StreamRouter:
                 rejections[i] = BadTopic("null topic")
             elif wrong[i] and (fault := why_unpublishable(topic)) is not None:
                 rejections[i] = BadTopic(fault)
+            elif is_request(topic, self.settings.api_prefix):
+                rejections[i] = BadTopic(f"topic {topic!r} is a request to the NATS server, which no stream stores")
             elif len(topic) * 4 > longest and len(topic.encode()) > longest:
                 rejections[i] = BadTopic(f"a topic of {len(topic.encode())} bytes; {longest} fit into a control line")
         fine = {i: t for i, t in enumerate(topics) if i not in rejections}
