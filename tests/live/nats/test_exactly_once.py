@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -285,6 +286,32 @@ def test_streams_that_cannot_serve_are_named_before_anything_is_sent(nats_server
     # the process has a connection by which it knew the stream
     admin.create_stream(STREAM, ["once.>"], retention="workqueue")
     refused("has the retention 'workqueue'")
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"retention": "interest"}, "has the retention 'interest'"),
+        ({"max_msgs": 1}, "keeps the last 1 records (max_msgs)"),
+        ({"max_bytes": 1}, "keeps the last 1 bytes (max_bytes)"),
+        ({"subject_transform": {"src": ">", "dest": "x.>"}}, "under other subjects (subject_transform)"),
+        ({"no_ack": True}, "acknowledges nothing (no_ack)"),
+        ({"max_age": 10**9, "duplicate_window": 10**9}, None),
+    ],
+    ids=str,
+)
+def test_a_stream_that_loses_markers_is_refused_and_one_that_keeps_them_too_short_is_said(
+    nats_server: NatsServer, admin: Admin, config: dict[str, Any], says: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin.create_stream("MARKS", ["MARKS.>"], max_msgs_per_subject=1, **config)
+    report = Query(nats_server.url, {"batchesStream": "MARKS"}).attempt(rows(0, 10))
+    if says is None:
+        assert report.fatal is None
+        assert "keeps markers of exactlyOnce for 1 s (max_age)" in caplog.text
+        return
+    assert "cannot keep its markers (option batchesStream): stream 'MARKS'" in (report.fatal or "")
+    assert says in (report.fatal or "")
+    assert not admin.info(STREAM)["state"]["messages"]
 
 
 def test_a_bridge_that_cannot_is_refused_on_the_driver() -> None:

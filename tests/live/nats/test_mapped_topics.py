@@ -108,12 +108,34 @@ def test_fast_ingest_is_not_chosen_for_topics_that_are_mapped_by_weights(server:
     assert sorted(v for values in stored(admin).values() for v in values) == sorted(v for _, v in SPLIT)
 
 
-@pytest.mark.parametrize("more", [[], [("there.x", b"x"), ("here.y", b"y")]], ids=["one stream", "both streams"])
-def test_a_write_ends_when_another_stream_stores_than_the_one_that_exactly_once_looks_into(
-    server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch, more: list[Row]
+BOTH: list[Row] = [("there.x", b"x"), ("here.y", b"y")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "known"),
+    [
+        (SPLIT, ONCE, True),
+        (SPLIT + BOTH, ONCE, True),
+        (SPLIT, ONCE, False),
+        (SPLIT, {**PLAIN, "ackMode": "message", "stream": "THERE"}, False),
+    ],
+    ids=["mapped", "mapped, beside topics of both streams", "mapped since", "mapped since, stream named"],
+)
+def test_a_write_ends_when_another_stream_stores_than_the_one_that_is_wanted(
+    server: NatsServer,
+    admin: Admin,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: list[Row],
+    options: dict[str, str],
+    known: bool,
 ) -> None:
+    async def nothing(*_: object) -> tuple[list[str], list[str]]:
+        return [], []
+
     monkeypatch.setattr(streams, "_QUESTIONS", 0)  # a weight that is too small to be seen by asking
-    report = Query(url_of(server, "free"), ONCE, batch=None).attempt(SPLIT + more)
+    if not known:
+        monkeypatch.setattr(streams, "led_away", nothing)
+    report = Query(url_of(server, "free"), options, batch=None).attempt(rows)
     assert "has stored rows of topics that belong to" in (report.fatal or "")
 
 

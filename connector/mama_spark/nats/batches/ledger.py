@@ -25,7 +25,7 @@ from ..protocol.headers import EXPECTED_LAST, EXPECTED_STREAM
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers
 from ..publish.stream_router import StreamRouter
 from ..read.logs import NatsLogs
-from ..read.retention import require_log
+from ..read.retention import require_log, require_newest
 from ..read.stream_log import NatsLog
 from ..settings import NatsSettings
 from .message_ids import find_ids
@@ -62,9 +62,31 @@ class NatsBatchLedger:
             connection = self._logs.connection()
             limit = 3 * self._settings.connect_timeout + 5
             connection.loop.run(self._router.check(connection), limit, "checking JetStream")
+            self._check_place(connection)
         except BaseException:
             self.close()
             raise
+
+    def _check_place(self, connection: Connection) -> None:
+        """:raises ConfigError: the stream of the markers, which somebody else has made, would lose some"""
+        known = f"whether {self._place} keeps markers"
+        if connection.cached(known) is not None:
+            return
+        try:
+            config = self._logs.api.request(f"STREAM.INFO.{self._place}")["config"]
+        except (ApiForbidden, ApiError):
+            return  # it is missing, or only its messages may be asked for
+        try:
+            require_newest(self._place, config)
+        except ConfigError as e:
+            raise ConfigError(f"option exactlyOnce cannot keep its markers (option batchesStream): {e}") from e
+        age = int(config.get("max_age") or 0)
+        if 0 < age < MARKERS_KEPT * 1_000_000_000:
+            logger.warning(
+                "stream %r keeps markers of exactlyOnce for %g s (max_age): a repetition that comes later stores its "
+                "rows again", self._place, age / 1e9,
+            )  # fmt: skip
+        connection.cache(known, True)
 
     def close(self) -> None:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""

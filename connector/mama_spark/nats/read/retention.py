@@ -31,6 +31,25 @@ def require_log(name: str, retention: str) -> None:
         )
 
 
+def require_newest(name: str, config: Mapping[str, Any]) -> None:
+    """:raises ConfigError: the stream does not keep the last message of each subject, under that subject"""
+    require_log(name, config.get("retention", "limits"))
+    found = [
+        text.format(value)
+        for key, text in _LIMITS.items()
+        if key != "max_msgs_per_subject" and (value := int(config.get(key) or 0)) > 0 and _discards_old(config, key)
+    ]
+    if config.get("subject_transform"):
+        found.append("stores messages under other subjects (subject_transform)")
+    if config.get("no_ack"):
+        found.append("acknowledges nothing (no_ack)")
+    if found:
+        raise ConfigError(
+            f"stream {name!r} {' and '.join(found)}, so the last message of each subject is not found there: change "
+            "it, or name another stream"
+        )
+
+
 def warnings(name: str, config: Mapping[str, Any]) -> list[str]:
     """One sentence for each way in which a stream of this configuration may remove records before they are read."""
     found = []

@@ -75,6 +75,17 @@ def test_a_start_refused_for_its_own_sake_is_the_only_one_that_fails(code: int, 
     assert told == {100: type(from_reply(400, code, "no")), 101: BlockedByPredecessor, 102: BlockedByPredecessor}
 
 
+@each("code", [10060, 10071, 10054, 10166])
+def test_a_message_refused_before_it_reaches_its_batch_is_the_only_one_that_fails(code: int) -> None:
+    b = batch(5)
+    assert not refused(b.reply(error := from_reply(400, code, "no"), 3)), "what is before it may be stored"
+    assert (b.capacity(), b.phase) == (0, Phase.OPEN)
+    b.reply(BatchGap(3, 4), 4)
+    told = b.reply(PubAck("S", 7, batch="b", count=2), 6)
+    assert acked(told) == [100, 101]
+    assert refused(told) == {102: type(error), 103: BlockedByPredecessor, 104: BlockedByPredecessor}
+
+
 def test_no_responders_in_mid_batch_is_certain_from_there_on_only() -> None:
     b = batch(10)
     told = refused(b.reply(no_responders("a"), 6))
