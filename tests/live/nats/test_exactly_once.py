@@ -295,6 +295,7 @@ def test_streams_that_cannot_serve_are_named_before_anything_is_sent(nats_server
         ({"max_msgs": 1}, "keeps the last 1 records (max_msgs)"),
         ({"max_bytes": 1}, "keeps the last 1 bytes (max_bytes)"),
         ({"subject_transform": {"src": ">", "dest": "x.>"}}, "under other subjects (subject_transform)"),
+        ({"subjects": ["MARKED.>"]}, "does not take MARKS.>"),
         ({"no_ack": True}, "acknowledges nothing (no_ack)"),
         ({"max_age": 10**9, "duplicate_window": 10**9}, None),
     ],
@@ -303,7 +304,7 @@ def test_streams_that_cannot_serve_are_named_before_anything_is_sent(nats_server
 def test_a_stream_that_loses_markers_is_refused_and_one_that_keeps_them_too_short_is_said(
     nats_server: NatsServer, admin: Admin, config: dict[str, Any], says: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    admin.create_stream("MARKS", ["MARKS.>"], max_msgs_per_subject=1, **config)
+    admin.create_stream("MARKS", **{"subjects": ["MARKS.>"], "max_msgs_per_subject": 1, **config})
     report = Query(nats_server.url, {"batchesStream": "MARKS"}).attempt(rows(0, 10))
     if says is None:
         assert report.fatal is None

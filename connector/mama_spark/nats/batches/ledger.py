@@ -18,6 +18,7 @@ import pyarrow as pa
 from mama_spark.contracts.batch_ledger import MARKERS_KEPT, Marker, MarkerChanged, StoredIds
 from mama_spark.contracts.errors import ConfigError, ExpectationFailed, MamaError, PublishError, Unavailable
 from mama_spark.contracts.record_log import Bounds
+from mama_spark.contracts.topics import covers
 
 from ..connection.connection import Connection
 from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
@@ -78,6 +79,8 @@ class NatsBatchLedger:
             return  # it is missing, or only its messages may be asked for
         try:
             require_newest(self._place, config)
+            if not any(covers(subject, f"{self._place}.>") for subject in config.get("subjects") or ()):
+                raise ConfigError(f"stream {self._place!r} does not take {self._place}.>")
         except ConfigError as e:
             raise ConfigError(f"option exactlyOnce cannot keep its markers (option batchesStream): {e}") from e
         age = int(config.get("max_age") or 0)

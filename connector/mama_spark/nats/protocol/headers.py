@@ -36,6 +36,8 @@ RESERVED = {
     # a message of its own ignores it, and it ends a fast batch, whose messages are then in doubt
     "nats-required-api-level": "is for requests of the JetStream API: leave it out",
 }
+#: Fast ingest acknowledges a message with this header and does not store it, whatever the last id is.
+NOT_IN_BATCHES = "Nats-Expected-Last-Msg-Id"
 MAX_BLOCK = 64 * 1024 - 1  #: the server stores the length of a block in 16 bits
 _VERSION = b"NATS/1.0\r\n"
 ID_HEAD = _VERSION + MSG_ID.encode() + b": "  #: what stands before the id
@@ -44,6 +46,15 @@ ID_OVERHEAD = len(_VERSION) + len(MSG_ID) + 2 + 4
 
 _BINARY = pa.binary()
 _EMPTY = b""  # no Arrow scalar at import: to make one loads pandas, which planners do not need
+
+
+def rows_with(batch: MessageBatch, header: str) -> Int64s:
+    """The rows that have this header, in upper or lower case."""
+    if batch.headers is None:
+        return np.zeros(0, np.int64)
+    lines = HeaderLines.of(batch.headers)
+    found = pc.equal(pc.utf8_lower(lines.names), header.lower()).to_numpy(zero_copy_only=False)
+    return np.unique(lines.rows[found.astype(np.bool_)])
 
 
 def blocks(batch: MessageBatch) -> tuple[Any, Int64s | None]:

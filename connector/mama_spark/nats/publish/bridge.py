@@ -22,7 +22,7 @@ from mama_spark.contracts.bridge import (
     PublisherBridge,
     ValidationResult,
 )
-from mama_spark.contracts.errors import ClientClosed, MamaError
+from mama_spark.contracts.errors import BadRow, ClientClosed, MamaError, PublishError
 from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.options.stream_names import StreamRange
@@ -196,6 +196,8 @@ class NatsBridge(PublisherBridge):
         bad, non_retriable = hd.check(batch, self._max_payload)
         names = batch.topics.dictionary
         rejections = self._router.rejections(self._connection, names, self.capabilities.max_topic)
+        if self.mode == "batch" and non_retriable is not None:
+            bad.update((row, bad.get(row, error)) for row, error in self._not_in_batches(batch).items())
         if rejections:
             wrong = np.zeros(len(names) + 1, np.bool_)
             wrong[list(rejections)] = True
@@ -203,6 +205,14 @@ class NatsBridge(PublisherBridge):
             for row in np.flatnonzero(wrong[indices]).tolist():
                 bad.setdefault(row, rejections[int(indices[row])])
         return ValidationResult(sorted(bad.items()), non_retriable)
+
+    def _not_in_batches(self, batch: MessageBatch) -> dict[int, PublishError]:
+        """Rows that fast ingest would acknowledge and not store, unless all go on without it."""
+        text = f"fast ingest stores no message with {hd.NOT_IN_BATCHES}"
+        rows = hd.rows_with(batch, hd.NOT_IN_BATCHES)
+        if not len(rows) or self._router.fall_back_to_messages(text):
+            return {}
+        return dict.fromkeys(rows.tolist(), BadRow(f"{text}: use ackMode=message"))
 
     # --- sending ---------------------------------------------------------------------------------------------
 

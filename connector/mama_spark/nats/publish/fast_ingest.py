@@ -296,7 +296,7 @@ class FastIngestPublisher:
 
     def _switched_off(self, stream: str) -> PublishError:
         text = f"stream {stream!r} does not allow fast ingest (allow_batched)"
-        if self._router.fall_back_to_messages(stream):
+        if self._router.fall_back_to_messages(f"stream {stream!r} does not allow fast ingest"):
             return BlockedByPredecessor(text, NOT_BATCHED)
         return Rejected(text, NOT_BATCHED)
 

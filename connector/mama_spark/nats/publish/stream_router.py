@@ -211,7 +211,7 @@ class StreamRouter:
                 self.mode = "batch"
         for stream in streams:
             if self.mode == "batch" and not stream.batched:
-                self.fall_back_to_messages(stream.name)
+                self.fall_back_to_messages(f"stream {stream.name!r} does not allow fast ingest")
         if self.mode == "batch" and not connection.fast:
             raise ConfigError("ackMode=batch needs a version of nats-py that this package knows")
 
@@ -221,16 +221,18 @@ class StreamRouter:
         order."""
         return self.settings.ack_mode == "auto" and self.settings.ordered == self.settings.dedup
 
-    def fall_back_to_messages(self, stream: str) -> bool:
-        """A stream does not allow fast ingest (any more). True: use acknowledgements per message instead.
+    def fall_back_to_messages(self, why: str) -> bool:
+        """Fast ingest will not do (any more). True: use acknowledgements per message instead.
 
         Only in ``auto`` and without order: only fast ingest keeps the order with many messages in flight.
+
+        :param why: for the log
         """
         if self.settings.ack_mode != "auto" or self.settings.ordered:
             return False
         if self.mode == "batch":
             self.mode = "message"
-            self._warn(f"stream {stream!r} does not allow fast ingest: going on with an acknowledgement a message")
+            self._warn(f"{why}: going on with an acknowledgement a message")
         return True
 
     # --- when topics come ------------------------------------------------------------------------------------
