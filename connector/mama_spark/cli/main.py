@@ -205,6 +205,9 @@ def _run(argv: Sequence[str] | None) -> int:
         if not words:
             parser([]).print_help(sys.stderr)
             raise ConfigError("name a COMMAND, such as mama flights PATH")
+        for word in words:
+            if not word.isascii() and word != word.encode(errors="replace").decode():  # bytes of no UTF-8
+                raise ConfigError(f"the argument {word!r} is no UTF-8")
         args = parse(words)
         code: int = args.run(args)
         return code

@@ -115,8 +115,9 @@ def _nearest(given: Iterable[str], known: Iterable[str]) -> str:
 
 
 def _wrapped(text: str | None) -> str | None:
-    """The text as broad as the terminal; lines that begin with a space are command lines, and stay."""
-    width = shutil.get_terminal_size().columns - 2
+    """The text as broad as the terminal, which is as narrow as argparse can do at least; lines that begin with a space
+    are command lines, and stay."""
+    width = max(11, shutil.get_terminal_size().columns - 2)
     lines = (text or "").splitlines()
     return text and "\n".join(line if line.startswith(" ") else textwrap.fill(line, width) for line in lines)
 

@@ -110,6 +110,12 @@ def split_stream(found: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
     return servers, streams[0] if streams else None
 
 
+def is_port(text: str) -> bool:
+    """Whether it is the number of a port, where 0 lets the system choose. Sockets take another one for 65536 and more,
+    without a word."""
+    return text.isdecimal() and int(text) < 65_536
+
+
 def on_all_interfaces(host: str) -> bool:
     """Whether who listens at this host is reached by every network that the machine is in."""
     return host.strip("[]") in ("", "*", "0.0.0.0", "::")

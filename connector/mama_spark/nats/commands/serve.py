@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.errors import OptionError, Unavailable
+from mama_spark.options.urls import is_port
 
 from ...console.output import say_as
 from ...console.signals import stop_on_signals
@@ -32,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """
+    :raises OptionError: the port is none
+    """
+    if not is_port(str(args.port)):
+        raise OptionError(f"--port is from 0 to 65535, got {args.port}")
     with stop_on_signals() as stop:
         serve(args.port, args.store, stop=stop, say=say_as(args.json))
     return stop.exit_code

@@ -8,7 +8,7 @@ import sys
 from ...console.output import say_as
 from ...console.signals import stop_on_signals
 from ...contracts.errors import OptionError
-from ...options.urls import on_all_interfaces
+from ...options.urls import is_port, on_all_interfaces
 from ..source.name_server import NameServer
 from ..wire.peer.settings import NAMING_PORT
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
     :raises Unavailable: the port is in use
     """
-    if not 0 <= args.port < 65_536:
+    if not is_port(str(args.port)):
         raise OptionError(f"--port is from 0 to 65535, got {args.port}")
     if on_all_interfaces(args.interface):
         args.interface = "*"

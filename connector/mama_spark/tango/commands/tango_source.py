@@ -16,6 +16,7 @@ from ...console.signals import stop_on_signals
 from ...contracts.errors import ConfigError, OptionError, Unavailable
 from ...options import command
 from ...options.toml_file import read_toml
+from ...options.urls import is_port
 from ...options.values import duration_or_none
 from ...publishing.window.reconnecting import ReconnectingBridge
 from ...recording.log_follower import LogFollower
@@ -133,7 +134,7 @@ def _database(text: str | None) -> str | None:
 
 def _address(bind: str) -> tuple[str, int]:
     host, colon, port = bind.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
+    if not colon or not is_port(port):
         raise OptionError(f"--bind wants HOST:PORT, got {bind!r}")
     return host.strip("[]"), int(port)
 

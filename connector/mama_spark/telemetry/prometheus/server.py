@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
-from mama_spark.options.urls import on_all_interfaces
+from mama_spark.options.urls import is_port, on_all_interfaces
 
 from .exposition import CONTENT_TYPE, Metric, exposition, prometheus_client
 
@@ -59,7 +59,7 @@ class MetricsServer:
 
     def __init__(self, address: str, pages: Pages) -> None:
         host, sep, port = address.rpartition(":")
-        if not sep or not host or not port.isdecimal() or int(port) > 65535:
+        if not sep or not host or not is_port(port):
             raise ConfigError(f"metrics are served at host:port, not at {address!r}")
         try:
             self._server = _Server((host.strip("[]"), int(port)), pages)

@@ -95,6 +95,10 @@ def test_the_module_runs_as_a_program_with_the_exit_code_of_the_command() -> Non
         ("flights", "sweep", "no/such/log"),
         ("check", "--conf-file", "no-such-file.toml"),
         ("docs", "options", "--check", "no-such-file.md"),
+        ("flights", "no/such/\udcff"),
+        ("serve", "--port", "65536"),
+        ("serve", "--port", "-1"),
+        ("broker", "--bind", "tcp://127.0.0.1:65536"),
     ],
 )
 def test_an_error_of_ours_is_one_line_and_exit_code_2(mama: Callable[..., Done], words: tuple[str, ...]) -> None:

@@ -39,6 +39,17 @@ def test_outputs_may_be_closed(words: list[str], code: int, monkeypatch: pytest.
         getattr(sys, name).close()
 
 
+@pytest.mark.parametrize("columns", ["0", "1", "12", "1000"])
+def test_a_terminal_may_be_of_any_breadth(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for words in (["--help"], ["pub", "--help"]):
+        with pytest.raises(SystemExit):
+            cli.main(words)
+    assert "exit codes" in " ".join(capsys.readouterr().out.split())
+
+
 FULL = Path("/dev/full")
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import zmq
 
-from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.malamute.zmq_fd_poller import readable, receive
+from mama_spark.options.urls import is_port
 
 from ..session.client_state import ClientSession, Frames
 from ..session.state_machine import ServerMachine
@@ -76,6 +77,9 @@ class ClientRouter:
         return tuple(map(self._bind, self._endpoints))
 
     def _bind(self, endpoint: str) -> str:
+        port = endpoint.rpartition(":")[2]
+        if not endpoint.startswith("ipc:") and port != "*" and not is_port(port):
+            raise ConfigError(f"cannot bind {endpoint}: its port must be a number from 0 to 65535, or *")
         self.socket.setsockopt(zmq.IPV6, "[" in endpoint)  # with it, `*` would be IPv6 only on some systems
         try:
             self.socket.bind(endpoint.replace("mlp://", "tcp://", 1))
