@@ -20,6 +20,7 @@ from mama_spark.flightlog import transaction
 from mama_spark.flightlog.adopt_orphans import adopt_orphans
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.folder import mark_folder
+from mama_spark.flightlog.maintenance import maintain
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import table_schema
 from mama_spark.flightlog.staging import Staging
@@ -346,6 +347,8 @@ def test_a_feature_of_delta_is_refused_by_its_name_where_delta_rs_refuses_the_co
     for change in (commit, abort):
         with pytest.raises(FlightLogError, match=f": {feature}; "):
             change(str(tmp_path), {}, STREAM, parts)
+    with pytest.raises(FlightLogError, match=feature):
+        maintain(str(tmp_path), {}, keep=timedelta(days=1))
 
 
 def test_a_column_whose_name_in_files_differs_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
@@ -61,10 +63,19 @@ def _add_login(options: dict[str, Any], settings: NatsSettings) -> None:
 
 
 def _tls(settings: NatsSettings) -> ssl.SSLContext:
-    try:
+    with _reads_tls(settings, "tlsCa", "tls_ca"):
         context = ssl.create_default_context(cafile=settings.tls_ca)
-        if settings.tls_cert:
+    if settings.tls_cert:
+        with _reads_tls(settings, "tlsCert and tlsKey", "tls_cert", "tls_key"):
             context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ValueError) as e:  # ssl.SSLError is an OSError
-        raise ConfigError(f"cannot read the TLS files: {e}") from safe_cause(e)
     return context
+
+
+@contextmanager
+def _reads_tls(settings: NatsSettings, options: str, *names: str) -> Iterator[None]:
+    """:raises ConfigError: a file is missing, or holds something else; OpenSSL does not say which file it is"""
+    try:
+        yield
+    except (OSError, ValueError) as e:  # ssl.SSLError is an OSError
+        paths = " and ".join(show_path(getattr(settings, name)) for name in names if getattr(settings, name))
+        raise ConfigError(f"cannot read the TLS files of {options} ({paths}): {e}") from safe_cause(e)
