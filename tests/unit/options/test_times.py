@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+
 import pytest
 from mama_spark.contracts.errors import OptionError
 from mama_spark.options import SubscribeOptions
@@ -13,6 +16,16 @@ from tests.support.tables import each
 
 TAKE_TIMES = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
 WANTED = "must be now, milliseconds since the epoch, or a time like"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This machine is not in UTC."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def parsed(option: str, value: str) -> object:
