@@ -17,6 +17,11 @@ CONSUMER_PREFIX = "mama-"
 PROGRESS_METADATA = {"mama-spark": "progress"}
 
 
+def shows_progress(config: Mapping[str, Any]) -> bool:
+    """Whether a consumer of this configuration is one of ours that only shows the progress of a query."""
+    return PROGRESS_METADATA.items() <= (config.get("metadata") or {}).items()
+
+
 def to_allow(subject: str) -> str:
     """The subject, or pattern, that a user's permissions must have: names of consumers and inboxes change each time."""
     parts = subject.split(".")

@@ -152,8 +152,8 @@ def test_nobody_there_is_unavailable(nats_server: NatsServer, opened: Callable[.
     bridge = opened("one")
     start = bridge.initial_offset("latest")
     bridge.settings = replace(bridge.settings, retry_deadline=0.3, connect_timeout=0.3)  # while it is there: at leisure
-    stream_client = bridge._require_open()[1].stream_client
-    stream_client.api.timeout = stream_client.api.attempt_timeout = 0.3
+    api = bridge._require_open()[1].api
+    api.timeout = api._attempt_timeout = 0.3
     nats_server.shutdown()
     calls: list[Callable[[], object]] = [bridge.image, lambda: bridge.latest_offset(start)]
     calls += [lambda: bridge.publish_events(DESK, [b"e"], ["e"]), lambda: bridge.announce(DESK, b"r", TTL)]

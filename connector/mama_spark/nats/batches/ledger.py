@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from base64 import b64decode
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -20,11 +19,13 @@ from mama_spark.contracts.errors import ConfigError, ExpectationFailed, MamaErro
 from mama_spark.contracts.record_log import Bounds
 
 from ..connection.connection import Connection
-from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
+from ..jetstream.answers import NO_STREAM, ApiError, ApiForbidden, StreamInfo
+from ..jetstream.api import JetStreamClient
 from ..protocol.headers import EXPECTED_LAST, EXPECTED_STREAM
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers
 from ..publish.stream_router import StreamRouter
 from ..read.logs import NatsLogs
+from ..read.range_reader import SequenceRange
 from ..read.retention import require_log
 from ..read.stream_log import NatsLog
 from ..settings import NatsSettings
@@ -109,7 +110,7 @@ class NatsBatchLedger:
 
     def duplicate_window(self, stream: str) -> float:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
-        return int(self._log(stream).config.get("duplicate_window", 0)) / 1e9
+        return self._log(stream).info.duplicate_window
 
     # --- markers -------------------------------------------------------------------------------------------------
 
@@ -121,9 +122,9 @@ class NatsBatchLedger:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. One turn of the event loop for all of it, which
         costs more than a request."""
 
-        async def ask(client: JetStreamClient) -> tuple[list[Marker], dict[str, Any] | None]:
+        async def ask(client: JetStreamClient) -> tuple[list[Marker], StreamInfo | None]:
             markers = asyncio.gather(*(self._marker(client, key) for key in keys))
-            found, info = await asyncio.gather(markers, _if_there(client.request(f"STREAM.INFO.{stream}")))
+            found, info = await asyncio.gather(markers, _if_there(client.stream(stream)))
             return found, info
 
         markers, info = self._run(ask)
@@ -133,25 +134,21 @@ class NatsBatchLedger:
     def _run(self, ask: Callable[[JetStreamClient], Coroutine[Any, Any, T]]) -> T:
         """Read markers; the stream is made if it is missing."""
         try:
-            return self._logs.api.run(ask, f"reading markers in {self._place}")
+            return self._logs.api.run(ask)
         except _NoMarkers:
             self._create()
-            return self._logs.api.run(ask, f"reading markers in {self._place}")
+            return self._logs.api.run(ask)
 
     async def _marker(self, client: JetStreamClient, key: str) -> Marker:
-        body = {"last_by_subj": f"{self._place}.{key}"}
         try:
-            answer = await client.request(f"STREAM.MSG.GET.{self._place}", body)
+            found = await client.message(self._place, last_by_subj=f"{self._place}.{key}")
         except ApiForbidden as e:
             raise ConfigError(f"option exactlyOnce: {e}; the user must be allowed to read markers there") from e
         except ApiError as e:
-            if e.code == NO_MESSAGE:
-                return Marker(0, b"")
             if e.code == NO_STREAM:
                 raise _NoMarkers(str(e)) from e
             raise
-        message = answer["message"]
-        return Marker(int(message["seq"]), b64decode(message.get("data", "")))
+        return Marker(0, b"") if found is None else Marker(found.sequence, found.payload)
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
@@ -166,12 +163,8 @@ class NatsBatchLedger:
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         subject, headers = f"{self._place}.{key}", self._expecting(revision)
-
-        async def publish(client: JetStreamClient) -> int:
-            return await client.publish(subject, value, headers)
-
         try:
-            return self._logs.api.run(publish, f"storing the marker {subject}")
+            return self._logs.api.publish(subject, value, headers)
         except ExpectationFailed as e:
             raise MarkerChanged(f"the marker {subject} has changed") from e
         except ApiForbidden as e:
@@ -219,14 +212,14 @@ class NatsBatchLedger:
         def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> StoredIds:
             return find_ids(buffer, numbers, prefix, up_to, records=records)
 
-        return self._log(stream).read_all(after, up_to, convert, payloads=records)
+        return self._log(stream).read_as(SequenceRange(after, up_to, [], payloads=records), convert)
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return self._log(stream).missing(after, up_to)
 
 
-async def _if_there(info: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any] | None:
+async def _if_there(info: Coroutine[Any, Any, StreamInfo | None]) -> StreamInfo | None:
     """What the server says of a stream; None: it says no, and is asked again for the error."""
     try:
         return await info

@@ -15,20 +15,17 @@ from mama_spark.nats.protocol.records import (
     DeliveryBuffer,
     DeliveryParser,
     OutOfOrder,
-    columns,
     delivery_numbers,
     header_column,
-    merge_ranges,
-    missing_ranges,
-    ranges,
     read_block,
     read_reply,
     records_of,
     records_up_to,
 )
+from mama_spark.nats.read.gaps import merge_ranges, missing_ranges
 
 from tests.support.memory import peak_of
-from tests.support.nats.deliveries import FORMS, SID, NatsDelivery, block, frame, held_to, reply
+from tests.support.nats.deliveries import FORMS, SID, NatsDelivery, block, columns, frame, held_to, reply
 from tests.support.tables import each
 from tests.support.tiers import examples
 
@@ -282,5 +279,4 @@ def test_holes_and_ranges_are_what_sets_say(there: set[int], one: int, other: in
     gone = sorted(set(range(low, high + 1)) - there)
     found = missing_ranges(present, low, high)
     assert [n for a, b in found for n in range(a, b + 1)] == gone
-    assert found == ranges(np.array(gone, np.int64))
     assert merge_ranges([(n, n) for n in gone]) == found
