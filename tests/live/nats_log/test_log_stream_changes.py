@@ -9,7 +9,7 @@ import pytest
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.nats import NatsSettings
-from mama_spark.nats.batches.ledger import NatsBatchLedger
+from mama_spark.nats.ledger import NatsBatchLedger
 from mama_spark.nats.read import stream_log as module
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import everything, numbers, rows

@@ -10,7 +10,7 @@ from typing import Any
 from nats.nuid import NUID
 
 from mama_spark.contracts.backoff import Backoff
-from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
 from ..connection.connection import Connection
 from ..subjects import CONSUMER_PREFIX
@@ -70,6 +70,17 @@ async def delete_consumer(connection: Connection, stream: str, consumer: str) ->
     """Delete a consumer of ours. Never raises: if it fails, the server deletes it when nobody has asked for long."""
     with contextlib.suppress(Exception):
         await JetStreamClient(connection, _DELETE).request(f"CONSUMER.DELETE.{stream}.{consumer}")
+
+
+def probe(api: JetStream, stream: StreamInfo, where: dict[str, Any]) -> ConsumerInfo:
+    """Create a consumer, delete it again, and return its initial state.
+
+    :param where: it would begin
+    """
+    info = create_consumer(api, stream.name, where, stream.idle_limit(_DELETE))
+    with contextlib.suppress(MamaError):  # the server deletes it after a while
+        api.request(f"CONSUMER.DELETE.{stream.name}.{info.name}", timeout=1.0)
+    return info
 
 
 def most_consumers(api: JetStream, info: StreamInfo) -> tuple[int, str] | None:

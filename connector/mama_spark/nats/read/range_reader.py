@@ -69,7 +69,7 @@ class RangeReader(Generic[T]):
     def __init__(self, logs: LogConnection, stream: StreamInfo, wanted: SequenceRange, convert: Convert[T]) -> None:
         self._logs, self._api, self._timeout = logs, logs.api, logs.timeout
         self._stream, self._wanted, self._convert = stream, wanted, convert
-        self._course = ConsumerCourse(wanted.after, time.monotonic())
+        self._course = ConsumerCourse(max(0, wanted.after), time.monotonic())
 
     def __iter__(self) -> Iterator[T]:
         """:raises Unavailable: no replica has all of the range within the time limit"""

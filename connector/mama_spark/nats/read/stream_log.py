@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,17 +16,16 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, Records
 from mama_spark.contracts.served_log import LogState
 
-from ..jetstream.answers import ApiError, ConsumerInfo, StreamInfo
-from ..jetstream.consumers import create_consumer, most_consumers
+from ..jetstream.answers import ApiError, StreamInfo
+from ..jetstream.consumers import most_consumers, probe
 from ..protocol.records import header_column
 from ..subjects import filters_of, may_store, stores_text
 from . import retention
 from .append import append
-from .gaps import merge_ranges, missing_ranges
 from .log_connection import LogConnection
-from .matching import match_range
 from .progress import require_name, show_progress
 from .range_reader import Convert, RangeReader, SequenceRange, as_records
+from .ranges import match_range, merge_ranges, missing_ranges
 from .tail import NatsTail
 
 T = TypeVar("T")
@@ -36,7 +34,6 @@ _LOG = logging.getLogger(__name__)
 #: Maximum number of deleted records that the server is asked to list, which it does in one message of any size. With
 #: more, the existing records are read instead.
 MOST_LISTED = 100_000
-_PROBE_KEPT = 5.0  #: seconds that a consumer is kept which is deleted at once
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
 
 
@@ -99,21 +96,18 @@ class NatsLog(RecordLog):
 
         :raises Unavailable: no replica has all of the range within the time limit
         """
-        wanted = self._range(after, up_to, topics)
+        wanted = SequenceRange(after, up_to, filters_of(topics))
         yield from self.read_as(wanted, as_records(wanted))
 
     def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        wanted = self._range(after, up_to, topics)
+        wanted = SequenceRange(after, up_to, filters_of(topics))
         yield from self.read_as(wanted, as_records(wanted, views=True))
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
-        wanted = self._range(after, up_to, payloads=False)
+        wanted = SequenceRange(after, up_to, [], payloads=False)
         yield from self.read_as(wanted, as_records(wanted))
-
-    def _range(self, after: int, up_to: int, topics: Sequence[str] = (), **parts: bool) -> SequenceRange:
-        return SequenceRange(max(0, after), up_to, filters_of(topics), **parts)
 
     def read_as(self, wanted: SequenceRange, convert: Convert[T]) -> Iterator[T]:
         """What ``convert`` makes of the deliveries of a range; otherwise as :meth:`read`."""
@@ -163,25 +157,17 @@ class NatsLog(RecordLog):
         low = max(low, bounds.first)
         if low > high or not info.deleted:
             return found
-        if info.deleted > MOST_LISTED:
-            return merge_ranges(found + self._scan_missing(low, high))
-        listed = self._logs.stream(self.name, deleted_details=True).deleted_sequences
-        return merge_ranges(found + [(number, number) for number in listed if low <= number <= high])
-
-    def _scan_missing(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Sequences between ``low`` and ``high`` without a record, found by reading without payloads."""
-        found: list[tuple[int, int]] = []
-        wanted = self._range(low - 1, high, headers=False, payloads=False)
-        for records in self.read_as(wanted, as_records(wanted)):
-            last = int(records.sequences[-1])
-            found += missing_ranges(records.sequences, low, last)
-            low = last + 1
-        return [*found, (low, high)] if low <= high else found
+        if info.deleted <= MOST_LISTED:
+            listed = self._logs.stream(self.name, deleted_details=True).deleted_sequences
+            return merge_ranges(found + [(number, number) for number in listed if low <= number <= high])
+        wanted = SequenceRange(low - 1, high, [], headers=False, payloads=False)
+        present = (records.sequences for records in self.read_as(wanted, as_records(wanted)))
+        return merge_ranges(found + missing_ranges(present, low, high))
 
     def at(self, time: int) -> int:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`: the start of a consumer that begins at this time."""
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
-        return self._probe(where).position + 1
+        return probe(self._api, self.info, where).position + 1
 
     def most_readers(self) -> tuple[int, str] | None:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
@@ -195,14 +181,7 @@ class NatsLog(RecordLog):
         """What a consumer that begins there would have pending. The server computes it from its index of subjects,
         block by block, without reading messages."""
         where = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(0, after) + 1, "filter_subjects": filters}
-        return self._probe(where).pending
-
-    def _probe(self, where: dict[str, Any]) -> ConsumerInfo:
-        """Create a consumer, delete it again, and return its initial state."""
-        info = create_consumer(self._api, self.name, where, self.info.idle_limit(_PROBE_KEPT))
-        with contextlib.suppress(MamaError):  # the server deletes it after a while
-            self._api.request(f"CONSUMER.DELETE.{self.name}.{info.name}", timeout=1.0)
-        return info
+        return probe(self._api, self.info, where).pending
 
     # --- writing ---------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from mama_spark.nats.protocol.records import (
     records_of,
     records_up_to,
 )
-from mama_spark.nats.read.gaps import merge_ranges, missing_ranges
+from mama_spark.nats.read.ranges import merge_ranges, missing_ranges
 
 from tests.support.memory import peak_of
 from tests.support.nats.deliveries import FORMS, SID, NatsDelivery, block, columns, frame, held_to, reply
@@ -277,6 +277,6 @@ def test_holes_and_ranges_are_what_sets_say(there: set[int], one: int, other: in
     low, high = sorted((one, other))
     present = np.array(sorted(n for n in there if low <= n <= high), np.int64)
     gone = sorted(set(range(low, high + 1)) - there)
-    found = missing_ranges(present, low, high)
+    found = missing_ranges(np.array_split(present, 3), low, high)
     assert [n for a, b in found for n in range(a, b + 1)] == gone
     assert merge_ranges([(n, n) for n in gone]) == found

@@ -9,32 +9,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from mama_spark.contracts.batch_ledger import MARKERS_KEPT, Marker, MarkerChanged, StoredIds
 from mama_spark.contracts.errors import ConfigError, ExpectationFailed, MamaError, PublishError, Unavailable
+from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.record_log import Bounds
 
-from ..connection.connection import Connection
-from ..jetstream.answers import NO_STREAM, ApiError, ApiForbidden, StreamInfo
-from ..jetstream.api import JetStreamClient
-from ..protocol.headers import EXPECTED_LAST, EXPECTED_STREAM
-from ..protocol.records import DeliveryBuffer, DeliveryNumbers
-from ..publish.stream_router import StreamRouter
-from ..read.logs import NatsLogs
-from ..read.range_reader import SequenceRange
-from ..read.retention import require_log
-from ..read.stream_log import NatsLog
-from ..settings import NatsSettings
-from .message_ids import find_ids
+from .connection.connection import Connection
+from .jetstream.answers import NO_STREAM, ApiError, ApiForbidden, StreamInfo
+from .jetstream.api import JetStreamClient
+from .protocol.headers import EXPECTED_LAST, EXPECTED_STREAM
+from .protocol.records import DeliveryBuffer, DeliveryNumbers, records_of
+from .publish.stream_router import StreamRouter
+from .read.logs import NatsLogs
+from .read.range_reader import SequenceRange
+from .read.retention import require_log
+from .read.stream_log import NatsLog
+from .settings import NatsSettings
 
 logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
 _LONGEST_TOPIC = 4096
+_ID = f"\r\n{MSG_ID}: ".encode()
 
 
 class _NoMarkers(ConfigError):
@@ -230,3 +233,25 @@ async def _if_there(info: Coroutine[Any, Any, StreamInfo | None]) -> StreamInfo 
 async def _send(connection: Connection, subject: str, value: bytes, headers: dict[str, str]) -> None:
     with contextlib.suppress(Exception):  # whoever comes next waits a little then
         await connection.client.publish(subject, value, headers=headers)
+
+
+def find_ids(
+    buffer: DeliveryBuffer, numbers: DeliveryNumbers, prefix: bytes, up_to: int, *, records: bool
+) -> StoredIds:
+    """Messages whose id begins with ``prefix``, up to a sequence. Blocks of other batches, and of other publishers, are
+    thrown away by one search each, before anything is parsed.
+
+    :param records: with payloads and headers
+    """
+    n = int(np.searchsorted(numbers.sequences, up_to, "right"))
+    blocks = buffer.blocks[:n] if n < len(buffer.blocks) else buffer.blocks
+    wanted = re.compile(re.escape(_ID) + b"(" + re.escape(prefix) + rb"[^\r]*)\r\n")
+    ids: list[bytes] = wanted.findall(b"".join(filter(None, blocks)))
+    rows = np.arange(n)
+    if len(ids) != n:  # some are of others: which
+        each = [(i, found) for i, block in enumerate(blocks) if block and (found := wanted.search(block)) is not None]
+        rows, ids = np.array([i for i, _ in each], np.int64), [found[1] for _, found in each]
+    taken = None
+    if records and len(rows):
+        taken = records_of(buffer, numbers).take(rows)
+    return StoredIds(numbers.sequences[rows], ids, taken, n)
