@@ -14,10 +14,9 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options.stream_names import stream_range
-from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.subscribe.schema import SCHEMA
 
 from tests.support.fault_driver import Driver
+from tests.support.nats.mamasub import read
 from tests.support.nats.nats_servers import Admin
 
 ROOT = Path(__file__).parents[3]
@@ -147,12 +146,6 @@ def test_the_users_of_the_configuration_file_may_only_write_and_only_read(tmp_pa
     users = "authorization {" + "\n".join(line.removeprefix("#") for line in lines)
     users = re.sub(r"\$\w+_PASSWORD", "p", users).replace("users = [", "users = [ {user: admin, password: p}")
 
-    def read(url: str, user: str) -> list[int]:
-        given = {"url": url, "stream": "ORDERS", "waitTimeout": "5s", "user": user, "password": "p"}
-        reader = MamaSubDataSource(given).reader(SCHEMA)
-        batches = [batch for task in reader.partitions() for batch in reader.read(task)]
-        return [sequence for batch in batches for sequence in batch["sequence"].to_pylist()]
-
     with NatsServer(tmp_path / "nats", config=users) as server:
         with Admin(server.url, user="admin", password="p") as admin:
             admin.create_stream("ORDERS", ["orders.>"])
@@ -161,8 +154,9 @@ def test_the_users_of_the_configuration_file_may_only_write_and_only_read(tmp_pa
                 driver.put(["orders.a"], 10)
                 driver.drain()
                 assert driver.events() == {event: 10}, driver.reasons[:3]
-        assert read(server.url, "reader") == list(range(1, 11))
+        orders = {"stream": "ORDERS", "waitTimeout": "5s", "password": "p"}
+        assert [row["sequence"] for row in read(server.url, user="reader", **orders)] == list(range(1, 11))
         with pytest.raises(
             ConfigError, match=r"no permission .*; allow publish to '\$JS.API.CONSUMER.CREATE.ORDERS.>'"
         ):
-            read(server.url, "writer")
+            read(server.url, user="writer", **orders)

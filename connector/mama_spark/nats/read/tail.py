@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.record_log import Records
 
-from ..jetstream.answers import NO_STREAM, TOO_MANY_CONSUMERS, ApiError, ConsumerInfo, StreamInfo
+from ..jetstream.answers import TOO_MANY_CONSUMERS, ApiError, ConsumerInfo, StreamInfo
 from ..jetstream.api import JetStreamClient
 from ..jetstream.consumers import new_consumer
 from ..protocol.parser import ProtocolError
@@ -127,9 +127,7 @@ class NatsTail:
 
     async def _create(self, after: int, replicas: int, client: JetStreamClient) -> _Consumer:
         name = self._stream.name
-        now = await client.stream(name)
-        if now is None:
-            raise ApiError(f"there is no stream {name!r}", NO_STREAM)
+        now = StreamInfo.of(await client.request(f"STREAM.INFO.{name}"))
         if now.created != self._stream.created:
             raise ConfigError(f"the JetStream stream {name!r} was deleted and created again")
         deliver = {
