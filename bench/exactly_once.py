@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from mama_spark.nats.batches.ledger import NatsBatchLedger
 from mama_spark.nats.connection.pool import POOL
+from mama_spark.nats.ledger import NatsBatchLedger
 from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings

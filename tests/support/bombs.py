@@ -26,11 +26,13 @@ from mama_spark.malamute.protocol.extensions import Extension, write
 from mama_spark.malamute.protocol.extensions import read as read_extension
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.nats.protocol.records import DeliveryBuffer, columns
+from mama_spark.nats.protocol.records import DeliveryBuffer
 from mama_spark.options import SubscribeOptions
 from mama_spark.spark.subscribe.packed_rows import RowUnpacker
 from mama_spark.spark.subscribe.schema import message_columns_of, schema_of
 from pyspark.sql.types import ArrayType, BooleanType, LongType, MapType, StringType, StructField, StructType
+
+from tests.support.nats.deliveries import columns
 
 #: Bytes that may be allocated beside what the process has after its imports. The messages have up to 32 MB.
 ALLOWED = 320 << 20

@@ -26,7 +26,7 @@ from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.mama.messages.source_records import BadSourceRecord
 from mama_spark.nats.discovery.layout import BadSubject, DiscoveryLayout
 from mama_spark.nats.discovery.offsets import parse_offset
-from mama_spark.nats.jetstream.api import answer_of
+from mama_spark.nats.jetstream.answers import answer_of
 from mama_spark.nats.protocol import acks, direct_get, fast_batch, parser, records
 from mama_spark.packing.format import BadPack
 from mama_spark.packing.ipc import read_pack

@@ -10,6 +10,7 @@ from typing import TypeVar
 from ..contracts.errors import OptionError
 from ..options import Options, Use, option_names
 from ..options.nats_environment import with_nats_environment
+from ..options.urls import DEFAULT_SERVER
 from ..options.values import Duration, duration
 
 O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
@@ -22,7 +23,7 @@ def add_transport(parser: argparse.ArgumentParser, formats: str, more: str = "",
     :param more: about them
     :param positional: see :func:`add_url`
     """
-    add_url(parser, "servers; the scheme picks the bridge (nats://127.0.0.1:4222)", positional=positional)
+    add_url(parser, f"servers; the scheme picks the bridge ({DEFAULT_SERVER})", positional=positional)
     add_option(parser, f"any option of {formats} in docs/reference/options.md, such as credentials=...{more}")
 
 

@@ -1,7 +1,7 @@
 """The bridge to NATS JetStream: publishes messages, reads streams as record logs, finds sources.
 
 ``protocol`` is pure (the bytes of the NATS protocol), ``connection`` runs nats-py, ``jetstream`` makes requests to the
-JetStream API; ``publish``, ``read``, ``batches`` and ``discovery`` implement the contracts of
+JetStream API; ``publish``, ``read``, ``ledger`` and ``discovery`` implement the contracts of
 :mod:`mama_spark.contracts.bridge`,
 :mod:`mama_spark.contracts.record_log` and :mod:`mama_spark.contracts.batch_ledger`; ``server`` starts a nats-server for
 ``mama serve``.
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from mama_spark.options import SinkOptions, TransportOptions
 
-    from .batches.ledger import NatsBatchLedger
     from .discovery.bridge import NatsDiscovery
+    from .ledger import NatsBatchLedger
     from .publish.bridge import NatsBridge
     from .read.logs import NatsLogs
     from .settings import NatsSettings
@@ -52,7 +52,7 @@ def attach(context: object, loop: AbstractEventLoop | None = None) -> NatsBridge
 
 
 def batch_ledger(o: SinkOptions) -> NatsBatchLedger:
-    from .batches.ledger import NatsBatchLedger
+    from .ledger import NatsBatchLedger
     from .settings import NatsSettings
 
     return NatsBatchLedger(NatsSettings.from_options(o), timeout=max(o.retry_deadline, 2 * o.wait_timeout))

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 from urllib.parse import ParseResult, SplitResult, unquote, urlsplit
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.redaction import redact_url
 from mama_spark.options import ReadOptions, SinkOptions, TransportOptions
 from mama_spark.options.stream_names import StreamRange
-from mama_spark.options.urls import with_scheme
+from mama_spark.options.transport import NATS_CONNECTION
+from mama_spark.options.urls import DEFAULT_SERVER, with_scheme
 
 AckMode = Literal["auto", "message", "batch", "none"]
 _TLS = ("tls_ca", "tls_cert", "tls_key", "tls_handshake_first")
-_CONNECTION = ("credentials", "nkey_seed", "user", "password", "token", *_TLS)
-_OTHERS = ("js_domain", "js_api_prefix", "connect_timeout")
+#: Options of a sink that are settings of the same name.
+_PUBLISHING = (
+    *("stream", "create_stream", "streams", "grow_streams", "ack_mode", "dedup", "wait_timeout", "retry_deadline"),
+    *("max_in_flight", "exactly_once", "batches_stream"),
+)
 #: Prefix of the subjects of JetStream API requests, in the account and domain of the user.
 DEFAULT_API_PREFIX = "$JS.API."
 _SECRET = frozenset({"credentials", "nkey_seed", "user", "password", "token", "tls_key"})
@@ -48,7 +52,7 @@ class NatsSettings:
     :param fast: write and parse in bulk, past the client's own calls; None = if the installed nats-py allows it
     """
 
-    servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
+    servers: tuple[str, ...] = (DEFAULT_SERVER,)
     credentials: str | None = None
     nkey_seed: str | None = None
     user: str | None = None
@@ -89,27 +93,13 @@ class NatsSettings:
     @classmethod
     def from_options(cls, o: TransportOptions) -> Self:
         """Settings from the options of a transport, and of publishing from those of a sink."""
-        connection: dict[str, Any] = {name: getattr(o, name) for name in (*_CONNECTION, *_OTHERS)}
+        names, more = [*NATS_CONNECTION, "connect_timeout"], dict[str, Any]()
         if isinstance(o, ReadOptions):
-            return cls(servers=o.url, retry_deadline=o.wait_timeout, **connection)
-        if not isinstance(o, SinkOptions):
-            return cls(servers=o.url, **connection)
-        return cls(
-            servers=o.url,
-            **connection,
-            stream=o.stream,
-            create_stream=o.create_stream,
-            streams=o.streams,
-            grow_streams=o.grow_streams,
-            ack_mode=cast(AckMode, o.ack_mode),  # the option allows these values only
-            dedup=o.dedup,
-            ordered=o.order == "partition",
-            wait_timeout=o.wait_timeout,
-            retry_deadline=o.retry_deadline,
-            max_in_flight=o.max_in_flight,
-            exactly_once=o.exactly_once,
-            batches_stream=o.batches_stream,
-        )
+            more["retry_deadline"] = o.wait_timeout
+        elif isinstance(o, SinkOptions):
+            names += _PUBLISHING
+            more["ordered"] = o.order == "partition"
+        return cls(servers=o.url, **{name: getattr(o, name) for name in names}, **more)
 
     def __repr__(self) -> str:
         shown = []
@@ -161,8 +151,8 @@ class NatsSettings:
     def connection_key(self) -> tuple[object, ...]:
         """Transports with equal keys share connections."""
         return (
-            *(getattr(self, name) for name in _CONNECTION),
-            *(self.servers, self.api_prefix, self.name, self.fast),
+            *(getattr(self, name) for name in NATS_CONNECTION),
+            *(self.servers, self.name, self.fast),
         )
 
 

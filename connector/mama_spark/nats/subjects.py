@@ -30,6 +30,11 @@ def is_request(topic: str, api_prefix: str) -> bool:
     return topic.startswith((*_REQUESTS, api_prefix)) and not topic.startswith(_EVENTS)
 
 
+def shows_progress(config: Mapping[str, Any]) -> bool:
+    """Whether a consumer of this configuration is one of ours that only shows the progress of a query."""
+    return PROGRESS_METADATA.items() <= (config.get("metadata") or {}).items()
+
+
 def to_allow(subject: str) -> str:
     """The subject, or pattern, that a user's permissions must have: names of consumers and inboxes change each time."""
     parts = subject.split(".")

@@ -9,7 +9,7 @@ from typing import Any
 from ..contracts.middlewares import MIDDLEWARES, Middleware, find
 from .declare import CONNECTION, Options, camel, option, require
 from .scopes import MALAMUTE, NATS, STORED, Scope
-from .urls import middleware_of, urls
+from .urls import DEFAULT_SERVER, middleware_of, urls
 from .values import (
     boolean,
     duration,
@@ -21,6 +21,11 @@ from .values import (
     topic_name,
 )
 
+#: What logs in to NATS, secures the connection, and finds JetStream there.
+NATS_CONNECTION = (
+    *("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key"),
+    *("tls_handshake_first", "js_domain", "js_api_prefix"),
+)
 CONNECT, DISCOVERY = CONNECTION, "Discovery"
 _ANNOUNCED = Scope(formats=("mamapub", "mamadiscovery"))
 
@@ -38,7 +43,7 @@ class TransportOptions(Options):
     url: tuple[str, ...] = option(
         "URLs",
         urls,
-        ("nats://127.0.0.1:4222",),
+        (DEFAULT_SERVER,),
         CONNECT,
         "Servers, separated by commas. The scheme picks the bridge: `nats`, `tls` (NATS over TLS), `mlp` (Malamute; a "
         "stream may follow: `mlp://host:9999/stream`), `tango` (the name of an event source, `tango://lab`; goes with "
@@ -46,7 +51,7 @@ class TransportOptions(Options):
         "`oz://host:5557?mode=direct` a program), `memory`. Without it, and without `transport`: the environment "
         "variable `NATS_URL`, then the NATS context that `NATS_CONTEXT` names or `nats context select` has selected, "
         "with its login and TLS files.",
-        shown="nats://127.0.0.1:4222",
+        shown=DEFAULT_SERVER,
         alias="servers",
     )
     credentials: str | None = option(

@@ -11,6 +11,8 @@ from ..contracts.errors import ConfigError
 from ..contracts.middlewares import SCHEMES, Middleware, find, load_others, of_url
 from ..contracts.redaction import redact_url
 
+#: The server of a connection that names none.
+DEFAULT_SERVER = "nats://127.0.0.1:4222"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)")
 _ENCODED = "in a user, password or token, / ? # @ : and , are percent-encoded"
 

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
@@ -13,8 +14,8 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.discovery import lease_keeper
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout
-from mama_spark.nats.jetstream import stream_client
-from mama_spark.nats.jetstream.stream_client import StreamClient
+from mama_spark.nats.jetstream import client
+from mama_spark.nats.jetstream.client import JetStream
 from mama_spark.nats.protocol.direct_get import StoredMessage
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings
@@ -96,7 +97,7 @@ def test_a_stream_deleted_and_made_again_is_a_gap_and_a_fresh_image(
             assert admin.api(f"STREAM.DELETE.{name}").get("success")
     again = opened("again")  # whoever comes first makes what is missing
     again.announce(TWIN, b"twin", TTL)
-    reader._require_open()[1]._refreshed = float("-inf")  # else it looks again within half a minute
+    reader._require_open()[1].watch._refreshed = float("-inf")  # else it looks again within half a minute
     before = len(follower.found)
     follower.until(lambda found: IMAGE_END in [c.kind for c in found[before:]])
     follower.until(lambda found: {DESK, TWIN} <= {c.source for c in found[before:]})
@@ -189,44 +190,35 @@ def test_each_query_has_an_image_of_its_own_and_does_not_see_those_of_others(
     assert third["image"] != first["image"], "a query that begins anew has an image of that moment"
 
 
-def test_what_changes_while_an_image_is_taken_is_in_it_or_told_after_it(opened: Callable[..., NatsDiscovery]) -> None:
-    one, reader = opened("one"), opened("two")
-    keys = [SourceKey("s", i) for i in range(100)]
-
-    def announce_all() -> None:
-        for key in keys:
-            one.announce(key, b"r", 60.0)
-
-    with ThreadPoolExecutor(1) as pool:
-        announcing = pool.submit(announce_all)
-        follower = Follower(reader, reader.initial_offset("image"))
-        eventually(lambda: len(reader.image()) > 20, "some are there")
-        follower.until(lambda found: len({c.source for c in found}) == len(keys) + 1)
-        announcing.result()
-    follower.step()
-    assert sorted(c.source.id or 0 for c in follower.found if c.source is not None) == list(range(len(keys)))
-
-
-def test_a_source_that_speaks_while_a_long_image_is_read_is_in_it(
+def test_what_changes_while_a_long_image_is_read_is_in_it_or_told_after_it(
     opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record and its renewals move to the end of the stream, behind what the end was at first."""
+    """The record and the renewals of a source that speaks move to the end of the stream, behind what the end was at
+    first; a new one comes behind all that was read."""
     reader, one = opened("reader"), opened("one")
     keys = [SourceKey("s", i) for i in range(6)]
     for key in keys:
         one.announce(key, b"r", 60.0)
-    store, pages, page = one.leases.store, itertools.count(1), StreamClient._page
+    store, pages, page = one.leases.store, itertools.count(1), JetStream.get_many
 
-    def speaking(self: StreamClient, stream: str, after: int, subject: str) -> tuple[list[StoredMessage], int]:
-        found = page(self, stream, after, subject)
-        if next(pages) == 2:
+    def speaking(self: JetStream, stream: str, **body: Any) -> tuple[list[StoredMessage], int]:
+        messages, pending = page(self, stream, **body)
+        number = next(pages)
+        if number == 2:
             store.announce(lease_keeper.Announced(keys[-1], b"changed", 60.0))
-        return found
+        elif number > 2 and not pending:
+            monkeypatch.undo()
+            store.announce(lease_keeper.Announced(TWIN, b"new", 60.0))
+        return messages, pending
 
-    monkeypatch.setattr(stream_client, "_PAGE", 4)
-    monkeypatch.setattr(StreamClient, "_page", speaking)
-    image = {c.source: c.payload for c in reader.image() if c.kind is RECORD}
+    monkeypatch.setattr(client, "_PAGE", 4)
+    monkeypatch.setattr(JetStream, "get_many", speaking)
+    follower = Follower(reader, reader.initial_offset("image"))
+    follower.until(has(RECORD, TWIN))
+    kinds = [c.kind for c in follower.found]
+    image = {c.source: c.payload for c in follower.found[: kinds.index(IMAGE_END)] if c.kind is RECORD}
     assert image == {**dict.fromkeys(keys[:-1], b"r"), keys[-1]: b"changed"}
+    assert [c.source for c in follower.found[kinds.index(IMAGE_END) + 1 :]] == [TWIN]
 
 
 def test_advisories_that_were_lost_are_a_gap(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:

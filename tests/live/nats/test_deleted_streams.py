@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
-from mama_spark.nats.jetstream import api
+from mama_spark.nats.jetstream import answers, api
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.publishing import resilient_publisher
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
@@ -50,7 +50,7 @@ def test_the_next_publisher_on_the_connection_makes_it_again(
 def test_it_is_made_again_although_the_server_still_removes_the_old_one(
     nats_server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    busy, read_answer = [True, True], api.answer_of
+    busy, read_answer = [True, True], answers.answer_of
 
     def removing(data: bytes) -> Any:
         answer = read_answer(data)

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.nats.batches.ledger import NatsBatchLedger
+from mama_spark.nats.ledger import NatsBatchLedger
 from mama_spark.nats.protocol.acks import AckColumns
 from mama_spark.nats.publish.answers import NatsAnswers
 from mama_spark.nats.publish.bridge import NatsBridge

@@ -14,10 +14,9 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options.stream_names import stream_range
-from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.subscribe.schema import SCHEMA
 
 from tests.support.fault_driver import Driver
+from tests.support.nats.mamasub import read
 from tests.support.nats.nats_servers import Admin
 
 ROOT = Path(__file__).parents[3]
@@ -107,71 +106,45 @@ def test_what_may_not_be_asked_is_warned_about_and_all_is_published(
         assert not said
 
 
-@pytest.mark.parametrize("missing", ["$JS.API.INFO", "$JS.API.STREAM.INFO.*"])
-def test_fast_ingest_with_ids_is_refused_where_nothing_is_known_of_the_stream(
-    server: NatsServer, admin: Admin, missing: str
-) -> None:
-    admin.create_stream("S", ["s.>"], allow_batched=True)
-    bridge = NatsBridge(NatsSettings((server.url,), ack_mode="batch", stream="S", **without(missing)))
-    with pytest.raises(ConfigError, match="may be replicated"):
-        bridge.open()
-    bridge.close()
-
-
-def test_without_the_inbox_the_task_fails_before_its_first_message(server: NatsServer, admin: Admin) -> None:
-    admin.create_stream("S", ["s.>"])
-    bridge = NatsBridge(NatsSettings((server.url,), **without("_INBOX.>")))
-    with pytest.raises(ConfigError, match="no permission to subscribe to the inbox"):
-        bridge.open()
-    bridge.close()
-    assert not admin.messages("S")
-
-
-def test_without_the_right_to_create_a_missing_stream_is_an_error(server: NatsServer) -> None:
-    bridge = NatsBridge(NatsSettings((server.url,), stream="S", create_stream=True, **without(CREATE)))
-    bridge.open()
-    with pytest.raises(ConfigError, match="no permission to create the stream 'S'"):
-        bridge.prepare(MessageBatch.of(["s.a"], [b""]))
-    bridge.close()
-
-
 def publish_to(bridge: NatsBridge, topic: str) -> None:
     bridge.open()
     bridge.prepare(MessageBatch.of([topic], [b""]))
 
 
-@pytest.mark.parametrize("streams", [None, "p-{0..1}"])
-def test_only_who_may_create_a_stream_is_told_to(server: NatsServer, streams: str | None) -> None:
-    names = None if streams is None else stream_range(streams)
-    for login, said in (
-        ({"user": "admin", "password": "p"}, "; createStream=true makes"),
-        (
-            without(CREATE),
-            r"; another user must make what is missing: no permission to publish to \$JS.API.STREAM.CREATE.p?",
+NOBODY_CREATES = r"; another user must make what is missing: no permission to publish to \$JS.API.STREAM.CREATE.p?"
+SET = {"streams": stream_range("p-{0..1}")}
+
+
+@pytest.mark.parametrize(
+    ("missing", "settings", "said"),
+    [
+        *(
+            (hidden, {"ack_mode": "batch", "stream": "THERE"}, "may be replicated")
+            for hidden in ("$JS.API.INFO", "$JS.API.STREAM.INFO.*")
         ),
-    ):
-        bridge = NatsBridge(NatsSettings((server.url,), streams=names, **login))
-        with pytest.raises(ConfigError, match=said), closing(bridge):
-            publish_to(bridge, "s.a")
-
-
-def test_a_stream_that_is_missing_is_told_although_the_others_may_not_be_listed(server: NatsServer) -> None:
-    bridge = NatsBridge(NatsSettings((server.url,), stream="S", **without("$JS.API.STREAM.NAMES")))
-    with pytest.raises(ConfigError, match="there is no stream 'S'; no permission to list those that exist"):
-        bridge.open()
-    bridge.close()
+        ("_INBOX.>", {}, "no permission to subscribe to the inbox"),
+        (CREATE, {"stream": "S", "create_stream": True}, "no permission to create the stream 'S'"),
+        *((None, more, "; createStream=true makes") for more in ({}, SET)),
+        *((CREATE, more, NOBODY_CREATES) for more in ({}, SET)),
+        ("$JS.API.STREAM.NAMES", {"stream": "S"}, "there is no stream 'S'; no permission to list those that exist"),
+    ],
+)
+def test_what_cannot_be_done_without_a_permission_is_refused_before_the_first_message(
+    server: NatsServer, admin: Admin, missing: str | None, settings: dict[str, Any], said: str
+) -> None:
+    admin.create_stream("THERE", ["there.>"], allow_batched=True)
+    login = {"user": "admin", "password": "p"} if missing is None else without(missing)
+    bridge = NatsBridge(NatsSettings((server.url,), **settings, **login))
+    with pytest.raises(ConfigError, match=said), closing(bridge):
+        publish_to(bridge, "s.a")
+    assert not admin.messages("THERE")
+    admin.api("STREAM.DELETE.THERE")
 
 
 def test_the_users_of_the_configuration_file_may_only_write_and_only_read(tmp_path: Path) -> None:
     lines = (ROOT / "conf" / "nats-server.conf").read_text().partition("# authorization {")[2].splitlines()
     users = "authorization {" + "\n".join(line.removeprefix("#") for line in lines)
     users = re.sub(r"\$\w+_PASSWORD", "p", users).replace("users = [", "users = [ {user: admin, password: p}")
-
-    def read(url: str, user: str) -> list[int]:
-        given = {"url": url, "stream": "ORDERS", "waitTimeout": "5s", "user": user, "password": "p"}
-        reader = MamaSubDataSource(given).reader(SCHEMA)
-        batches = [batch for task in reader.partitions() for batch in reader.read(task)]
-        return [sequence for batch in batches for sequence in batch["sequence"].to_pylist()]
 
     with NatsServer(tmp_path / "nats", config=users) as server:
         with Admin(server.url, user="admin", password="p") as admin:
@@ -181,8 +154,9 @@ def test_the_users_of_the_configuration_file_may_only_write_and_only_read(tmp_pa
                 driver.put(["orders.a"], 10)
                 driver.drain()
                 assert driver.events() == {event: 10}, driver.reasons[:3]
-        assert read(server.url, "reader") == list(range(1, 11))
+        orders = {"stream": "ORDERS", "waitTimeout": "5s", "password": "p"}
+        assert [row["sequence"] for row in read(server.url, user="reader", **orders)] == list(range(1, 11))
         with pytest.raises(
             ConfigError, match=r"no permission .*; allow publish to '\$JS.API.CONSUMER.CREATE.ORDERS.>'"
         ):
-            read(server.url, "writer")
+            read(server.url, user="writer", **orders)

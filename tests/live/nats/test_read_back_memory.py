@@ -11,7 +11,7 @@ from time import process_time
 
 import numpy as np
 import pytest
-from mama_spark.nats.batches.ledger import NatsBatchLedger
+from mama_spark.nats.ledger import NatsBatchLedger
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings
 from mama_spark.publishing.exactly_once.matching import IdReader, StoredRows

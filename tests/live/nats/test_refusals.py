@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from mama_spark.contracts.errors import BadTopic, ConfigError, Rejected, TooLarge, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
@@ -181,7 +184,10 @@ def test_what_does_not_serve_is_refused_at_open(nats_server: NatsServer, admin: 
     admin.create_stream("OTHER", ["o.>"])
     refuses(nats_server.url, "OTHER", stream="S")
     with NatsServer(tmp_path / "n", jetstream=None) as without:
-        refuses(without.url, "JetStream")
+        for kind in (NatsBridge, NatsLogs, NatsDiscovery):
+            bridge = kind(NatsSettings((without.url,)))
+            with pytest.raises(ConfigError, match="JetStream is not enabled"), closing(bridge):
+                bridge.open()
 
 
 def test_a_missing_stream_is_made_when_asked(nats_server: NatsServer, admin: Admin) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from mama_spark.contracts.errors import DataLost
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.spark.subscribe.data_source import MamaSubStreamReader, stream_reader
-from mama_spark.spark.subscribe.schema import SCHEMA
 
+from tests.support.nats.mamasub import StreamQuery
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import Query
 
@@ -24,19 +23,13 @@ def publish(server: NatsServer, values: range) -> None:
     assert Query(server.url, {"exactlyOnce": "false"}).attempt(rows).counts.acked == len(rows)
 
 
-def batch(reader: MamaSubStreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    end = json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
-    tasks: Any = reader.partitions(start, end)
-    values = [value for task in tasks for some in reader.read(task) for value in some["value"].to_pylist()]
-    return end, sorted(map(int, values))
-
-
 def test_what_was_stored_under_sequences_that_were_read_is_no_silent_loss(tmp_path: Path) -> None:
     store, copy = tmp_path / "store", tmp_path / "copy"
 
-    def reader(**more: str) -> MamaSubStreamReader:
-        given = {"url": server.url, "stream": "S", "startingOffsets": "earliest", **more}
-        return stream_reader(given, SCHEMA, 0)
+    def batch(start: dict[str, Any] | None, **more: str) -> tuple[dict[str, Any], list[int]]:
+        query = StreamQuery(server.url, start, stream="S", startingOffsets="earliest", **more)
+        values = sorted(int(row["value"]) for row in query.batch(limited=True))
+        return json.loads(json.dumps(query.offset)), values
 
     with NatsServer(tmp_path / "server", store=store) as server:
         with Admin(server.url) as admin:
@@ -46,11 +39,11 @@ def test_what_was_stored_under_sequences_that_were_read_is_no_silent_loss(tmp_pa
         shutil.copytree(store, copy)
         server.start()
         publish(server, range(OLD, READ))
-        cut, values = batch(reader(maxOffsetsPerTrigger=f"{OLD + 5}"), reader().initialOffset())
+        cut, values = batch(None, maxOffsetsPerTrigger=f"{OLD + 5}")
         assert values == list(range(OLD + 5))
-        known, values = batch(reader(), cut)
+        known, values = batch(cut)
         assert values == list(range(OLD + 5, READ))
-        assert batch(reader(), known) == (known, [])
+        assert batch(known) == (known, [])
         for new in (5, READ - OLD, READ):  # fewer than were lost, as many, more
             server.shutdown()
             shutil.rmtree(store)
@@ -59,7 +52,7 @@ def test_what_was_stored_under_sequences_that_were_read_is_no_silent_loss(tmp_pa
             publish(server, range(100, 100 + new))
             for start in (known, cut):
                 with pytest.raises(DataLost, match="stream 'S': "):
-                    batch(reader(), start)
-                end, values = batch(reader(failOnDataLoss="false"), start)
+                    batch(start)
+                end, values = batch(start, failOnDataLoss="false")
                 assert values == list(range(100, 100 + new))
-                assert batch(reader(), end) == (end, [])
+                assert batch(end) == (end, [])

@@ -20,8 +20,8 @@ from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.job import OutcomeCounts
 from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.testing.waiting import eventually
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.support.nats import mamasub
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import Query, Row, batches
 
@@ -83,22 +83,14 @@ def query(server: NatsServer, case: Case, **options: str) -> Query:
     return Query(url_of(server, case.user), {"topicPrefix": case.published, **options}, batch=None)
 
 
-def rows_of(reader: Any, tasks: Any) -> list[Row]:
-    columns = [(some["topic"].to_pylist(), some["value"].to_pylist()) for task in tasks for some in reader.read(task)]
-    return [row for topics, values in columns for row in zip(topics, values, strict=True)]
-
-
 def read(server: NatsServer, options: dict[str, str]) -> list[Row]:
-    whole = MamaSubDataSource({"url": url_of(server), **options}).reader(SCHEMA)
-    return rows_of(whole, whole.partitions())
+    return [(row["topic"], row["value"]) for row in mamasub.read(url_of(server), **options)]
 
 
 def read_on(server: NatsServer, options: dict[str, str], start: Any = None) -> tuple[list[Row], Any]:
     """A micro-batch of a query that begins here, or goes on, and where it ends."""
-    reader = MamaSubDataSource({"url": url_of(server), **options}).streamReader(SCHEMA)
-    start = reader.initialOffset() if start is None else start
-    end = reader.latestOffset(start, ReadAllAvailable())
-    return rows_of(reader, reader.partitions(start, end)), end
+    query = mamasub.StreamQuery(url_of(server), start, **options)
+    return [(row["topic"], row["value"]) for row in query.batch()], query.offset
 
 
 def stored_up_to(admin: Admin, name: str, last: int) -> None:

@@ -10,12 +10,9 @@ from mama_spark.nats import NatsSettings
 from mama_spark.nats.check import check_server
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
-from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe import data_source
-from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
-from mama_spark.spark.subscribe.schema import SCHEMA
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.support.nats.mamasub import StreamQuery
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import Query, Row
 
@@ -107,20 +104,8 @@ def test_a_repeated_batch_stores_nothing_twice(server: NatsServer, admin: Admin,
     assert sorted(values) == sorted(payload for _, payload in rows(0, 500))
 
 
-class SetQuery:
-    """A query of ``mamasub``, as Spark's driver and its tasks call it."""
-
-    def __init__(self, server: NatsServer, **options: str) -> None:
-        given = {"url": server.url, "waitTimeout": "10s", **options}
-        self.reader: MamaSubStreamReader = MamaSubDataSource(given).streamReader(SCHEMA)
-        self.offset = self.reader.initialOffset()
-
-    def batch(self) -> list[Row]:
-        end = self.reader.latestOffset(self.offset, ReadAllAvailable())
-        tasks = self.reader.partitions(self.offset, end)
-        self.offset = end
-        tables = [batch for task in tasks for batch in self.reader.read(task)]
-        return [row for t in tables for row in zip(t["topic"].to_pylist(), t["value"].to_pylist(), strict=True)]
+def batch(query: StreamQuery) -> list[Row]:
+    return [(row["topic"], row["value"]) for row in query.batch()]
 
 
 @pytest.fixture
@@ -135,17 +120,17 @@ def test_a_set_that_grows_loses_and_doubles_nothing_and_keeps_the_order_of_each_
     """As the page says: writers end with a whole batch, readers come to the end, one write lets the set grow."""
     old, new = query(server), query(server, EIGHT)
     old.attempt(rows(0, 500))
-    whole = SetQuery(server, streams="orders-*")
-    part = SetQuery(server, streams="orders-{0..7}", topics="orders.r1,orders.r2")
-    found, chosen = whole.batch(), part.batch()
+    whole = StreamQuery(server.url, streams="orders-*", waitTimeout="10s")
+    part = StreamQuery(server.url, streams=EIGHT, topics="orders.r1,orders.r2", waitTimeout="10s")
+    found, chosen = batch(whole), batch(part)
     refused = new.attempt(rows(500, 1_000))
     assert "growStreams=true" in str(refused.fatal)
     grown = query(server, EIGHT, growStreams="true").attempt(rows(500, 1_000))
     assert grown.counts.acked == 500, grown.fatal
     assert new.attempt(rows(1_000, 1_500)).counts.acked == 500
     assert "orders-{0..7}" in str(old.attempt(rows(0, 1)).fatal)
-    found += whole.batch()
-    chosen += part.batch()
+    found += batch(whole)
+    chosen += batch(part)
     assert Counter(found) == Counter(rows(0, 1_500))
     require_order(found)
     assert Counter(chosen) == Counter(row for row in rows(0, 1_500) if row[0] in ("orders.r1", "orders.r2"))
@@ -183,15 +168,6 @@ def test_a_set_of_a_thousand_streams_is_made_written_and_read(server: NatsServer
     wanted = [(f"orders.r{n}", b"order %d" % n) for n in range(10_000)]
     report = query(server, streams).attempt(wanted)
     assert (report.counts.acked, report.counts.failed) == (10_000, 0), report.counts.sentence()
-    given = {"url": server.url, "streams": "orders-*", "startingOffsets": "earliest"}
-    reader = data_source.stream_reader(given, SCHEMA, 0)
-    start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadAllAvailable())
-    assert len(end) == 1_000
-    found = Counter(
-        (row["topic"], bytes(row["value"]))
-        for task in reader.partitions(start, end)
-        for batch in reader.read(task)
-        for row in batch.to_pylist()
-    )
-    assert found == Counter(wanted)
+    reader = StreamQuery(server.url, streams="orders-*", startingOffsets="earliest")
+    assert Counter(batch(reader)) == Counter(wanted)
+    assert len(reader.offset) == 1_000

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
-from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
+
+from tests.support.nats.mamasub import read
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TASK = TaskInfo(0, 0, None, None, None, False, "app", "app-1")
@@ -32,14 +31,8 @@ def test_each_message_has_its_trace_and_a_repetition_stores_nothing(
         o = SinkOptions.parse({**given, "traceContext": traced})
         report = publish_partition(SinkJob(o, plan, False, "run", ()), TASK, iter([rows]))
         assert report.counts.acked == 50
-    packs = read(nats_server, stream, unpack="false")
+    packs = read(nats_server.url, stream=stream, unpack="false")
     assert len(packs) == (1 if pack == "arrow" else 50)
     assert all(dict(row["headers"])["traceparent"] == [PARENT] for row in packs)
-    rows_read = read(nats_server, stream, traceContext="column")
+    rows_read = read(nats_server.url, stream=stream, traceContext="column")
     assert [(row["value"], row["traceparent"]) for row in rows_read] == [(b"%d" % i, PARENT) for i in range(50)]
-
-
-def read(server: NatsServer, stream: str, **given: str) -> list[dict[str, Any]]:
-    source = MamaSubDataSource({"url": server.url, "stream": stream, **given})
-    reader = source.reader(source.schema())
-    return [row for task in reader.partitions() for made in reader.read(task) for row in made.to_pylist()]

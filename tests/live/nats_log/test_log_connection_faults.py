@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.nats import NatsSettings
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.nats.connection.pool import POOL
-from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import LoggedRecord, everything, rows
 from mama_spark.testing.waiting import eventually
@@ -62,14 +60,6 @@ def test_nobody_answers_for_longer_than_the_time_limit(shared: NatsServer, full:
             logs.api.timeout = patience
             held_to(everything(log.read(0, MANY)))
         POOL.clear()
-
-
-def test_a_server_without_jetstream_is_told_at_once(tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "n", jetstream=None) as server:
-        logs = NatsLogs(NatsSettings((server.url,)))
-        with pytest.raises(ConfigError, match="JetStream is not enabled"):
-            logs.open()
-        logs.close()
 
 
 @pytest.mark.thorough

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import ClientClosed, Unavailable
+from mama_spark.nats.jetstream.answers import ConsumerInfo
 from mama_spark.nats.jetstream.consumers import create_consumer
 from mama_spark.nats.protocol.records import DeliveryBuffer, DeliveryParser
 from mama_spark.nats.server.nats_server import NatsServer
@@ -60,10 +62,9 @@ def test_a_range_ends_where_the_server_counts_records_that_it_never_sends(
     """Older servers do for a filter with a star that is a part of a token."""
     made = count(1)
 
-    def hopeful(*given: Any) -> tuple[str, dict[str, Any]]:
+    def hopeful(*given: Any) -> ConsumerInfo:
         next(made)
-        name, info = create_consumer(*given)
-        return name, {**info, "num_pending": 3}
+        return replace(create_consumer(*given), pending=3)
 
     monkeypatch.setattr("mama_spark.nats.read.range_reader.create_consumer", hopeful)
     with reading(shared.url) as logs:
@@ -161,9 +162,9 @@ def test_a_replica_that_is_behind_the_leader_ends_no_range(
     shared: NatsServer, full: str, topic: tuple[str, ...]
 ) -> None:
     with reading(shared.url) as logs:
+        logs.api = api = _BehindApi(logs.api, 2)  # type: ignore[assignment]
         log = logs.log(full)
-        log.config["num_replicas"] = 3
-        log._api = api = _BehindApi(log._api, 2)  # type: ignore[assignment]
+        log.info.config["num_replicas"] = 3
         found = everything(log.read(0, 3000, [f"{full}.{last}" for last in topic]))
         assert not api.behind
         assert [r.sequence for r in found] == list(range(1, 3001, 2 if len(topic) == 1 else 1))
@@ -172,8 +173,8 @@ def test_a_replica_that_is_behind_the_leader_ends_no_range(
 
 def test_a_range_that_no_replica_has_is_no_end_but_an_outage(shared: NatsServer, full: str) -> None:
     with reading(shared.url, timeout=0.5) as logs:
+        logs.api = _BehindApi(logs.api, 1_000_000)  # type: ignore[assignment]
         log = logs.log(full)
-        log.config["num_replicas"] = 3
-        log._api = _BehindApi(log._api, 1_000_000)  # type: ignore[assignment]
+        log.info.config["num_replicas"] = 3
         with pytest.raises(Unavailable, match=r"no replica of stream .* brings what follows sequence 0"):
             everything(log.read(0, 10))

@@ -9,7 +9,7 @@ import pytest
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.nats import NatsSettings
-from mama_spark.nats.batches.ledger import NatsBatchLedger
+from mama_spark.nats.ledger import NatsBatchLedger
 from mama_spark.nats.read import stream_log as module
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import everything, numbers, rows
@@ -132,16 +132,6 @@ def test_a_stream_that_keeps_idle_consumers_for_a_short_time_only_is_read(shared
         assert logs.log(name).at(0) == 1
         with contextlib.closing(logs.log(name).tail(3, [], "what follows it")) as tail:
             assert numbers([eventually(tail.poll, "it has records")]) == list(range(4, 11))
-
-
-def test_topics_of_a_mirror_are_filtered_though_it_has_no_subjects(shared: NatsServer, admin: Admin, name: str) -> None:
-    fill(shared.url, name, 20)
-    mirror = next(_names)
-    admin.create_stream(mirror, [], mirror={"name": name})
-    eventually(lambda: admin.info(mirror)["state"]["last_seq"] == 20, "it has caught up")
-    with reading(shared.url) as logs:
-        assert numbers(logs.log(mirror).read(0, 20, [f"{name}.1"])) == list(range(2, 21, 2))
-        assert logs.names([f"{name}.1"]) == [name]
 
 
 def test_topics_lie_in_several_streams_or_in_none(shared: NatsServer, admin: Admin) -> None:

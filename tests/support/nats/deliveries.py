@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mama_spark.nats.protocol.records import DeliveryBuffer, columns
+from mama_spark.contracts.record_log import Records
+from mama_spark.nats.protocol.records import DeliveryBuffer, delivery_numbers, records_of
 
 SID = 7
 PLAIN = "$JS.ACK.S.mama-x"
@@ -33,6 +34,18 @@ def frame(d: NatsDelivery, reply: str, sid: int = SID) -> bytes:
 
 def reply(i: int, form: tuple[str, str] = (PLAIN, ""), pending: int = 5, delivered: int = 1) -> str:
     return f"{form[0]}.{delivered}.{10 * i + 3}.{i}.{1_700_000_000_000_000_999 + 1000 * i}.{pending}{form[1]}"
+
+
+class DecodedBatch(NamedTuple):
+    records: Records
+    first: int
+    pending: int
+
+
+def columns(buffer: DeliveryBuffer, headers: bool = True) -> DecodedBatch:
+    """A buffer of deliveries as records, the consumer's sequence of the first, and what was pending after the last."""
+    numbers = delivery_numbers(buffer)
+    return DecodedBatch(records_of(buffer, numbers, headers), numbers.first, numbers.pending)
 
 
 def held_to(buffer: DeliveryBuffer, sent: list[NatsDelivery], first: int = 1) -> None:

@@ -68,10 +68,8 @@ def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
 ANNOUNCE = """
 import sys, time
 from mama_spark.contracts.bridge import SourceKey
-from mama_spark.nats.protocol.direct_get import StoredMessage
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.nats.jetstream.stream_client import StreamClient
 bridge = NatsDiscovery(NatsSettings((sys.argv[1],)))
 bridge.open()
 bridge.announce(SourceKey("desk", 7), b"r", float(sys.argv[2]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from mama_spark.nats.batches.message_ids import find_ids
+from mama_spark.nats.ledger import find_ids
 from mama_spark.nats.protocol.records import DeliveryBuffer, DeliveryNumbers
 
 from tests.support.tables import each

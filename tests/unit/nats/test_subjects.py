@@ -41,19 +41,6 @@ def test_filters_lose_no_subject_and_none_holds_another(topics: list[str]) -> No
 
 
 @each(
-    ("topics", "filters"),
-    [
-        ([], []),
-        (["a.b", "x.y"], ["a.b", "x.y"]),
-        (["a.b", "a.*", "a.b"], ["a.*"]),
-        (["*.b", "a.*"], ["*.b", "a.*"]),
-    ],
-)
-def test_filters(topics: list[str], filters: list[str]) -> None:
-    assert filters_of(topics) == filters
-
-
-@each(
     ("config", "topic", "stores"),
     [
         ({"subjects": ["a.>"]}, "a.b", True),

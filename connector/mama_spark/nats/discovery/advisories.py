@@ -16,8 +16,9 @@ import orjson
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 
+from ..jetstream.answers import ConsumerInfo
 from ..protocol.direct_get import StoredMessage, micros
-from ..subjects import CONSUMER_PREFIX, PROGRESS_METADATA
+from ..subjects import CONSUMER_PREFIX, shows_progress
 
 CONSUMERS = "$JS.EVENT.ADVISORY.CONSUMER.>"
 CREATED, DELETED = "$JS.EVENT.ADVISORY.CONSUMER.CREATED.", "$JS.EVENT.ADVISORY.CONSUMER.DELETED."
@@ -82,19 +83,18 @@ def reader(record: StoredMessage) -> AdvisoryReader | None:
     try:
         audit = orjson.loads(record.payload)
         answer = orjson.loads(audit["response"])
-        config = answer["config"]
-        topics = config.get("filter_subjects") or [t for t in (config.get("filter_subject"),) if t]
+        config, consumer = answer["config"], ConsumerInfo.of(answer)
         client = audit.get("client")
         client = client if isinstance(client, dict) else {}
         return AdvisoryReader(
             str(answer["stream_name"]),
-            str(answer["name"]),
+            consumer.name,
             micros(str(answer.get("created"))),
-            tuple(str(t) for t in topics),
+            tuple(map(str, consumer.filters)),
             client,
             bool(config.get("direct") or config.get("sourcing"))
             or client.get("kind") == "JetStream"
-            or PROGRESS_METADATA.items() <= (config.get("metadata") or {}).items(),
+            or shows_progress(config),
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,14 +18,12 @@ from mama_spark.discovery import lease_keeper
 from mama_spark.discovery.lease_keeper import Announced, LeaseKeeper
 from mama_spark.discovery.log_offsets import IMAGE
 from mama_spark.discovery.source_expiry import check_ttl
-from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from ..connection.connection import Connection
 from ..connection.pool import POOL
-from ..jetstream.stream_client import StreamClient
+from ..jetstream.client import JetStream
 from ..jetstream.streams import StreamCache, check_jetstream
-from ..publish.bridge import NatsBridge
+from ..read.append import Appender
 from ..settings import NatsSettings
 from .layout import DiscoveryLayout
 from .lease import NatsLeases
@@ -34,9 +31,7 @@ from .offsets import ABSENT
 from .reader import DiscoveryReader
 from .streams import check_version, ensure_streams, find_streams
 
-#: Of events.
-_MAX_IN_FLIGHT = 4096
-_RETRY_DELAYS = (0.1,)
+_MAX_IN_FLIGHT = 4096  #: of events
 
 
 class NatsDiscovery:
@@ -50,7 +45,7 @@ class NatsDiscovery:
         self.settings, self.layout = settings, layout or DiscoveryLayout()
         self._connection: Connection | None = None
         self._reader: DiscoveryReader | None = None
-        self._event_publisher: EventPublisher | None = None
+        self._event_publisher: Appender | None = None
         self._clock_offset = 0.0
 
     def __repr__(self) -> str:
@@ -66,19 +61,19 @@ class NatsDiscovery:
         connection = POOL.checkout(self.settings)
         try:
             check_version(connection.client.connected_server_version)
-            stream_client = StreamClient(connection, self.settings.retry_deadline, self.settings.connect_timeout)
-            self._find_streams(connection, stream_client)
+            api = JetStream(lambda: connection, self.settings.retry_deadline, self.settings.connect_timeout)
+            self._find_streams(connection, api)
         except BaseException:
             POOL.give_back(self.settings, connection)
             raise
-        self._connection, self._reader = connection, DiscoveryReader(stream_client, self.layout, self._clock_offset)
+        self._connection, self._reader = connection, DiscoveryReader(api, self.layout, self._clock_offset)
 
-    def _find_streams(self, connection: Connection, stream_client: StreamClient) -> None:
+    def _find_streams(self, connection: Connection, api: JetStream) -> None:
         """Look for the streams, once a minute per connection, because each request makes an advisory that is stored."""
         found = connection.cached(self._question)
         if found is None:
-            stream_client.run(check_jetstream(stream_client.api, StreamCache()))
-            streams = find_streams(stream_client, self.layout, check=True)
+            api.run(lambda client: check_jetstream(client, StreamCache()))
+            streams = find_streams(api, self.layout, check=True)
             found = streams.clock_offset
             if streams.complete and streams.generations.advisories != ABSENT:
                 connection.cache(self._question, found)
@@ -90,7 +85,7 @@ class NatsDiscovery:
         :raises ConfigError: a permission is missing, or another stream takes the subjects
         """
         connection, reader = self._require_open()
-        made = ensure_streams(reader.stream_client, self.layout)
+        made = ensure_streams(reader.api, self.layout)
         connection.cache(self._question, made.clock_offset)
         self._clock_offset = made.clock_offset
 
@@ -110,7 +105,7 @@ class NatsDiscovery:
         _, reader = self._require_open()
         for stream in (self.layout.sources, self.layout.events):
             try:
-                if not reader.stream_client.has_direct_get(stream):
+                if not reader.api.serves_direct_gets(stream):
                     return False
             except Unavailable:  # the call that follows retries, and reports the error
                 return True
@@ -149,19 +144,30 @@ class NatsDiscovery:
         server rejects first and accepts later."""
         self._ensure_streams()
         if self._event_publisher is None:
-            self._event_publisher = EventPublisher(self.settings)
+            self._event_publisher = Appender(
+                self.settings, self.settings.retry_deadline, dedup=True, in_flight=_MAX_IN_FLIGHT
+            )
         try:
-            self._event_publisher.publish(self.layout.event_subject(source), events, ids)
+            self._publish(self._event_publisher, self.layout.event_subject(source), events, ids)
         except Unavailable:
             self._event_publisher.close()  # a later call opens another connection
             self._event_publisher = None
             raise
 
+    def _publish(self, publisher: Appender, subject: str, events: Sequence[bytes], ids: Sequence[str]) -> None:
+        until = time.monotonic() + self.settings.retry_deadline
+        for first in range(0, len(events), _MAX_IN_FLIGHT):
+            rows = slice(first, first + _MAX_IN_FLIGHT)
+            payloads = pa.array(events[rows], pa.binary())
+            topics = pa.DictionaryArray.from_arrays(np.zeros(len(payloads), np.int32), pa.array([subject]))
+            messages = MessageBatch(topics, payloads, ids=pa.array(ids[rows], pa.string()))
+            publisher.sender.store(messages, until - time.monotonic())
+
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def image(self) -> list[DiscoveryEvent]:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
-        return self._require_open()[1].image()[0]
+        return self._require_open()[1].snapshots.take()[0]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. The log names are those of the streams of events
@@ -189,43 +195,3 @@ class NatsDiscovery:
         self._event_publisher = None
         if connection is not None:
             POOL.give_back(self.settings, connection)
-
-
-class EventPublisher:
-    """Publishes events of sources to the stream of events, in order, many in flight. For one thread.
-
-    By their ids, the server drops resent events that were stored.
-    """
-
-    def __init__(self, settings: NatsSettings) -> None:
-        self._timeout = settings.retry_deadline
-        wanted = replace(settings, stream=None, create_stream=False, ack_mode="message", dedup=True, ordered=False)
-        self._bridge = NatsBridge(wanted)
-        policy = WindowConfig(
-            max_in_flight=_MAX_IN_FLIGHT,
-            refill_allowed_at=_MAX_IN_FLIGHT // 2,
-            wait_timeout=settings.wait_timeout,
-            retry=RetryPolicy(None, _RETRY_DELAYS, self._timeout),
-            ordered=True,
-        )
-        self._sender = BlockingSender(self._bridge, policy)
-        self._bridge.open()
-
-    def close(self) -> None:
-        """Never raises."""
-        self._bridge.close()
-
-    def publish(self, subject: str, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        """Publish events, and wait until all are stored.
-
-        :raises ConfigError: no stream takes the subject
-        :raises PublishError: one was rejected
-        :raises Unavailable: not all were acknowledged in time
-        """
-        until = time.monotonic() + self._timeout
-        for first in range(0, len(events), _MAX_IN_FLIGHT):
-            rows = slice(first, first + _MAX_IN_FLIGHT)
-            payloads = pa.array(events[rows], pa.binary())
-            topics = pa.DictionaryArray.from_arrays(np.zeros(len(payloads), np.int32), pa.array([subject]))
-            messages = MessageBatch(topics, payloads, ids=pa.array(ids[rows], pa.string()))
-            self._sender.store(messages, until - time.monotonic())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mama_spark.contracts.bridge import DiscoveryEvent
 
-from ..jetstream.api import NO_STREAM
-from ..jetstream.stream_client import StreamClient
+from ..jetstream.client import JetStream
 from ..protocol.direct_get import StoredMessage
 from . import advisories as adv
 
@@ -35,12 +34,11 @@ class _Audits(NamedTuple):
 class ConsumerTracker:
     """Reads advisories, and caches the audits near the last one.
 
-    :param stream_client: client that reads the streams
     :param clock_offset: seconds to add to :func:`time.monotonic` to have the server's clock
     """
 
-    def __init__(self, stream_client: StreamClient, clock_offset: float) -> None:
-        self.stream_client = stream_client
+    def __init__(self, api: JetStream, clock_offset: float) -> None:
+        self._api = api
         self._clock_offset = clock_offset
         self._audits = _Audits()
 
@@ -61,7 +59,8 @@ class ConsumerTracker:
             return []
         topics: list[str] = []
         if reader is not None and not reader.topics:
-            topics = self._subjects(one.stream)
+            there = self._api.stream(one.stream)
+            topics = [] if there is None else list(there.subjects)
         return adv.events_of(record, one, reader, stream, topics)
 
     def _reader(self, stream: str, made: StoredMessage) -> adv.AdvisoryReader | None:
@@ -85,20 +84,12 @@ class ConsumerTracker:
         """Audits around this sequence."""
         low = max(1, sequence - _NEAR)
         if not (self._audits.first <= low and sequence + _NEAR <= self._audits.last):
-            found = self._many(stream, {"seq": low, "next_by_subj": adv.AUDITS, "batch": _TOGETHER})
+            found = self._api.get_many(stream, seq=low, next_by_subj=adv.AUDITS, batch=_TOGETHER)[0]
             readers = tuple(reader for record in found if (reader := adv.reader(record)) is not None)
             last, newest = (found[-1].sequence, adv.time_of(found[-1])) if found else (0, 0)
             self._audits = _Audits(low, last, newest, readers)
         return self._audits
 
     def _last(self, stream: str, subject: str, up_to: int) -> StoredMessage | None:
-        found = self._many(stream, {"multi_last": [subject], "up_to_seq": up_to})
+        found, _ = self._api.get_many(stream, multi_last=[subject], up_to_seq=up_to)
         return found[-1] if found else None
-
-    def _many(self, stream: str, body: dict[str, Any]) -> list[StoredMessage]:
-        return (self.stream_client.get_many(stream, body))[0]
-
-    def _subjects(self, stream: str) -> list[str]:
-        """Subjects of a stream."""
-        info = self.stream_client.request("STREAM.INFO", stream, absent=NO_STREAM)
-        return [] if info is None else list(info["config"].get("subjects") or ())

@@ -20,7 +20,7 @@ from mama_spark.discovery.source_expiry import offline_after, renew_every, state
 
 from ..connection import event_loop
 from ..connection.connection import Connection
-from ..jetstream.stream_client import StreamClient
+from ..jetstream.client import JetStream
 from ..protocol.direct_get import StoredMessage, is_sequence
 from ..protocol.headers import EXPECTED_LAST
 from ..settings import NatsSettings
@@ -61,24 +61,24 @@ class NatsLeases:
         self.last_sequences: dict[tuple[SourceKey, str], int] = {}
         self._unsourced: dict[SourceKey, int] = {}  # sequences of records that were written, and not waited for
         self._rewrite_at: dict[SourceKey, float] = {}  # monotonic; when a record must be rewritten, or it expires
-        self.client: StreamClient | None = None
+        self.connection: Connection | None = None
+        self._api = JetStream(self._connect, settings.retry_deadline, settings.connect_timeout)
 
     # --- the connection ----------------------------------------------------------------------------------------
 
-    def _client(self) -> StreamClient:
+    def _connect(self) -> Connection:
         """The connection of the renewals; a new one if it was closed for good."""
         loop, limit = event_loop.shared(), 20 * self.settings.retry_deadline + 60
-        if self.client is None or self.client.connection.closed or self.client.connection.loop is not loop:
-            connection = loop.run(Connection.connect(loop, self.settings), limit, "connecting for renewals")
-            self.client = StreamClient(connection, self.settings.retry_deadline, self.settings.connect_timeout)
-        return self.client
+        if self.connection is None or self.connection.closed or self.connection.loop is not loop:
+            self.connection = loop.run(Connection.connect(loop, self.settings), limit, "connecting for renewals")
+        return self.connection
 
     def close(self) -> None:
-        client, self.client = self.client, None
+        connection, self.connection = self.connection, None
         self.last_sequences.clear()
-        if client is not None and client.connection.loop.alive:
+        if connection is not None and connection.loop.alive:
             with contextlib.suppress(MamaError):
-                client.run(client.connection.close())
+                connection.loop.run(connection.close(), 20 * self.settings.retry_deadline + 60, "closing")
 
     def _store(
         self, subject: str, payload: bytes, headers: dict[str, str], last: int, timeout: float | None = None
@@ -88,10 +88,10 @@ class NatsLeases:
         After a lost acknowledgement the second attempt is rejected, as if another process had written: callers then
         read the subject.
         """
-        return self._client().publish(subject, payload, {**headers, EXPECTED_LAST: str(last)}, timeout)
+        return self._api.publish(subject, payload, {**headers, EXPECTED_LAST: str(last)}, timeout)
 
     def _last(self, stream: str, subject: str) -> StoredMessage | None:
-        return self._client().leader_get(stream, subject)
+        return self._api.message(stream, last_by_subj=subject)
 
     def _record(self, source: SourceKey) -> StoredMessage | None:
         return self._last(self.layout.sources, self.layout.source_subject(source, REC))
@@ -181,10 +181,10 @@ class NatsLeases:
                 self._refresh_record(one)
             return renewed
         except Unavailable:
-            if self.client is None or not self.client.connection.up:
+            if self.connection is None or not self.connection.up:
                 raise
             # connected, so the stream may be deleted
-            self.clock_offset = ensure_streams(self.client, self.layout).clock_offset
+            self.clock_offset = ensure_streams(self._api, self.layout).clock_offset
             self._establish(one)
             return True
 
@@ -238,7 +238,7 @@ class NatsLeases:
         ended = self._write_withdrawn(subject, record)
         for part in (WARN, LIVE):  # a later renewal comes from a process that announces it again
             purged = {"filter": self.layout.source_subject(source, part), "seq": ended}
-            self._client().request("STREAM.PURGE", self.layout.sources, purged)
+            self._api.request(f"STREAM.PURGE.{self.layout.sources}", purged)
         self._wait_until_sourced(subject, ended)
 
     def _write_withdrawn(self, subject: str, record: bytes) -> int:

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
-from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.contracts.headers import MSG_ID
+from mama_spark.contracts.bridge import DiscoveryEvent, Position
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import EARLIEST, LATEST
-from mama_spark.discovery.snapshot_codec import CHUNK, blocks, pack, unpack
 
-from ..jetstream.stream_client import StreamClient
+from ..jetstream.client import JetStream
 from ..protocol.direct_get import StoredMessage
 from . import advisories as adv
 from .consumers import ConsumerTracker
-from .events import event_of, image_of
-from .layout import LIVE, TTL, DiscoveryLayout
+from .events import event_of
+from .layout import DiscoveryLayout
 from .offsets import (
     ABSENT,
     DiscoveryOffset,
     RecordRange,
-    SavedSnapshot,
     SnapshotRange,
     StreamCreationTimes,
     StreamRecreated,
     parse_offset,
     steps_between,
 )
-from .streams import LOG, DiscoveryStreams, find_streams
+from .snapshots import Snapshots, gap, none_yet
+from .watch import StreamWatch
 
-_REFRESH = 30.0  #: seconds between checks that the streams are still the same
 _ADVANCE = 600.0  #: seconds after which an offset advances without an event
-_PART = MSG_ID  #: a chunk may be stored twice after a lost acknowledgement
 
 
 class DiscoveryReader:
@@ -43,108 +38,13 @@ class DiscoveryReader:
     :param clock_offset: see :attr:`~.streams.DiscoveryStreams.clock_offset`
     """
 
-    def __init__(self, stream_client: StreamClient, layout: DiscoveryLayout, clock_offset: float) -> None:
-        self.stream_client, self.layout = stream_client, layout
-        self._refreshed, self._streams = float("-inf"), DiscoveryStreams(StreamCreationTimes("", "", ""), 0, 0)
+    def __init__(self, api: JetStream, layout: DiscoveryLayout, clock_offset: float) -> None:
+        self.api, self.layout = api, layout
+        self.watch = StreamWatch(api, layout)
+        self.snapshots = Snapshots(self.watch)
         self._scanned: dict[tuple[str, str, int], int] = {}
-        self._warnings: set[str] = set()  #: warnings that were logged
         self._advanced_at = time.monotonic()
-        self._consumers = ConsumerTracker(stream_client, clock_offset)
-
-    # --- the image ----------------------------------------------------------------------------------------------
-
-    def image(self) -> tuple[list[DiscoveryEvent], int]:
-        """The sources and IMAGE_END, and the sequence of their stream up to which the image is complete."""
-        streams = self._refresh_streams()
-        if not streams.generations.sources:
-            return [self._image_end(streams.now)], 0
-        found: dict[str, StoredMessage] = {}
-        last = 0
-        pages = self.stream_client.pages(
-            self.layout.sources, 0, f"{self.layout.topic}.source.>", streams.last, beyond=True
-        )
-        for page in pages:
-            for record in page:
-                found[record.subject] = record
-            last = page[-1].sequence
-        image = image_of(self.layout, found.values(), streams.now)
-        if image.unconfirmed:
-            renewed_sources = [s for s in image.unconfirmed if self._is_renewed(s)]
-            image = image_of(self.layout, found.values(), streams.now, renewed_sources)
-        return [*image.changes, self._image_end(streams.now, last)], last
-
-    def _image_end(self, now: int, last: int = 0) -> DiscoveryEvent:
-        return DiscoveryEvent(DiscoveryEventKind.IMAGE_END, now, self.layout.sources, last or None)
-
-    def _is_renewed(self, source: SourceKey) -> bool:
-        """Whether the renewal was replaced by a newer one while the stream was read; False: it has expired."""
-        return self.stream_client.leader_get(self.layout.sources, self.layout.source_subject(source, LIVE)) is not None
-
-    def _write_image(self, before: DiscoveryOffset | None, limit: int | None) -> Position:
-        """Take an image and store it, so that the returned offset refers to it."""
-        streams = self._refresh_streams()
-        if not streams.complete:
-            empty = SavedSnapshot("", 1, 0, (0, ""), 0, 0, 0, streams.now)
-            return DiscoveryOffset.in_image(empty, _none_yet(streams), 1).as_json()
-        self._warn_without_advisories()
-        mark = self._write_mark()
-        changes, last = self.image()
-        generations, subject = self._streams.generations, self.layout.image_subject(token := uuid.uuid4().hex)
-        chunk = min(CHUNK, (self.stream_client.connection.client.max_payload or CHUNK) // 2)
-        numbers = []
-        for i, part in enumerate(pack(changes, chunk)):
-            headers = {TTL: f"{max(1, round(self.layout.kept))}s", _PART: f"{token}-{i}"}
-            numbers.append(self.stream_client.publish(subject, part, headers))
-        if before is not None and before.generations.advisories == generations.advisories:
-            advisories = before.advisories
-        else:
-            advisories = self._last_advisory() if before is None else 0
-        written = SavedSnapshot(token, len(changes), last, mark, advisories, numbers[0], numbers[-1], changes[-1].at)
-        image_read = len(changes) if limit is None else min(limit, len(changes))
-        return DiscoveryOffset.in_image(written, generations, image_read).as_json()
-
-    def _write_mark(self) -> tuple[int, str]:
-        """Store a mark at the end of the stream of events; its sequence and time."""
-        self.stream_client.publish(self.layout.mark_subject, b"", {})
-        mark = self.stream_client.leader_get(self.layout.events, self.layout.mark_subject)
-        if mark is None:
-            raise Unavailable(f"the stream {self.layout.events!r} lost a record at once: its limits are too small")
-        return mark.sequence, mark.time
-
-    @property
-    def _advisories(self) -> str | None:
-        """The stream of advisories, if it is requested and exists."""
-        return None if self._streams.generations.advisories in ("", ABSENT) else self.layout.advisories
-
-    def _last_advisory(self) -> int:
-        return 0 if self._advisories is None else (self.stream_client.first_and_last(self._advisories))[1]
-
-    def _refresh_streams(self) -> DiscoveryStreams:
-        """Look up the existing streams."""
-        streams = find_streams(self.stream_client, self.layout)
-        if not streams.complete:
-            self._warn_once(
-                f"there are no streams {self.layout.sources} and {self.layout.events} yet: nothing is announced here. "
-                "They are made for the first source that is announced, or by mama sources --create-streams"
-            )
-        if streams.generations.advisories != self._streams.generations.advisories:
-            self._consumers.forget()
-        self._streams = streams
-        self._refreshed = time.monotonic()
-        return self._streams
-
-    def _warn_once(self, text: str) -> None:
-        if text not in self._warnings:
-            self._warnings.add(text)
-            LOG.warning("%s", text)
-
-    def _warn_without_advisories(self) -> None:
-        if self._streams.complete and self._streams.generations.advisories == ABSENT:
-            self._warn_once(
-                f"there is no stream {self.layout.advisories}: readers that come and go are not reported (make it by "
-                "mama sources --create-streams, name the one that keeps the advisories by advisoriesStream, or set "
-                "advisories=false)"
-            )
+        self._consumers = ConsumerTracker(api, clock_offset)
 
     # --- initial offsets ----------------------------------------------------------------------------------------
 
@@ -156,36 +56,36 @@ class DiscoveryReader:
             logs = ", ".join(filter(None, (self.layout.events, self.layout.advisories)))
             raise ConfigError(f"discovery has no log {sorted(unknown)[0]!r}; there are {logs}")
         default = EARLIEST if where == "earliest" else LATEST
-        streams = self._refresh_streams()
+        streams = self.watch.refresh()
         if not streams.complete:
             if named.get(self.layout.events, 0) > 0:
                 raise ConfigError(f"the stream {self.layout.events!r} is not there yet: it has no number")
-            return DiscoveryOffset(0, (0, ""), 0, _none_yet(streams)).as_json()
-        self._warn_without_advisories()
+            return DiscoveryOffset(0, (0, ""), 0, none_yet(streams)).as_json()
+        self.watch.warn_without_advisories()
         events, mark = self._initial_events_offset(named.get(self.layout.events, default))
         advisories = 0
-        if self._advisories is not None and self.layout.advisories is not None:
+        if self.watch.advisories is not None and self.layout.advisories is not None:
             wanted = named.get(self.layout.advisories, default)
-            first, last = self.stream_client.first_and_last(self.layout.advisories)
+            first, last = self.api.first_and_last(self.layout.advisories)
             advisories = last if wanted == LATEST else max(0, first - 1) if wanted == EARLIEST else max(0, wanted - 1)
         return DiscoveryOffset(events, mark, advisories, streams.generations).as_json()
 
     def _initial_events_offset(self, wanted: int) -> tuple[int, tuple[int, str]]:
         if wanted == LATEST:
-            mark = self._write_mark()
+            mark = self.watch.write_mark()
             return mark[0], mark
         after = max(0, wanted - 1)
         if wanted > 0:
-            first, last = self.stream_client.first_and_last(self.layout.events)
+            first, last = self.api.first_and_last(self.layout.events)
             if wanted > last + 1:
                 raise ConfigError(f"the stream {self.layout.events!r} has no number {wanted} yet: the last is {last}")
             if wanted < first:
                 return after, (after, "")  # that record was removed: reading begins with a gap
-        for page in self.stream_client.pages(self.layout.events, after, f"{self.layout.topic}.>"):
+        for page in self.api.pages(self.layout.events, after, f"{self.layout.topic}.>"):
             for record in page:
                 if event_of(self.layout, record) is not None:
                     return record.sequence - 1, (record.sequence, record.time)
-        mark = self._write_mark()
+        mark = self.watch.write_mark()
         return mark[0], mark
 
     # --- latest offsets -----------------------------------------------------------------------------------------
@@ -195,13 +95,13 @@ class DiscoveryReader:
         here, stop = parse_offset(start), None if until is None else parse_offset(until)
         if here is None or here.remaining > 0 or (stop is not None and _image_token(stop) != _image_token(here)):
             return self._latest_in_image(here, limit, stop)
-        generations = self._current_generations(here)
-        if not self._streams.complete or (stop is not None and stop.before_streams):
+        generations = self.watch.generations(here)
+        if not self.watch.streams.complete or (stop is not None and stop.before_streams):
             return start
         if here.before_streams:
             return self._advance(here, generations, limit, stop) or start
         if (generations.sources, generations.events) != (here.generations.sources, here.generations.events):
-            return start if stop is not None else self._write_image(here, limit)
+            return start if stop is not None else self.snapshots.store(here, limit)
         return self._advance(here, generations, limit, stop) or start
 
     def _latest_in_image(
@@ -212,37 +112,20 @@ class DiscoveryReader:
         if stop is not None and stop.image is not None and _image_token(stop) != _image_token(here):
             here = DiscoveryOffset.in_image(stop.image, stop.generations, 0)
         if here is None or here.image is None:
-            return self._write_image(None, limit)
+            return self.snapshots.store(None, limit)
         image_read = here.image.changes if limit is None else min(here.image.changes, here.image_read + limit)
         if stop is not None and stop.events <= here.events:
             image_read = min(image_read, stop.image_read)
         return replace(here, image_read=image_read).as_json()
 
-    def _current_generations(self, here: DiscoveryOffset) -> StreamCreationTimes:
-        """Creation times of the streams; requested only if they may differ from those of ``here``."""
-        if time.monotonic() - self._refreshed < _REFRESH and self._streams.generations == here.generations:
-            try:
-                if self._mark_exists(here.mark, timeout=2.0):
-                    return here.generations
-            except Unavailable:
-                pass  # perhaps the stream is gone
-        now = (self._refresh_streams()).generations
-        if now.advisories == ABSENT and here.generations.advisories:  # until it exists again
-            now = replace(now, advisories=here.generations.advisories)
-        return now
-
-    def _mark_exists(self, mark: tuple[int, str], timeout: float | None = None) -> bool:
-        found = self.stream_client.get(self.layout.events, {"seq": mark[0]}, timeout) if mark[0] else None
-        return found is not None and found.time == mark[1]
-
     def _advance(
         self, here: DiscoveryOffset, generations: StreamCreationTimes, limit: int | None, stop: DiscoveryOffset | None
     ) -> Position | None:
         share = None if limit is None else max(1, limit // 4)
-        if here.generations.advisories == ABSENT and self._advisories is not None:
+        if here.generations.advisories == ABSENT and self.watch.advisories is not None:
             advisories, found = self._scan_advisories(here, share)
         elif generations.advisories != here.generations.advisories:
-            advisories, found = self._last_advisory(), 1
+            advisories, found = self.watch.last_advisory(), 1
         else:
             advisories, found = self._scan_advisories(here, share)
         rest = None if limit is None else limit - found
@@ -250,7 +133,7 @@ class DiscoveryReader:
         overdue = time.monotonic() - self._advanced_at > min(_ADVANCE, self.layout.kept / 10)
         if not found and not changed and not overdue:
             return None
-        mark = self._write_mark()
+        mark = self.watch.write_mark()
         if rest is None or changed < rest:
             events = mark[0]  # all of it
         if stop is not None:
@@ -273,7 +156,7 @@ class DiscoveryReader:
         return self._scan((self.layout.events, here.generations.events, here.events), limit or 1, tells)
 
     def _scan_advisories(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
-        stream = self._advisories
+        stream = self.watch.advisories
         if stream is None:
             return here.advisories, 0
 
@@ -291,7 +174,7 @@ class DiscoveryReader:
         """
         stream, _, after = place
         after, found = self._scanned.get(place, after), 0
-        for page in self.stream_client.pages(stream, after, self._subject(stream)):
+        for page in self.api.pages(stream, after, self._subject(stream)):
             for record in page:
                 found += tells(record)
                 if limit is not None and found >= limit:
@@ -316,33 +199,14 @@ class DiscoveryReader:
             if isinstance(step, StreamRecreated):
                 yield [self._recreated_event(step, there)]
             elif isinstance(step, SnapshotRange):
-                yield from self._read_image(step)
+                yield from self.snapshots.read(step)
             else:
                 yield from self._read_records(step, there)
 
     def _recreated_event(self, step: StreamRecreated, there: DiscoveryOffset) -> DiscoveryEvent:
         when = 0 if there.image is None else there.image.at
         text = "the stream was deleted and made again: what followed is lost"
-        return self._gap_event(getattr(self.layout, step.stream) or "", step.after + 1, step.after + 1, when, text)
-
-    def _gap_event(self, stream: str, first: int, last: int, when: int, text: str) -> DiscoveryEvent:
-        return DiscoveryEvent(DiscoveryEventKind.GAP, when, stream, gap=(first, last), info=text)
-
-    def _read_image(self, part: SnapshotRange) -> Iterator[list[DiscoveryEvent]]:
-        image, chunks = part.image, dict[str, bytes]()
-        if not image.token:
-            yield [self._image_end(image.at)]
-            return
-        subject = self.layout.image_subject(image.token)
-        for page in self.stream_client.pages(self.layout.events, image.first - 1, subject, image.last):
-            chunks |= {r.headers.get(_PART, ""): r.payload for r in page if r.sequence <= image.last}
-        try:
-            changes = unpack(list(chunks.values()), part.start, part.stop)
-        except ValueError:
-            text = "the image that was written down is not kept any more"
-            yield [self._gap_event(self.layout.events, image.first, image.last, image.at, text)]
-            changes = []
-        yield from blocks(changes)
+        return gap(getattr(self.layout, step.stream) or "", step.after + 1, step.after + 1, when, text)
 
     def _read_records(self, span: RecordRange, there: DiscoveryOffset) -> Iterator[list[DiscoveryEvent]]:
         stream, after = getattr(self.layout, span.stream), span.after
@@ -350,9 +214,9 @@ class DiscoveryReader:
             return
         if self._was_made_again(span, there):
             text = "the stream was deleted and made again before these were read"
-            yield [self._gap_event(stream, span.after + 1, span.up_to, self._streams.now, text)]
+            yield [gap(stream, span.after + 1, span.up_to, self.watch.streams.now, text)]
             return
-        for page in self.stream_client.pages(stream, after, self._subject(stream), span.up_to):
+        for page in self.api.pages(stream, after, self._subject(stream), span.up_to):
             changes = [c for r in page if r.sequence <= span.up_to for c in self._events_of(span, r)]
             changes = [*self._lost_events(span, after), *changes]
             if changes:
@@ -366,12 +230,12 @@ class DiscoveryReader:
     def _was_made_again(self, span: RecordRange, there: DiscoveryOffset) -> bool:
         if span.stream == "events" and self._is_complete(span):
             return False
-        generations = (self._refresh_streams()).generations
+        generations = self.watch.refresh().generations
         return bool(getattr(generations, span.stream) != getattr(there.generations, span.stream))
 
     def _is_complete(self, span: RecordRange) -> bool:
         """Whether nothing of it was lost."""
-        return span.mark is None or (span.stream == "events" and self._mark_exists(span.mark))
+        return span.mark is None or (span.stream == "events" and self.watch.mark_exists(span.mark))
 
     def _events_of(self, span: RecordRange, record: StoredMessage) -> list[DiscoveryEvent]:
         if span.stream != "events":
@@ -384,18 +248,13 @@ class DiscoveryReader:
         if after >= span.up_to or self._is_complete(span):
             return []
         stream = getattr(self.layout, span.stream)
-        first, last = self.stream_client.first_and_last(stream)
+        first, last = self.api.first_and_last(stream)
         if not last:
             first = span.up_to + 1
         if first <= after + 1:
             return []
         text = "the stream does not keep these any more: they were not read in time"
-        return [self._gap_event(stream, after + 1, min(first - 1, span.up_to), self._streams.now, text)]
-
-
-def _none_yet(streams: DiscoveryStreams) -> StreamCreationTimes:
-    """Whether discovery has not begun, even if some streams exist."""
-    return StreamCreationTimes("", "", ABSENT if streams.generations.advisories else "")
+        return [gap(stream, after + 1, min(first - 1, span.up_to), self.watch.streams.now, text)]
 
 
 def _image_token(position: DiscoveryOffset | None) -> str | None:

@@ -10,15 +10,13 @@ from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
 
-from ..jetstream.api import NO_STREAM, ApiError
-from ..jetstream.stream_client import StreamClient
+from ..jetstream.answers import NAME_TAKEN, OVERLAP, ApiError, StreamInfo
+from ..jetstream.client import JetStream
 from ..protocol.direct_get import micros
 from .layout import NEEDED, DiscoveryLayout
 from .offsets import ABSENT, StreamCreationTimes
 
 LOG = logging.getLogger("mama_spark.nats.discovery")
-
-_NAME_TAKEN, _OVERLAP = 10058, 10065
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,44 +51,44 @@ def check_version(version: object) -> None:
         raise ConfigError(f"discovery needs nats-server {needed} (messages with a TTL), this is {version}")
 
 
-def find_streams(stream_client: StreamClient, layout: DiscoveryLayout, *, check: bool = False) -> DiscoveryStreams:
+def find_streams(api: JetStream, layout: DiscoveryLayout, *, check: bool = False) -> DiscoveryStreams:
     """Find the existing streams; creates none.
 
     :param check: check their settings, too
     :raises ConfigError: the settings of a stream are unusable; the text names both
     """
-    found = {c["name"]: _info(stream_client, c["name"]) for c in layout.streams()}
+    found = {c["name"]: api.stream(c["name"]) for c in layout.streams()}
     if check:
         _check_all(layout, found)
     return _streams(layout, found)
 
 
-def _streams(layout: DiscoveryLayout, found: dict[str, dict[str, Any] | None]) -> DiscoveryStreams:
+def _streams(layout: DiscoveryLayout, found: dict[str, StreamInfo | None]) -> DiscoveryStreams:
     there = {name: info for name, info in found.items() if info is not None}
-    created = {name: str(info["created"]) for name, info in there.items()}
+    created = {name: info.created for name, info in there.items()}
     advisories = "" if layout.advisories is None else created.get(layout.advisories, ABSENT)
     generations = StreamCreationTimes(created.get(layout.sources, ""), created.get(layout.events, ""), advisories)
-    last = int(there[layout.sources]["state"]["last_seq"]) if layout.sources in there else 0
-    now = [micros(info.get("ts", "")) for info in there.values()]
+    last = there[layout.sources].last if layout.sources in there else 0
+    now = [micros(info.now) for info in there.values()]
     # Time of day: stamps an image where no stream is there to tell the server's time.
     return DiscoveryStreams(generations, last, now[-1] if now else time.time_ns() // 1000)
 
 
-def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout) -> DiscoveryStreams:
+def ensure_streams(api: JetStream, layout: DiscoveryLayout) -> DiscoveryStreams:
     """Find the streams, create missing ones, and check their settings.
 
     :raises ConfigError: unusable settings, or a missing permission; the text names stream and setting, or permission
     :raises Unavailable: no answer
     """
-    found: dict[str, dict[str, Any] | None] = {}
+    found: dict[str, StreamInfo | None] = {}
     for config in layout.streams():
         name = config["name"]
-        info = _info(stream_client, name)
+        info = api.stream(name)
         if info is None:
             if name == layout.sources:
-                config = {**config, "first_seq": _sourced_until(stream_client, layout) + 1}
-            _create(stream_client, config)
-            info = _info(stream_client, name)
+                config = {**config, "first_seq": _sourced_until(api, layout) + 1}
+            _create(api, config)
+            info = api.stream(name)
         if info is None:
             raise ConfigError(f"the stream {name!r} was deleted while it was made")
         found[name] = info
@@ -98,18 +96,14 @@ def ensure_streams(stream_client: StreamClient, layout: DiscoveryLayout) -> Disc
     return _streams(layout, found)
 
 
-def _info(stream_client: StreamClient, name: str) -> dict[str, Any] | None:
-    return stream_client.request("STREAM.INFO", name, absent=NO_STREAM)
-
-
-def _create(stream_client: StreamClient, config: dict[str, Any]) -> None:
+def _create(api: JetStream, config: dict[str, Any]) -> None:
     name = config["name"]
     try:
-        stream_client.request("STREAM.CREATE", name, config)
+        api.request(f"STREAM.CREATE.{name}", config)
     except ApiError as e:
-        if e.code == _NAME_TAKEN:  # another process was first
+        if e.code == NAME_TAKEN:  # another process was first
             return
-        if e.code != _OVERLAP:
+        if e.code != OVERLAP:
             raise
         taken = ", ".join(config["subjects"])
         raise ConfigError(
@@ -119,7 +113,7 @@ def _create(stream_client: StreamClient, config: dict[str, Any]) -> None:
     LOG.info("made the stream %s for discovery", name)
 
 
-def _check_all(layout: DiscoveryLayout, found: dict[str, dict[str, Any] | None]) -> None:
+def _check_all(layout: DiscoveryLayout, found: dict[str, StreamInfo | None]) -> None:
     """:raises ConfigError: the settings of an existing stream are unusable"""
     for info in found.values():
         if info is not None:
@@ -129,34 +123,26 @@ def _check_all(layout: DiscoveryLayout, found: dict[str, dict[str, Any] | None])
         _check_sourcing(layout, sources, events)
 
 
-def _check(layout: DiscoveryLayout, info: dict[str, Any]) -> None:
-    name = info["config"]["name"]
-    wrong, doubtful = layout.faults(info["config"])
+def _check(layout: DiscoveryLayout, info: StreamInfo) -> None:
+    wrong, doubtful = layout.faults(info.config)
     if wrong:
-        raise ConfigError(f"the stream {name!r} cannot serve discovery: {'; '.join(wrong)}")
+        raise ConfigError(f"the stream {info.name!r} cannot serve discovery: {'; '.join(wrong)}")
     for text in doubtful:
-        LOG.warning("the stream %s: %s", name, text)
+        LOG.warning("the stream %s: %s", info.name, text)
 
 
-def _sourced(layout: DiscoveryLayout, events: dict[str, Any]) -> int:
-    """The sequence of the stream of sources up to which the stream of events has sourced it."""
-    return max(
-        (int(s.get("seq", 0)) for s in events.get("sources") or () if s.get("name") == layout.sources), default=0
-    )
-
-
-def _sourced_until(stream_client: StreamClient, layout: DiscoveryLayout) -> int:
-    info = _info(stream_client, layout.events)
+def _sourced_until(api: JetStream, layout: DiscoveryLayout) -> int:
+    info = api.stream(layout.events)
     if info is None:
         return 0
-    last = stream_client.leader_get(layout.events, f"{layout.topic}.source.>")
-    return max(_sourced(layout, info), 0 if last is None else last.sourced)
+    last = api.message(layout.events, last_by_subj=f"{layout.topic}.source.>")
+    return max(info.sourced.get(layout.sources, 0), 0 if last is None else last.sourced)
 
 
-def _check_sourcing(layout: DiscoveryLayout, sources: dict[str, Any], events: dict[str, Any]) -> None:
+def _check_sourcing(layout: DiscoveryLayout, sources: StreamInfo, events: StreamInfo) -> None:
     """:raises ConfigError: the stream of sources was created again, with sequences below those already sourced"""
-    seen = _sourced(layout, events)
-    if int(sources["state"]["last_seq"]) < seen and sources["created"] > events["created"]:
+    seen = events.sourced.get(layout.sources, 0)
+    if sources.last < seen and sources.created > events.created:
         raise ConfigError(
             f"the stream {layout.sources!r} was made again and begins below number {seen}, up to which "
             f"{layout.events!r} has sourced it: the server would not source it. Delete {layout.events!r}, too, or make "

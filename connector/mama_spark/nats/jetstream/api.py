@@ -5,43 +5,25 @@ Requests are repeated by the rule of :mod:`.retry`, so each must be safe to arri
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from base64 import b64decode
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 import nats.errors
 import orjson
 
-from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import Unavailable
 
 from .. import errors
 from ..connection.connection import Connection
+from ..protocol.direct_get import StoredMessage, headers_of
 from ..subjects import to_allow
+from .answers import NO_MESSAGE, NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden, StreamInfo, answer_of
 from .retry import ServerNotReady, retry
 
 T = TypeVar("T")
 
-NO_STREAM, NO_CONSUMER, NO_MESSAGE = 10059, 10014, 10037
-#: In :class:`ApiError`: no responders, so JetStream is off for the server or the account.
-NO_RESPONDERS = 503
-
 _ATTEMPT = 3.0  #: seconds of one attempt: a request to a stopped server is never answered
-
-
-class ApiError(ConfigError):
-    """The server answered with a permanent error: the same request would get the same answer.
-
-    :ivar code: its ``err_code``
-    :ivar description: its text
-    """
-
-    def __init__(self, text: str, code: int, description: str = "") -> None:
-        super().__init__(text)
-        self.code = code
-        self.description = description or text
-
-
-class ApiForbidden(ConfigError):
-    """The permissions of the user do not allow the request."""
 
 
 class JetStreamClient:
@@ -101,6 +83,33 @@ class JetStreamClient:
 
         return await self.retry(subject, attempt, timeout)
 
+    async def find(self, call: str, body: dict[str, Any] | None, absent: int) -> dict[str, Any] | None:
+        """As :meth:`request`; None if the server answers with the error ``absent``."""
+        try:
+            return await self.request(call, body)
+        except ApiError as e:
+            if e.code != absent:
+                raise
+            return None
+
+    async def stream(self, name: str, **details: bool) -> StreamInfo | None:
+        """None: there is no stream of this name."""
+        answer = await self.find(f"STREAM.INFO.{name}", details or None, NO_STREAM)
+        return None if answer is None else StreamInfo.of(answer)
+
+    async def message(self, stream: str, **which: str | int) -> StoredMessage | None:
+        """A message as the leader of the stream has it, never stale; None: there is none.
+
+        :param which: ``seq=n``, ``last_by_subj=s``, or both ``seq=n`` and ``next_by_subj=s``
+        """
+        answer = await self.find(f"STREAM.MSG.GET.{stream}", which, NO_MESSAGE)
+        if answer is None:
+            return None
+        found = answer["message"]
+        block = b64decode(found.get("hdrs", ""))
+        payload = b64decode(found.get("data", ""))
+        return StoredMessage(int(found["seq"]), found["time"], found["subject"], payload, headers_of(block), block)
+
     async def pages(self, call: str, key: str, body: dict[str, Any] | None = None) -> AsyncIterator[Any]:
         """The elements of a list that the server answers page by page; otherwise as :meth:`request`."""
         offset = 0
@@ -144,53 +153,3 @@ def _raise_error(subject: str, error: dict[str, Any] | None, final: Collection[i
     if int(error.get("code", 0)) < 500 or code in final:
         raise ApiError(f"{text} ({subject})", code, text)
     raise ServerNotReady(text, code)
-
-
-def answer_of(data: bytes) -> dict[str, Any]:
-    """The JSON object of an answer; its ``error``, if any, is an object with numeric codes.
-
-    :raises Unavailable: the answer is no such JSON
-    """
-    try:
-        answer = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        answer = None
-    if not isinstance(answer, dict) or not _is_error(answer.get("error")):
-        raise Unavailable(f"not an answer of JetStream: {data[:100]!r}")
-    return answer
-
-
-def _is_error(error: object) -> bool:
-    return error is None or (
-        isinstance(error, dict) and all(isinstance(error.get(code, 0), int) for code in ("code", "err_code"))
-    )
-
-
-class BlockingJetStreamClient:
-    """:class:`JetStreamClient` for threads other than that of the event loop.
-
-    :param connection: returns the connection; another one when the last was closed
-    :param timeout: seconds that a call may take
-    """
-
-    def __init__(self, connection: Callable[[], Connection], timeout: float) -> None:
-        self._connection = connection
-        self.timeout = timeout
-
-    def request(self, call: str, body: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
-        """See :meth:`JetStreamClient.request`."""
-        return self.run(
-            lambda client: client.request(call, body), f"asking {self._connection().api_prefix}{call}", timeout
-        )
-
-    def run(
-        self, work: Callable[[JetStreamClient], Coroutine[Any, Any, T]], what: str, timeout: float | None = None
-    ) -> T:
-        """Run ``work`` on the event loop.
-
-        :param what: description for the error
-        :param timeout: seconds, instead of those of all calls
-        """
-        limit = self.timeout if timeout is None else timeout
-        connection = self._connection()
-        return connection.loop.run(work(JetStreamClient(connection, limit)), limit + _ATTEMPT + 1, what)

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from nats.nuid import NUID
 
 from mama_spark.contracts.backoff import Backoff
-from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
+from ..connection.connection import Connection
 from ..subjects import CONSUMER_PREFIX
-from .api import NO_STREAM, ApiError, ApiForbidden, BlockingJetStreamClient, JetStreamClient
+from .answers import NO_STREAM, TOO_MANY_CONSUMERS, ApiError, ApiForbidden, ConsumerInfo, StreamInfo
+from .api import JetStreamClient
+from .client import JetStream
 from .retry import BACKOFF
 
-TOO_MANY = 10026  #: in :class:`~.api.ApiError`: the stream or the account has as many consumers as it may
 #: Seconds of each attempt to create a consumer.
 _ATTEMPTS = Backoff(3.0, 60.0)
 _LEAST = 0.05
+_DELETE = 5.0  #: seconds
 
 
-def create_consumer(
-    api: BlockingJetStreamClient, stream: str, deliver: dict[str, Any], kept: float
-) -> tuple[str, dict[str, Any]]:
-    """Create a consumer without acknowledgements; returns its name and info.
+def create_consumer(api: JetStream, stream: str, deliver: dict[str, Any], kept: float) -> ConsumerInfo:
+    """Create a consumer without acknowledgements.
 
     One server alone keeps it, which is cheap. A cluster may choose one that has ended, and keep to that for this name:
     so each attempt has a name of its own, and from the second on as many replicas as the stream has. A stream that has
@@ -41,10 +42,11 @@ def create_consumer(
         name, body = new_consumer(stream, replicas, deliver, kept)
         left, limit = until - time.monotonic(), limits.next()
         try:
-            return name, api.request(f"CONSUMER.CREATE.{stream}.{name}", body, timeout=min(limit, max(left, _LEAST)))
+            limit = min(limit, max(left, _LEAST))
+            return ConsumerInfo.of(api.request(f"CONSUMER.CREATE.{stream}.{name}", body, timeout=limit))
         except ApiError as e:
             delay = full.next()
-            if e.code != TOO_MANY or delay > left:
+            if e.code != TOO_MANY_CONSUMERS or delay > left:
                 raise _consumer_error(stream, e, api.timeout) from e
             time.sleep(delay)
             continue
@@ -64,13 +66,30 @@ def new_consumer(stream: str, replicas: int, deliver: dict[str, Any], kept: floa
     return name, {"stream_name": stream, "config": {**common, "inactive_threshold": int(kept * 1e9), **deliver}}
 
 
-def most_consumers(api: BlockingJetStreamClient, config: Mapping[str, Any]) -> tuple[int, str] | None:
-    """How many consumers of ours a stream of this configuration takes beside those of others, at least one, and the
-    reason; None = any number. Ours of before do not count: they end."""
-    allowed, stream = int(config.get("max_consumers") or 0), config["name"]
-    if allowed <= 0:
+async def delete_consumer(connection: Connection, stream: str, consumer: str) -> None:
+    """Delete a consumer of ours. Never raises: if it fails, the server deletes it when nobody has asked for long."""
+    with contextlib.suppress(Exception):
+        await JetStreamClient(connection, _DELETE).request(f"CONSUMER.DELETE.{stream}.{consumer}")
+
+
+def probe(api: JetStream, stream: StreamInfo, where: dict[str, Any]) -> ConsumerInfo:
+    """Create a consumer, delete it again, and return its initial state.
+
+    :param where: it would begin
+    """
+    info = create_consumer(api, stream.name, where, stream.idle_limit(_DELETE))
+    with contextlib.suppress(MamaError):  # the server deletes it after a while
+        api.request(f"CONSUMER.DELETE.{stream.name}.{info.name}", timeout=1.0)
+    return info
+
+
+def most_consumers(api: JetStream, info: StreamInfo) -> tuple[int, str] | None:
+    """How many consumers of ours a stream takes beside those of others, at least one, and the reason; None = any
+    number. Ours of before do not count: they end."""
+    allowed, stream = info.limit("max_consumers"), info.name
+    if allowed is None:
         return None
-    others = api.run(partial(_others, stream), f"listing the consumers of stream {stream!r}")
+    others = api.run(partial(_others, stream))
     has = f", and has {', '.join(others[:5])}" if others else ""
     return max(1, allowed - len(others)), f"stream {stream!r} takes {allowed} consumers (max_consumers){has}"
 
@@ -86,7 +105,7 @@ async def _others(stream: str, client: JetStreamClient) -> list[str]:
 
 def _consumer_error(stream: str, error: ApiError, waited: float) -> ConfigError:
     """Error text: why the server allows no consumer."""
-    if error.code == TOO_MANY:
+    if error.code == TOO_MANY_CONSUMERS:
         return ConfigError(
             f"stream {stream!r}, or its account, has had as many consumers as it may for {waited:g} s (max_consumers): "
             "read with fewer tasks (option minPartitions), end other readers, or raise the limit"

@@ -12,8 +12,9 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 from ..settings import NatsSettings
 from ..stream_set import METADATA, StreamSet
 from ..subjects import Filters
-from .api import NO_STREAM, ApiError, ApiForbidden, JetStreamClient
-from .streams import StreamCache, StreamInfo, advice_to_create, create
+from .answers import ApiError, ApiForbidden, StreamInfo
+from .api import JetStreamClient
+from .streams import StreamCache, advice_to_create, create
 
 T = TypeVar("T")
 
@@ -33,9 +34,7 @@ async def prepare_members(
 
     :raises ConfigError: one is missing, is another stream, or belongs to a set of another size
     """
-    answers = await in_groups([partial(_info, api, name) for name in streams.streams.names])
-    there = [(number, answer) for number, answer in enumerate(answers) if answer is not None]
-    others = _require_set(streams, there, settings.grow_streams)
+    answers, others = await _look_up(api, streams, settings.grow_streams)
     missing = [number for number, answer in enumerate(answers) if answer is None]
     if missing and not settings.create_stream:
         names = ", ".join(streams.streams.name(number) for number in missing[:5])
@@ -45,8 +44,8 @@ async def prepare_members(
         )
     for made in await in_groups([partial(_create, api, streams.config_of(number), settings) for number in missing]):
         cache.add(made)
-    for _, answer in there:
-        cache.add(StreamInfo.of(await _grow(api, streams, answer) if _set_of(answer) in others else answer))
+    for stream in filter(None, answers):
+        cache.add(await _grow(api, streams, stream) if _set_of(stream) in others else stream)
     return [cache.streams[name] for name in streams.streams.names]
 
 
@@ -69,43 +68,42 @@ async def _create(api: JetStreamClient, config: dict[str, Any], settings: NatsSe
     return await create(api, config.pop("name"), config.pop("subjects"), settings, **config)
 
 
-async def _info(api: JetStreamClient, name: str) -> dict[str, Any] | None:
+async def _look_up(api: JetStreamClient, streams: StreamSet, grow: bool) -> tuple[list[StreamInfo | None], set[str]]:
+    """The members that are there, and other sets that they belong to, which may become this one.
+
+    :raises ConfigError: they may not, or a stream is no member
+    """
+    answers = await in_groups([partial(_info, api, name) for name in streams.streams.names])
+    for number, stream in enumerate(answers):
+        if stream is not None:
+            _require_member(streams, number, stream)
+    others = {known for stream in filter(None, answers) if (known := _set_of(stream)) is not None}
+    others -= {str(streams.streams)}
+    for known in others:
+        _require_growth(streams, known, grow)
+    return answers, others
+
+
+async def _info(api: JetStreamClient, name: str) -> StreamInfo | None:
     try:
-        return await api.request(f"STREAM.INFO.{name}")
+        return await api.stream(name)
     except ApiForbidden:
         raise ConfigError(
             f"option streams: no permission to ask {api.prefix}STREAM.INFO.{name}, which says whether the stream is a "
             "member of the set"
         ) from None
     except ApiError as e:
-        if e.code == NO_STREAM:
-            return None
         raise Unavailable(f"stream {name!r}: {e.description}") from e
 
 
-def _set_of(answer: dict[str, Any]) -> str | None:
+def _set_of(stream: StreamInfo) -> str | None:
     """The set that a member says it belongs to; None: it was made by other hands, and does not say."""
-    found = (answer["config"].get("metadata") or {}).get(METADATA)
-    return None if found is None else str(found)
+    return stream.metadata.get(METADATA)
 
 
-def _require_set(streams: StreamSet, there: list[tuple[int, dict[str, Any]]], grow: bool) -> set[str]:
-    """Other sets that the streams which are there belong to, and which may become this one.
-
-    :raises ConfigError: they may not, or a stream is no member
-    """
-    for number, answer in there:
-        _require_member(streams, number, answer)
-    others = {known for _, answer in there if (known := _set_of(answer)) is not None} - {str(streams.streams)}
-    for known in others:
-        _require_growth(streams, known, grow)
-    return others
-
-
-def _require_member(streams: StreamSet, number: int, answer: dict[str, Any]) -> None:
-    name, wanted, filters = streams.streams.name(number), streams.filter_of(number), Filters()
-    for subject in answer["config"].get("subjects") or ():
-        filters.add(subject, name)
+def _require_member(streams: StreamSet, number: int, stream: StreamInfo) -> None:
+    name, wanted = stream.name, streams.filter_of(number)
+    filters = Filters((subject, name) for subject in stream.subjects)
     if filters.owner(wanted.replace(">", "any")) is None:
         raise ConfigError(
             f"option streams={streams.streams}: stream {name!r} does not take {wanted}, so it is no member of the set: "
@@ -129,15 +127,14 @@ def _require_growth(streams: StreamSet, known: str, grow: bool) -> None:
         )
 
 
-async def _grow(api: JetStreamClient, streams: StreamSet, answer: dict[str, Any]) -> dict[str, Any]:
-    config = dict(answer["config"])
-    config["metadata"] = {**(config.get("metadata") or {}), METADATA: str(streams.streams)}
+async def _grow(api: JetStreamClient, streams: StreamSet, stream: StreamInfo) -> StreamInfo:
+    config = {**stream.config, "metadata": {**stream.metadata, METADATA: str(streams.streams)}}
     try:
-        return await api.request(f"STREAM.UPDATE.{config['name']}", config)
+        return StreamInfo.of(await api.request(f"STREAM.UPDATE.{stream.name}", config))
     except ApiForbidden:
-        raise ConfigError(f"option growStreams: no permission to change the stream {config['name']!r}") from None
+        raise ConfigError(f"option growStreams: no permission to change the stream {stream.name!r}") from None
     except ApiError as e:
-        raise ConfigError(f"option growStreams: stream {config['name']!r}: {e.description}") from e
+        raise ConfigError(f"option growStreams: stream {stream.name!r}: {e.description}") from e
 
 
 async def describe_load(api: JetStreamClient, streams: StreamSet, grow: bool) -> list[str]:
@@ -145,21 +142,17 @@ async def describe_load(api: JetStreamClient, streams: StreamSet, grow: bool) ->
 
     :raises ConfigError: a write would be refused, members that are missing aside
     """
-    answers = await in_groups([partial(_info, api, name) for name in streams.streams.names])
-    _require_set(streams, [(n, answer) for n, answer in enumerate(answers) if answer is not None], grow)
-    there = {name: a for name, a in zip(streams.streams.names, answers, strict=True) if a is not None}
+    answers, _ = await _look_up(api, streams, grow)
+    there = [stream for stream in answers if stream is not None]
     lines = [f"{streams.streams}: {len(there)} of {len(answers)} streams are there"]
-    counts = {name: int(a["state"]["messages"]) for name, a in there.items()}
-    total = sum(counts.values())
-    for name, a in there.items():
-        leader = (a.get("cluster") or {}).get("leader")
-        share = f" ({counts[name] / total:.1%})" if total else ""
-        topics = int(a["state"].get("num_subjects", 0))
+    total = sum(stream.messages for stream in there)
+    for stream in there:
+        share = f" ({stream.messages / total:.1%})" if total else ""
         lines.append(
-            f"{name}: {counts[name]:,} messages{share} of {topics:,} topics, {int(a['state']['bytes']):,} bytes"
-            + (f", leader {leader}" if leader else "")
+            f"{stream.name}: {stream.messages:,} messages{share} of {stream.topics:,} topics, {stream.size:,} bytes"
+            + (f", leader {stream.leader}" if stream.leader else "")
         )
-    if total and there:
-        most = max(counts.values()) * len(answers) / total
+    if total:
+        most = max(stream.messages for stream in there) * len(answers) / total
         lines[0] += f", {total:,} messages; the fullest has {most:.2f} times an even share"
     return lines

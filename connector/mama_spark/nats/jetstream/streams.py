@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from nats.aio.msg import Msg
@@ -20,7 +19,8 @@ from mama_spark.publishing.ids.id_lifetime import window_for
 from ..protocol.headers import EXPECTED_STREAM
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
 from ..subjects import Filters
-from .api import NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden, JetStreamClient, answer_of
+from .answers import CREATE_FAILED, NO_RESPONDERS, OFF, ApiError, ApiForbidden, StreamInfo, answer_of
+from .api import JetStreamClient
 from .retry import ServerNotReady
 
 #: Topics that are looked up one by one; with more, the whole list of streams is fetched.
@@ -34,39 +34,6 @@ _ASKED_AT_ONCE = 256
 _QUESTIONS = 64
 #: First version of the server that traces messages, a client's event in a trace, and events that change the subject.
 _TRACES_SINCE, _FROM_CLIENT, _LEADS_AWAY = (2, 11), 0, ("sm", "si")
-#: JetStream is off for the account, or for the server.
-_OFF = (10039, 10076)
-#: Stream name in use; also while the files of a deleted stream of this name are being removed.
-_CREATE_FAILED = 10049
-
-
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
-    """Settings of one stream that matter to a publisher."""
-
-    name: str
-    subjects: tuple[str, ...]
-    no_ack: bool
-    consumers: int
-    batched: bool  #: fast ingest is allowed
-    duplicate_window: float  #: seconds
-    replicas: int
-    retention: str = "limits"
-
-    @classmethod
-    def of(cls, info: dict[str, Any]) -> StreamInfo:
-        """Make it from an answer of the JetStream API."""
-        config, state = info["config"], info.get("state", {})
-        return cls(
-            config["name"],
-            tuple(config.get("subjects") or ()),
-            bool(config.get("no_ack")),
-            int(state.get("consumer_count", 0)),
-            bool(config.get("allow_batched")),
-            int(config.get("duplicate_window", 0)) / 1e9,
-            int(config.get("num_replicas", 1)),
-            str(config.get("retention", "limits")),
-        )
 
 
 class StreamCache:
@@ -127,7 +94,7 @@ async def check_jetstream(api: JetStreamClient, cache: StreamCache) -> None:
     :raises Unavailable: no answer below the prefix of another domain or account
     """
     try:
-        await api.request("INFO", final=(NO_RESPONDERS, *_OFF))
+        await api.request("INFO", final=(NO_RESPONDERS, *OFF))
     except ApiForbidden:
         cache.lookup_denied = True
     except ApiError as e:
@@ -138,7 +105,7 @@ async def check_jetstream(api: JetStreamClient, cache: StreamCache) -> None:
             ) from None
         if e.code == NO_RESPONDERS:
             raise ConfigError("JetStream is not enabled on the server, or not for this account") from None
-        if e.code in _OFF:
+        if e.code in OFF:
             raise ConfigError(f"JetStream is off: {e.description}") from None
         raise Unavailable(f"JetStream does not answer properly: {e.description}") from e
 
@@ -149,16 +116,14 @@ async def stream_info(api: JetStreamClient, cache: StreamCache, name: str) -> St
     :raises Unavailable: no answer
     """
     try:
-        answer = await api.request(f"STREAM.INFO.{name}")
+        stream = await api.stream(name)
     except ApiForbidden:
         cache.info_denied.add(name)
         return None
     except ApiError as e:
-        if e.code == NO_STREAM:
-            return None
         raise Unavailable(f"stream {name!r}: {e.description}") from e
-    stream = StreamInfo.of(answer)
-    cache.add(stream)
+    if stream is not None:
+        cache.add(stream)
     return stream
 
 
@@ -196,7 +161,7 @@ async def create(
     except ApiError as e:
         raise ConfigError(f"cannot create the stream {name!r}: {e.description}") from e
     except Unavailable as e:
-        if isinstance(e.__cause__, ServerNotReady) and e.__cause__.code == _CREATE_FAILED:
+        if isinstance(e.__cause__, ServerNotReady) and e.__cause__.code == CREATE_FAILED:
             raise ConfigError(f"cannot create the stream {name!r}: {e.__cause__}") from e
         raise
 

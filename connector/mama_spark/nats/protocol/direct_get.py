@@ -24,6 +24,7 @@ class StoredMessage:
     """One message of a stream.
 
     :ivar time: when the server stored it (RFC 3339 text)
+    :ivar block: its header block, as it was stored; only from the leader of the stream
     """
 
     sequence: int
@@ -31,6 +32,7 @@ class StoredMessage:
     subject: str
     payload: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+    block: bytes = b""
 
     @property
     def at(self) -> int:

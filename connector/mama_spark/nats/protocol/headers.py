@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import BadRow, PublishError, TooLarge
-from mama_spark.contracts.headers import MSG_ID, HeaderLines, bad_values, reject_lines
+from mama_spark.contracts.headers import MSG_ID, NATS_PREFIX, HeaderLines, bad_values, reject_lines
 from mama_spark.contracts.message import BYTES_OF_HEADERS, Bools, Int64s, MessageBatch, payload_sizes
 
 EXPECTED_STREAM = "Nats-Expected-Stream"
@@ -163,12 +163,12 @@ def _check_lines(lines: HeaderLines, bad: dict[int, PublishError]) -> Bools | No
         return None
     coded = lines.names.dictionary_encode()  # few names, many lines
     lower = pc.utf8_lower(coded.dictionary)
-    if not pc.any(pc.starts_with(lower, "nats-")).as_py():
+    if not pc.any(pc.starts_with(lower, NATS_PREFIX)).as_py():
         reject_lines(lines, bad)
         return None
     there, lower = RESERVED.keys() & set(lower.to_pylist()), lower.take(coded.indices)
     reject_lines(lines, bad, [(pc.equal(lower, name), RESERVED[name]) for name in sorted(there)])
-    expects = pc.starts_with(lower, "nats-expected-").to_numpy(zero_copy_only=False)
+    expects = pc.starts_with(lower, f"{NATS_PREFIX}expected-").to_numpy(zero_copy_only=False)
     if not expects.any():
         return None
     non_retriable: Bools = np.zeros(len(lines.starts) - 1, np.bool_)

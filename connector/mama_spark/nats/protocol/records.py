@@ -234,25 +234,6 @@ def delivery_numbers(buffer: DeliveryBuffer) -> DeliveryNumbers:
     return DeliveryNumbers(sequences, times, first, pending)
 
 
-class DecodedBatch(NamedTuple):
-    """A buffer of deliveries as columns; for the other two see :class:`DeliveryNumbers`."""
-
-    records: Records
-    first: int
-    pending: int
-
-
-def columns(buffer: DeliveryBuffer, headers: bool = True) -> DecodedBatch:
-    """The records of a buffer that is not empty.
-
-    :param headers: False: leave them out
-    :raises OutOfOrder: some are missing
-    :raises ProtocolError: invalid numbers
-    """
-    numbers = delivery_numbers(buffer)
-    return DecodedBatch(records_of(buffer, numbers, headers), numbers.first, numbers.pending)
-
-
 def records_of(buffer: DeliveryBuffer, numbers: DeliveryNumbers, headers: bool = True, views: bool = False) -> Records:
     """The records of a buffer whose numbers are known.
 
@@ -388,38 +369,6 @@ def _plain_blocks(blocks: list[bytes], rows: Int64s, n: int) -> pa.Array | None:
 
 
 def records_up_to(records: Records, up_to: int) -> Records:
-    """Those with a sequence of at most ``up_to``."""
-    return slice_records(records, 0, int(np.searchsorted(records.sequences, up_to, "right")))
-
-
-def slice_records(records: Records, start: int, stop: int) -> Records:
-    """``records[start:stop]``; shares memory."""
-    part = records.slice(start, stop)
+    """Those with a sequence of at most ``up_to``; shares memory."""
+    part = records.slice(0, int(np.searchsorted(records.sequences, up_to, "right")))
     return replace(part, headers=None) if part.headers is None or part.headers.null_count == len(part) else part
-
-
-def missing_ranges(present: Int64s, first: int, last: int) -> list[tuple[int, int]]:
-    """Ranges, both ends inclusive, of numbers in ``first .. last`` that are not in ``present``, which ascends."""
-    edges = np.concatenate(([first - 1], present, [last + 1]))
-    gaps = np.flatnonzero(np.diff(edges) > 1)
-    return list(zip((edges[gaps] + 1).tolist(), (edges[gaps + 1] - 1).tolist(), strict=True))
-
-
-def ranges(numbers: Int64s) -> list[tuple[int, int]]:
-    """Ascending numbers as ranges, both ends inclusive."""
-    if not len(numbers):
-        return []
-    breaks = np.flatnonzero(np.diff(numbers) > 1)
-    starts = numbers[np.concatenate(([0], breaks + 1))]
-    ends = numbers[np.concatenate((breaks, [len(numbers) - 1]))]
-    return list(zip(starts.tolist(), ends.tolist(), strict=True))
-
-
-def merge_ranges(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ascending ranges; neighbours become one."""
-    result: list[tuple[int, int]] = []
-    for low, high in found:
-        if result and result[-1][1] + 1 == low:
-            low = result.pop()[0]
-        result.append((low, high))
-    return result

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from mama_spark.contracts.errors import MamaError, Unavailable
 
-from ..jetstream.api import ApiError, ApiForbidden, JetStreamClient
+from ..jetstream.answers import ApiError, ApiForbidden
+from ..jetstream.api import JetStreamClient
 
 #: Maximum number of streams to ask about.
 MOST_STREAMS = 3

@@ -14,7 +14,8 @@ from mama_spark.publishing.ids.id_lifetime import window_for
 
 from ..connection.connection import Connection
 from ..jetstream import streams as st
-from ..jetstream.api import ApiForbidden, JetStreamClient
+from ..jetstream.answers import ApiForbidden, StreamInfo
+from ..jetstream.api import JetStreamClient
 from ..jetstream.stream_sets import describe_load, prepare_members, time_limit
 from ..settings import NatsSettings
 from ..stream_set import StreamSet
@@ -172,7 +173,7 @@ class StreamRouter:
         self._warn(f"no permission to ask {self.settings.api_prefix}{subject}: {_stream_text(stream)} is not checked")
         self._require_safe_dedup(stream)
 
-    def _validate(self, stream: st.StreamInfo) -> None:
+    def _validate(self, stream: StreamInfo) -> None:
         """:raises ConfigError: a publisher that waits for acknowledgements cannot use it"""
         if stream.no_ack and self.mode != "none":
             raise ConfigError(f"stream {stream.name!r} never acknowledges (no_ack): use ackMode=none or change it")
@@ -201,7 +202,7 @@ class StreamRouter:
                 f"could be acknowledged and lost. Use ackMode=message (or auto), or dedup=false"
             )
 
-    def _choose_mode(self, connection: Connection, streams: list[st.StreamInfo]) -> None:
+    def _choose_mode(self, connection: Connection, streams: list[StreamInfo]) -> None:
         """Resolve ``auto``: fast ingest if ids need no answer each, and streams and server allow it."""
         version = connection.client.connected_server_version
         able = connection.fast and (version.major, version.minor) >= FAST_SINCE and all(s.batched for s in streams)

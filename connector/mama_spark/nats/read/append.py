@@ -1,7 +1,8 @@
-"""Appends a few records to a stream, one in flight at a time, so that they are stored in order."""
+"""Appends a few records to a stream, in order."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 from mama_spark.contracts.message import MessageBatch
@@ -14,31 +15,48 @@ from ..settings import NatsSettings
 RETRY_DELAYS = (0.1,)  #: seconds before each resend; the last value repeats
 
 
-def append(settings: NatsSettings, stream: str, batch: MessageBatch, timeout: float) -> int | None:
-    """Append a batch; returns the sequence of the last record, None for an empty batch.
+class Appender:
+    """Publishes by a bridge of its own, and waits until all is stored. For one thread.
 
-    A record that may have been stored is resent only if it has an id.
+    :param timeout: seconds for which a record is resent
+    :param stream: that must take all; None = found from the topics
+    :param dedup: records have ids, by which the server drops resent ones that were stored; without ids, a record that
+        may have been stored is not resent
+    :param in_flight: records that are on their way at once
+    :raises ConfigError: there is no such stream
+    """
+
+    def __init__(
+        self, settings: NatsSettings, timeout: float, stream: str | None = None, *, dedup: bool, in_flight: int
+    ) -> None:
+        wanted = replace(settings, stream=stream, create_stream=False, ack_mode="message", ordered=False, dedup=dedup)
+        self._bridge = NatsBridge(wanted)
+        policy = WindowConfig(
+            max_in_flight=in_flight,
+            refill_allowed_at=in_flight // 2,
+            wait_timeout=settings.wait_timeout,
+            retry=RetryPolicy(None, RETRY_DELAYS, timeout),
+            resend_uncertain=dedup,
+            ordered=in_flight > 1,
+        )
+        self.sender = BlockingSender(self._bridge, policy)
+        self._bridge.open()
+
+    def close(self) -> None:
+        """Never raises."""
+        self._bridge.close()
+
+
+def append(settings: NatsSettings, stream: str, batch: MessageBatch, timeout: float) -> int | None:
+    """Append a batch, one record in flight at a time; returns the sequence of the last record, None for an empty batch.
 
     :param timeout: seconds for each record
     :raises ConfigError: there is no such stream, or it does not take one of the topics
     :raises PublishError: one was rejected, or its outcome is not known; those before it are stored
     :raises Unavailable: one was not stored within ``timeout`` seconds; those before it are
     """
-    dedup = batch.ids is not None
-    bridge = NatsBridge(
-        replace(settings, stream=stream, create_stream=False, ack_mode="message", ordered=False, dedup=dedup)
-    )
-    bridge.open()
-    try:
-        policy = WindowConfig(
-            max_in_flight=1,
-            wait_timeout=bridge.settings.wait_timeout,
-            retry=RetryPolicy(None, RETRY_DELAYS, timeout),
-            resend_uncertain=dedup,
-        )
-        sender, last = BlockingSender(bridge, policy), None
+    with contextlib.closing(Appender(settings, timeout, stream, dedup=batch.ids is not None, in_flight=1)) as appender:
+        last = None
         for row in range(len(batch)):
-            last = int(sender.store(batch.slice(row, 1), timeout).sequence[0])
+            last = int(appender.sender.store(batch.slice(row, 1), timeout).sequence[0])
         return last
-    finally:
-        bridge.close()

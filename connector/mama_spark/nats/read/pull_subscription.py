@@ -21,13 +21,15 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.nuid import NUID
 
-from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError
 
 from ..connection.connection import Connection
 from ..connection.inbound_parser import Deliveries
+from ..jetstream.consumers import delete_consumer
 from ..protocol.receive_buffer import ReceiveBuffer
 from ..protocol.records import DeliveryBuffer, DeliveryParser, read_reply
 from ..subjects import to_allow
+from .consumer_course import SubscriptionBroken
 
 OPEN_REQUESTS = 4  #: pull requests kept open
 REQUEST_BYTES = 1024 * 1024  #: bytes of each request
@@ -37,27 +39,28 @@ ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, about
 _REQUEST_ENDED = re.compile(r"MaxBytes|Batch Completed|Request Timeout|Requests Pending")
 _UNUSED_BYTES = re.compile(r"Nats-Pending-Bytes=(\d+)")
 _FEW = 256  #: up to as many records, one request is enough
+_UNLIMITED = 1_000_000  #: messages of one pull request: more than fit into its bytes
 UNKNOWN = b"?"  #: marks a header block that the client did not pass on
-
-
-class SubscriptionBroken(Unavailable):
-    """The consumer or the connection is lost: another subscription is needed."""
 
 
 class PullSubscription(Deliveries):
     """One subscription to one consumer.
 
-    :param after: sequence after which it begins; ``up_to``: last sequence, beyond which nothing is requested
+    :param after: sequence after which it begins
+    :param up_to: last sequence, beyond which nothing is requested; None: what comes is read without an end, by
+        :meth:`poll`
     """
 
-    def __init__(self, connection: Connection, stream: str, consumer: str, after: int, up_to: int) -> None:
-        self.connection, self._after, self._up_to = connection, after, up_to
+    def __init__(self, connection: Connection, stream: str, consumer: str, after: int, up_to: int | None) -> None:
+        self.connection, self.stream, self.consumer, self._up_to = connection, stream, consumer, up_to
+        self._wanted = _UNLIMITED if up_to is None else up_to - after
         self.next_subject = f"{connection.api_prefix}CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.inbox = f"_INBOX.{NUID().next().decode()}"
         self._ready = threading.Condition(threading.Lock())
         self._buffers: deque[DeliveryBuffer] = deque()
         self._buffered_bytes = 0  # in _buffers
         self._flushes = 0
+        self._flush_requested = False
         self._parser = DeliveryParser(0)
         self._subscription: Subscription | None = None
         self._raw: bytes | None = None
@@ -82,7 +85,7 @@ class PullSubscription(Deliveries):
             raise SubscriptionBroken(f"cannot subscribe: {e}") from e
         assert self._subscription is not None
         self._raw = self.connection.deliver_raw(self._subscription, self._parse_raw)
-        few = self._up_to - self._after <= _FEW
+        few = self._wanted <= _FEW
         self._to_renew = (
             [REQUEST_BYTES] if few else [REQUEST_BYTES * (i + 1) // OPEN_REQUESTS for i in range(OPEN_REQUESTS)]
         )  # of different sizes, so that they do not end together
@@ -98,7 +101,7 @@ class PullSubscription(Deliveries):
             self._requests_made += 1
             inbox = f"{self.inbox}.{self._requests_made}"
             self._open_requests[inbox] = size
-            body = orjson.dumps({"batch": self._up_to - self._after, "max_bytes": size})
+            body = orjson.dumps({"batch": self._wanted, "max_bytes": size})
             try:
                 await self.connection.client.publish(self.next_subject, body, reply=inbox)
             except Exception as e:  # noqa: BLE001 - another subscription may succeed
@@ -126,10 +129,10 @@ class PullSubscription(Deliveries):
         """Pass on the received records if they are enough, or the last ones."""
         buffer = self._parser.buffer
         sequence, _, _, pending = buffer.tails[-1].split(b".")[:4]
-        last = pending == b"0" or int(sequence) >= self._up_to
+        last = pending == b"0" or (self._up_to is not None and int(sequence) >= self._up_to)
         if last or buffer.size > BYTES or len(buffer) >= ROWS:
             self._flush_buffer()
-        self._ended = self._ended or last
+        self._ended = self._ended or (last and self._up_to is not None)
 
     def on_status(self, subject: str, status: int, text: str) -> None:
         """See :class:`~mama_spark.nats.connection.inbound_parser.Deliveries`."""
@@ -147,10 +150,14 @@ class PullSubscription(Deliveries):
         self._renew_soon()
 
     async def _on_message(self, msg: Msg) -> None:
-        """Without the fast path: parsed by nats-py, which keeps one value per header. So the block is fetched later."""
+        """Without the fast path: parsed by nats-py, which keeps one value per header. So the block of a range is
+        fetched later; what is read without an end comes from engines, which write only one."""
         place = read_reply(msg.reply.encode()) if msg.reply else None
         if place is not None:
-            block = UNKNOWN if msg.headers is not None else None
+            block = None if msg.headers is None else UNKNOWN
+            if msg.headers is not None and self._up_to is None:
+                text = "".join(f"{name}: {value}\r\n" for name, value in msg.headers.items())
+                block = f"NATS/1.0\r\n{text}\r\n".encode()
             self._parser.buffer.add(msg.subject.encode(), place.tail, msg.data, block)
             self._records_added()
         elif not msg.reply:
@@ -160,6 +167,7 @@ class PullSubscription(Deliveries):
 
     def _flush_buffer(self) -> None:
         buffer = self._parser.take_buffer()
+        self._flush_requested = False
         with self._ready:
             if len(buffer):
                 self._buffers.append(buffer)
@@ -180,14 +188,14 @@ class PullSubscription(Deliveries):
         if subject.lower() == ours.lower():
             self.fail(ConfigError(f"no permission to {what} to {ours}; allow {what} to {to_allow(ours)!r}"))
 
-    async def stop(self) -> None:
-        """Unsubscribe. Never raises."""
+    async def _end(self) -> None:
         self._ended = True
         if self._raw is not None:
             self.connection.stop_raw(self._raw)
         if self._subscription is not None:
             with contextlib.suppress(Exception):
                 await self._subscription.unsubscribe()
+        await delete_consumer(self.connection, self.stream, self.consumer)
 
     # --- on the reader's thread --------------------------------------------------------------------------------
 
@@ -212,3 +220,19 @@ class PullSubscription(Deliveries):
         if self._to_renew:
             self.connection.loop.soon(self._renew_soon)
         return buffer
+
+    def poll(self) -> DeliveryBuffer | None:
+        """As :meth:`next`, and never waits. Some records may be returned by a later call, because they are buffered."""
+        with self._ready:
+            if not self._buffers and self._error is None:
+                if not self._flush_requested and len(self._parser.buffer):
+                    self._flush_requested = True
+                    self.connection.loop.soon(self._flush_buffer)
+                return None
+        return self.next(0)
+
+    def close(self) -> None:
+        """Unsubscribe and delete the consumer, without waiting. Never raises."""
+        with contextlib.suppress(MamaError):
+            loop = self.connection.loop
+            loop.soon(lambda: loop.loop.create_task(self._end()))

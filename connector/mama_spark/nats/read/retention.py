@@ -9,6 +9,8 @@ from typing import Any
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.served_log import LogSettings
 
+from ..jetstream.answers import StreamInfo
+
 _UNITS = ((86400 * 10**9, "d"), (3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"), (10**6, "ms"))
 _LIMITS = {
     "max_msgs_per_subject": "keeps the last {} records of each subject (max_msgs_per_subject)",
@@ -31,47 +33,42 @@ def require_log(name: str, retention: str) -> None:
         )
 
 
-def require_newest(name: str, config: Mapping[str, Any]) -> None:
+def require_newest(info: StreamInfo) -> None:
     """:raises ConfigError: the stream does not keep the last message of each subject, under that subject"""
-    require_log(name, config.get("retention", "limits"))
+    require_log(info.name, info.retention)
     found = [
         text.format(value)
         for key, text in _LIMITS.items()
-        if key != "max_msgs_per_subject" and (value := int(config.get(key) or 0)) > 0 and _discards_old(config, key)
+        if key != "max_msgs_per_subject" and (value := info.limit(key)) is not None and _discards_old(info.config, key)
     ]
-    if config.get("subject_transform"):
+    if info.config.get("subject_transform"):
         found.append("stores messages under other subjects (subject_transform)")
-    if config.get("no_ack"):
+    if info.no_ack:
         found.append("acknowledges nothing (no_ack)")
     if found:
         raise ConfigError(
-            f"stream {name!r} {' and '.join(found)}, so the last message of each subject is not found there: change "
-            "it, or name another stream"
+            f"stream {info.name!r} {' and '.join(found)}, so the last message of each subject is not found there: "
+            "change it, or name another stream"
         )
 
 
-def warnings(name: str, config: Mapping[str, Any]) -> list[str]:
-    """One sentence for each way in which a stream of this configuration may remove records before they are read."""
+def warnings(info: StreamInfo) -> list[str]:
+    """One sentence for each way in which a stream may remove records before they are read."""
     found = []
     for key, text in _LIMITS.items():
-        if (value := int(config.get(key) or 0)) > 0 and _discards_old(config, key):
+        if (value := info.limit(key)) is not None and _discards_old(info.config, key):
             found.append(text.format(value))
-    if (age := int(config.get("max_age") or 0)) > 0:
+    if (age := info.limit("max_age")) is not None:
         found.append(f"removes records after {_duration(age)} (max_age)")
-    found += [text for flag, text in _FLAGS.items() if config.get(flag)]
-    return [f"stream {name!r} {text}" for text in found]
+    found += [text for flag, text in _FLAGS.items() if info.config.get(flag)]
+    return [f"stream {info.name!r} {text}" for text in found]
 
 
-def settings_of(config: Mapping[str, Any]) -> LogSettings:
-    """A configuration in the words of the contract."""
-
-    def limit(name: str) -> int | None:
-        return value if (value := int(config.get(name) or 0)) > 0 else None
-
+def settings_of(info: StreamInfo) -> LogSettings:
+    """The configuration in the words of the contract."""
     return LogSettings(
-        tuple(config.get("subjects") or ()), (limit("max_age") or 0) / 1e9 or None, limit("max_bytes"),
-        limit("max_msgs"), limit("max_msgs_per_subject"), int(config.get("duplicate_window") or 0) / 1e9,
-        int(config.get("num_replicas") or 1), str(config.get("storage")),
+        info.subjects, (info.limit("max_age") or 0) / 1e9 or None, info.limit("max_bytes"), info.limit("max_msgs"),
+        info.limit("max_msgs_per_subject"), info.duplicate_window, info.replicas, str(info.config.get("storage")),
     )  # fmt: skip
 
 

@@ -78,6 +78,10 @@ def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     return spawner.submit(start).result()
 
 
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:] if log.exists() else ""
+
+
 class NatsServer:
     """One ``nats-server`` with JetStream on disk, started by :meth:`start` or ``with``.
 
@@ -182,12 +186,12 @@ class NatsServer:
         deadline = time.monotonic() + timeout
         while True:
             if not self.running:
-                raise Unavailable(f"nats-server ended while starting:\n{self._tail()}")
+                raise Unavailable(f"nats-server ended while starting:\n{_tail(self.log)}")
             if (self.monitor or self._read_ports()) and self._healthy():
                 return
             if time.monotonic() > deadline:
                 self.kill()
-                raise Unavailable(f"nats-server was not ready within {timeout:g} s:\n{self._tail()}")
+                raise Unavailable(f"nats-server was not ready within {timeout:g} s:\n{_tail(self.log)}")
             time.sleep(0.01)
 
     def _read_ports(self) -> bool:
@@ -214,12 +218,6 @@ class NatsServer:
         with urllib.request.urlopen(f"{self.monitor}/{path}", timeout=5) as page:
             answer: dict[str, Any] = json.load(page)
             return answer
-
-    def _tail(self) -> str:
-        try:
-            return self.log.read_text(errors="replace")[-2000:]
-        except OSError:
-            return ""
 
     def _port_taken(self) -> bool:
         """Whether the last process ended because its port was in use."""
@@ -248,18 +246,17 @@ class NatsServer:
     def pause(self) -> None:
         """Send SIGSTOP: connections stay open without answers. Returns when all its threads have stopped, which takes a
         while on a busy machine."""
-        self._signal(signal.SIGSTOP)
+        if self._process is None or not self.running:
+            return
+        self._process.send_signal(signal.SIGSTOP)
         until, asked = time.monotonic() + STOP_TIMEOUT, os.WSTOPPED | os.WNOWAIT | os.WNOHANG
         with contextlib.suppress(ChildProcessError):  # the process has ended
             while self.running and time.monotonic() < until and os.waitid(os.P_PID, self.pid, asked) is None:
                 time.sleep(0.001)
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self.running:
-            self._process.send_signal(number)
+            self._process.send_signal(signal.SIGCONT)
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from mama_spark.contracts.errors import BadRow, PublishError, TooLarge
+from mama_spark.contracts.headers import NATS_PREFIX
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.packing.format import PACK, PACK_ROWS
 from mama_spark.publishing.ids.ids import IdMaker
@@ -119,7 +120,7 @@ def _headers(error: PublishError, topic: str | None, own: list[tuple[str, list[s
     headers of a pack are kept with its payload."""
     headers: dict[str, list[str]] = {}
     for name, values in own or ():
-        keep = not isinstance(error, BadRow) and not name.lower().startswith("nats-")
+        keep = not isinstance(error, BadRow) and not name.lower().startswith(NATS_PREFIX)
         if name in (PACK, PACK_ROWS):
             keep = not isinstance(error, TooLarge)
         if keep:

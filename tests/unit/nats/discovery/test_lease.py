@@ -25,11 +25,8 @@ def renewed(part: str, ttl: float, last: int, **more: Any) -> tuple[dict[str, st
             stored.append((subject, payload, headers))
             return 42
 
-    class Here(NatsLeases):
-        def _client(self) -> Any:
-            return Client()
-
-    leases = Here(NatsSettings(), DiscoveryLayout(), 0.0)
+    leases = NatsLeases(NatsSettings(), DiscoveryLayout(), 0.0)
+    leases._api = Client()  # type: ignore[assignment]
     leases.last_sequences = {(KEY, part): last} if last else {}
     leases._store_renewal(Announced(KEY, b"record", ttl), part, **more)
     ((subject, payload, headers),) = stored

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mama_spark.nats.read.retention import warnings
+from mama_spark.nats.jetstream.answers import StreamInfo
+from mama_spark.nats.read import retention
 
 from tests.support.tables import each
 
@@ -12,9 +13,13 @@ KEEPS = {"retention": "limits", "discard": "old", "max_msgs": -1, "max_bytes": -
          "max_msgs_per_subject": -1}  # fmt: skip
 
 
+def warnings(config: dict[str, Any]) -> list[str]:
+    return retention.warnings(StreamInfo.of({"config": {"name": "S", **config}}))
+
+
 def test_a_stream_that_keeps_everything_is_not_warned_of() -> None:
-    assert warnings("S", KEEPS) == []
-    assert warnings("S", {}) == []
+    assert warnings(KEEPS) == []
+    assert warnings({}) == []
 
 
 @each(
@@ -33,7 +38,7 @@ def test_a_stream_that_keeps_everything_is_not_warned_of() -> None:
     ],
 )
 def test_each_limit_is_one_sentence(config: dict[str, Any], said: str) -> None:
-    found = warnings("S", {**KEEPS, **config})
+    found = warnings({**KEEPS, **config})
     assert len(found) == 1
     assert found[0].startswith("stream 'S' ")
     assert said in found[0]
@@ -48,8 +53,8 @@ def test_each_limit_is_one_sentence(config: dict[str, Any], said: str) -> None:
     ],
 )
 def test_a_limit_that_refuses_the_new_removes_nothing(config: dict[str, Any]) -> None:
-    assert warnings("S", {**KEEPS, **config}) == []
+    assert warnings({**KEEPS, **config}) == []
 
 
 def test_several_limits_are_several_sentences() -> None:
-    assert len(warnings("S", {**KEEPS, "max_msgs": 5, "max_age": 10**9, "allow_rollup_hdrs": True})) == 3
+    assert len(warnings({**KEEPS, "max_msgs": 5, "max_age": 10**9, "allow_rollup_hdrs": True})) == 3

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mama_spark.nats.jetstream.streams import StreamInfo, _duplicate_window
+from mama_spark.nats.jetstream.answers import StreamInfo
+from mama_spark.nats.jetstream.streams import _duplicate_window
 from mama_spark.nats.publish.stream_router import StreamRouter
 from mama_spark.nats.settings import NatsSettings
 from mama_spark.publishing.ids.id_lifetime import known_for, window_for

@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from mama_spark.contracts.headers import MSG_ID, HeaderLines
+from mama_spark.contracts.headers import MSG_ID, NATS_PREFIX, HeaderLines
 from mama_spark.contracts.record_log import Records
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ def decode(subject: str, payload: bytes, headers: Iterable[tuple[str, str]]) -> 
             lengths = value
         elif name == HEADERS:
             found += _unpacked(value)
-        elif name and not name.lower().startswith("nats-"):
+        elif name and not name.lower().startswith(NATS_PREFIX):
             found.append((name.encode(), value))
     plain = decode_subject(subject.encode())
     for one in (plain, sender):

@@ -12,6 +12,7 @@ from mama_spark.contracts.served_log import LogSettings
 from mama_spark.options import SinkOptions, TransportOptions
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
+from mama_spark.options.transport import NATS_CONNECTION
 from mama_spark.options.urls import nats_urls
 from mama_spark.options.values import (
     duration,
@@ -28,11 +29,6 @@ from mama_spark.options.values import (
 from .message_codec import encode_name
 
 MARK = "{stream}"
-_CONNECTION = (
-    *("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key"),
-    "tls_handshake_first",
-    *("js_domain", "js_api_prefix"),
-)
 _GROUP = "stream: jetstream"
 _MOST = 10**15
 #: Octets of the name of a JetStream stream.
@@ -140,7 +136,7 @@ class JetStreamSettings:
 
     @property
     def _connection(self) -> dict[str, Any]:
-        return {"url": self.servers, **{name: getattr(self, name) for name in _CONNECTION}}
+        return {"url": self.servers, **{name: getattr(self, name) for name in NATS_CONNECTION}}
 
     @property
     def transport(self) -> TransportOptions:

@@ -9,32 +9,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from base64 import b64decode
+import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from mama_spark.contracts.batch_ledger import MARKERS_KEPT, Marker, MarkerChanged, StoredIds
 from mama_spark.contracts.errors import ConfigError, ExpectationFailed, MamaError, PublishError, Unavailable
+from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.contracts.topics import covers
 
-from ..connection.connection import Connection
-from ..jetstream.api import NO_MESSAGE, NO_STREAM, ApiError, ApiForbidden, JetStreamClient
-from ..protocol.headers import EXPECTED_LAST, EXPECTED_STREAM
-from ..protocol.records import DeliveryBuffer, DeliveryNumbers
-from ..publish.stream_router import StreamRouter
-from ..read.logs import NatsLogs
-from ..read.retention import require_log, require_newest
-from ..read.stream_log import NatsLog
-from ..settings import NatsSettings
-from .message_ids import find_ids
+from .connection.connection import Connection
+from .jetstream.answers import NO_STREAM, ApiError, ApiForbidden, StreamInfo
+from .jetstream.api import JetStreamClient
+from .protocol.headers import EXPECTED_LAST, EXPECTED_STREAM
+from .protocol.records import DeliveryBuffer, DeliveryNumbers, records_of
+from .publish.stream_router import StreamRouter
+from .read.logs import NatsLogs
+from .read.range_reader import SequenceRange
+from .read.retention import require_log, require_newest
+from .read.stream_log import NatsLog
+from .settings import NatsSettings
 
 logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
 _LONGEST_TOPIC = 4096
+_ID = f"\r\n{MSG_ID}: ".encode()
 
 
 class _NoMarkers(ConfigError):
@@ -74,17 +78,17 @@ class NatsBatchLedger:
         if connection.cached(known) is not None:
             return
         try:
-            config = self._logs.api.request(f"STREAM.INFO.{self._place}")["config"]
+            info = StreamInfo.of(self._logs.api.request(f"STREAM.INFO.{self._place}"))
         except (ApiForbidden, ApiError):
             return  # it is missing, or only its messages may be asked for
         try:
-            require_newest(self._place, config)
-            if not any(covers(subject, f"{self._place}.>") for subject in config.get("subjects") or ()):
+            require_newest(info)
+            if not any(covers(subject, f"{self._place}.>") for subject in info.subjects):
                 raise ConfigError(f"stream {self._place!r} does not take {self._place}.>")
         except ConfigError as e:
             raise ConfigError(f"option exactlyOnce cannot keep its markers (option batchesStream): {e}") from e
-        age = int(config.get("max_age") or 0)
-        if 0 < age < MARKERS_KEPT * 1_000_000_000:
+        age = info.limit("max_age")
+        if age is not None and age < MARKERS_KEPT * 1_000_000_000:
             logger.warning(
                 "stream %r keeps markers of exactlyOnce for %g s (max_age): a repetition that comes later stores its "
                 "rows again", self._place, age / 1e9,
@@ -134,7 +138,7 @@ class NatsBatchLedger:
 
     def duplicate_window(self, stream: str) -> float:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
-        return int(self._log(stream).config.get("duplicate_window", 0)) / 1e9
+        return self._log(stream).info.duplicate_window
 
     # --- markers -------------------------------------------------------------------------------------------------
 
@@ -146,9 +150,9 @@ class NatsBatchLedger:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. One turn of the event loop for all of it, which
         costs more than a request."""
 
-        async def ask(client: JetStreamClient) -> tuple[list[Marker], dict[str, Any] | None]:
+        async def ask(client: JetStreamClient) -> tuple[list[Marker], StreamInfo | None]:
             markers = asyncio.gather(*(self._marker(client, key) for key in keys))
-            found, info = await asyncio.gather(markers, _if_there(client.request(f"STREAM.INFO.{stream}")))
+            found, info = await asyncio.gather(markers, _if_there(client.stream(stream)))
             return found, info
 
         markers, info = self._run(ask)
@@ -158,25 +162,21 @@ class NatsBatchLedger:
     def _run(self, ask: Callable[[JetStreamClient], Coroutine[Any, Any, T]]) -> T:
         """Read markers; the stream is made if it is missing."""
         try:
-            return self._logs.api.run(ask, f"reading markers in {self._place}")
+            return self._logs.api.run(ask)
         except _NoMarkers:
             self._create()
-            return self._logs.api.run(ask, f"reading markers in {self._place}")
+            return self._logs.api.run(ask)
 
     async def _marker(self, client: JetStreamClient, key: str) -> Marker:
-        body = {"last_by_subj": f"{self._place}.{key}"}
         try:
-            answer = await client.request(f"STREAM.MSG.GET.{self._place}", body)
+            found = await client.message(self._place, last_by_subj=f"{self._place}.{key}")
         except ApiForbidden as e:
             raise ConfigError(f"option exactlyOnce: {e}; the user must be allowed to read markers there") from e
         except ApiError as e:
-            if e.code == NO_MESSAGE:
-                return Marker(0, b"")
             if e.code == NO_STREAM:
                 raise _NoMarkers(str(e)) from e
             raise
-        message = answer["message"]
-        return Marker(int(message["seq"]), b64decode(message.get("data", "")))
+        return Marker(0, b"") if found is None else Marker(found.sequence, found.payload)
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
@@ -191,12 +191,8 @@ class NatsBatchLedger:
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         subject, headers = f"{self._place}.{key}", self._expecting(revision)
-
-        async def publish(client: JetStreamClient) -> int:
-            return await client.publish(subject, value, headers)
-
         try:
-            return self._logs.api.run(publish, f"storing the marker {subject}")
+            return self._logs.api.publish(subject, value, headers)
         except ExpectationFailed as e:
             raise MarkerChanged(f"the marker {subject} has changed") from e
         except ApiForbidden as e:
@@ -244,14 +240,14 @@ class NatsBatchLedger:
         def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> StoredIds:
             return find_ids(buffer, numbers, prefix, up_to, records=records)
 
-        return self._log(stream).read_all(after, up_to, convert, payloads=records)
+        return self._log(stream).read_as(SequenceRange(after, up_to, [], payloads=records), convert)
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return self._log(stream).missing(after, up_to)
 
 
-async def _if_there(info: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any] | None:
+async def _if_there(info: Coroutine[Any, Any, StreamInfo | None]) -> StreamInfo | None:
     """What the server says of a stream; None: it says no, and is asked again for the error."""
     try:
         return await info
@@ -262,3 +258,25 @@ async def _if_there(info: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]
 async def _send(connection: Connection, subject: str, value: bytes, headers: dict[str, str]) -> None:
     with contextlib.suppress(Exception):  # whoever comes next waits a little then
         await connection.client.publish(subject, value, headers=headers)
+
+
+def find_ids(
+    buffer: DeliveryBuffer, numbers: DeliveryNumbers, prefix: bytes, up_to: int, *, records: bool
+) -> StoredIds:
+    """Messages whose id begins with ``prefix``, up to a sequence. Blocks of other batches, and of other publishers, are
+    thrown away by one search each, before anything is parsed.
+
+    :param records: with payloads and headers
+    """
+    n = int(np.searchsorted(numbers.sequences, up_to, "right"))
+    blocks = buffer.blocks[:n] if n < len(buffer.blocks) else buffer.blocks
+    wanted = re.compile(re.escape(_ID) + b"(" + re.escape(prefix) + rb"[^\r]*)\r\n")
+    ids: list[bytes] = wanted.findall(b"".join(filter(None, blocks)))
+    rows = np.arange(n)
+    if len(ids) != n:  # some are of others: which
+        each = [(i, found) for i, block in enumerate(blocks) if block and (found := wanted.search(block)) is not None]
+        rows, ids = np.array([i for i, _ in each], np.int64), [found[1] for _, found in each]
+    taken = None
+    if records and len(rows):
+        taken = records_of(buffer, numbers).take(rows)
+    return StoredIds(numbers.sequences[rows], ids, taken, n)

@@ -1,1 +1,0 @@
-"""Which rows of a batch are stored already: markers in a stream of their own, and message ids read back."""

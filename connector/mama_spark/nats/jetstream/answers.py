@@ -1,0 +1,200 @@
+"""What JetStream answers (NATS ADR-1): streams and consumers, and errors with their codes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.record_log import Bounds
+
+from ..protocol.direct_get import micros
+
+NO_STREAM, NO_CONSUMER, NO_MESSAGE = 10059, 10014, 10037
+TOO_MANY_CONSUMERS = 10026  #: the stream or the account has as many as it may
+#: A stream of another configuration has the name, or some of the subjects.
+NAME_TAKEN, OVERLAP = 10058, 10065
+#: Stream name in use; also while the files of a deleted stream of this name are being removed.
+CREATE_FAILED = 10049
+#: JetStream is off for the account, or for the server.
+OFF = (10039, 10076)
+#: In :class:`ApiError`: no responders, so JetStream is off for the server or the account.
+NO_RESPONDERS = 503
+
+
+class ApiError(ConfigError):
+    """The server answered with a permanent error: the same request would get the same answer.
+
+    :ivar code: its ``err_code``
+    :ivar description: its text
+    """
+
+    def __init__(self, text: str, code: int, description: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+        self.description = description or text
+
+
+class ApiForbidden(ConfigError):
+    """The permissions of the user do not allow the request."""
+
+
+def answer_of(data: bytes) -> dict[str, Any]:
+    """The JSON object of an answer; its ``error``, if any, is an object with numeric codes.
+
+    :raises Unavailable: the answer is no such JSON
+    """
+    try:
+        answer = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        answer = None
+    if not isinstance(answer, dict) or not _is_error(answer.get("error")):
+        raise Unavailable(f"not an answer of JetStream: {data[:100]!r}")
+    return answer
+
+
+def _is_error(error: object) -> bool:
+    return error is None or (
+        isinstance(error, dict) and all(isinstance(error.get(code, 0), int) for code in ("code", "err_code"))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream: its configuration and its state.
+
+    :ivar config: in the words of the API
+    :ivar created: text of the server; another stream of the same name has another one
+    :ivar first, last: sequences; ``deleted``: how many between them are deleted, and ``deleted_sequences`` which, if
+        that was asked for
+    :ivar sourced: by name of the stream: the sequence up to which it was sourced
+    :ivar now: the time of the server when it answered, RFC 3339
+    """
+
+    config: dict[str, Any]
+    created: str
+    messages: int
+    size: int
+    first: int
+    last: int
+    last_time: str
+    topics: int
+    deleted: int
+    deleted_sequences: Sequence[int]
+    consumers: int
+    leader: str | None
+    sourced: Mapping[str, int]
+    now: str
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> StreamInfo:
+        """Make it from an answer of the JetStream API, or an element of a list."""
+        state = answer.get("state") or {}
+        return cls(
+            answer["config"],
+            str(answer.get("created", "")),
+            int(state.get("messages", 0)),
+            int(state.get("bytes", 0)),
+            int(state.get("first_seq", 0)),
+            int(state.get("last_seq", 0)),
+            str(state.get("last_ts", "")),
+            int(state.get("num_subjects", 0)),
+            int(state.get("num_deleted", 0)),
+            state.get("deleted") or (),
+            int(state.get("consumer_count", 0)),
+            (answer.get("cluster") or {}).get("leader"),
+            {str(source["name"]): int(source.get("seq", 0)) for source in answer.get("sources") or ()},
+            str(answer.get("ts", "")),
+        )
+
+    @property
+    def name(self) -> str:
+        return str(self.config["name"])
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return tuple(self.config.get("subjects") or ())
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self.config.get("metadata") or {}
+
+    @property
+    def no_ack(self) -> bool:
+        return bool(self.config.get("no_ack"))
+
+    @property
+    def batched(self) -> bool:
+        """Whether fast ingest is allowed."""
+        return bool(self.config.get("allow_batched"))
+
+    @property
+    def duplicate_window(self) -> float:
+        """Seconds."""
+        return int(self.config.get("duplicate_window") or 0) / 1e9
+
+    @property
+    def replicas(self) -> int:
+        return int(self.config.get("num_replicas") or 1)
+
+    @property
+    def retention(self) -> str:
+        return str(self.config.get("retention", "limits"))
+
+    @property
+    def bounds(self) -> Bounds:
+        """The identity is the creation time of the stream."""
+        first = self.first if self.messages else self.last + 1
+        return Bounds(first, self.last, self.created, micros(self.last_time) if first <= self.last else None)
+
+    def idle_limit(self, seconds: float) -> float:
+        """Seconds that a consumer may be idle, at most what the stream allows."""
+        allowed = (self.config.get("consumer_limits") or {}).get("inactive_threshold")
+        return min(seconds, allowed / 1e9) if allowed else seconds
+
+    def limit(self, name: str) -> int | None:
+        """A limit of the configuration; None: there is none."""
+        number = int(self.config.get(name) or 0)
+        return number if number > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo:
+    """A consumer: its configuration, and how far it is.
+
+    :ivar config: in the words of the API
+    :ivar pending: messages that it has not delivered; ``unacknowledged``: that it has, and waits for
+    :ivar waiting: open pull requests
+    :ivar delivered: its own sequence of the last delivery; ``position``: that of the stream
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    pending: int
+    unacknowledged: int
+    waiting: int
+    delivered: int
+    position: int
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> ConsumerInfo:
+        """Make it from an answer of the JetStream API, or an element of a list."""
+        delivered = answer.get("delivered") or {}
+        return cls(
+            str(answer["name"]),
+            answer.get("config") or {},
+            int(answer.get("num_pending", 0)),
+            int(answer.get("num_ack_pending", 0)),
+            int(answer.get("num_waiting", 0)),
+            int(delivered.get("consumer_seq", 0)),
+            int(delivered.get("stream_seq", 0)),
+        )
+
+    @property
+    def filters(self) -> list[str]:
+        """Subjects that it delivers; none = all."""
+        one = self.config.get("filter_subject")
+        return list(self.config.get("filter_subjects") or ([one] if one else []))

@@ -1,0 +1,100 @@
+"""The pooled connection of a log bridge, and the subscriptions that read over it."""
+
+from __future__ import annotations
+
+from mama_spark.contracts.errors import ClientClosed, ConfigError
+
+from ..connection.connection import Connection
+from ..connection.pool import POOL
+from ..jetstream.answers import ApiError, StreamInfo
+from ..jetstream.client import JetStream
+from ..protocol.acks import AckColumns, Reply
+from ..settings import NatsSettings
+from .consumer_course import SubscriptionBroken
+from .pull_subscription import PullSubscription
+
+
+class LogConnection:
+    """Tells the open subscriptions what becomes of the connection: see
+    :class:`~mama_spark.nats.connection.connection.ConnectionListener`.
+
+    :param timeout: seconds without an answer after which :class:`~mama_spark.contracts.errors.Unavailable` is raised
+    :ivar subscriptions: of running reads
+    """
+
+    def __init__(self, settings: NatsSettings, timeout: float = 30.0) -> None:
+        self.settings, self.timeout = settings, timeout
+        self.api = JetStream(self.connection, timeout)
+        self.subscriptions: set[PullSubscription] = set()
+        self._connection: Connection | None = None
+
+    def connect(self) -> None:
+        """Open the connection, without a question to JetStream."""
+        self._use(POOL.checkout(self.settings))
+
+    def _use(self, connection: Connection) -> Connection:
+        self._connection = connection
+        connection.listener = self
+        return connection
+
+    def connection(self) -> Connection:
+        """The connection; a new one if it was closed for good.
+
+        :raises ClientClosed: not open
+        """
+        if self._connection is None:
+            raise ClientClosed("the log bridge is not open")
+        if self._connection.closed or not self._connection.loop.alive:
+            return self._use(POOL.checkout(self.settings))
+        return self._connection
+
+    def stream(self, name: str, **details: bool) -> StreamInfo:
+        """:raises ConfigError: there is no such stream, or the permissions hide it"""
+        try:
+            found = self.api.stream(name, **details)
+        except ApiError as e:
+            raise ConfigError(f"stream {name!r}: {e}") from e
+        if found is None:
+            raise ConfigError(f"there is no stream {name!r}")
+        return found
+
+    # --- what becomes of the connection, on the thread of the loop -------------------------------------------
+
+    def on_acks(self, columns: list[AckColumns]) -> None:
+        """Nothing is published here."""
+
+    def on_reply(self, subject: bytes, reply: Reply) -> None:
+        """Nothing is published here."""
+
+    def on_unsent(self, token: int, error: BaseException) -> None:
+        """Nothing is published here."""
+
+    def on_written(self, size: int) -> None:
+        """Nothing is published here."""
+
+    def on_reconnected(self) -> None:
+        """Readers subscribe again by themselves."""
+
+    def on_denied(self, kind: str, subject: str, exact: bool) -> None:
+        for subscription in list(self.subscriptions):
+            subscription.on_denied(kind, subject)
+
+    def on_disconnected(self) -> None:
+        self._fail("the connection to NATS was lost")
+
+    def on_closed(self, info: str) -> None:
+        self._fail(f"the connection to NATS was closed for good: {info}")
+
+    def _fail(self, text: str) -> None:
+        for subscription in list(self.subscriptions):
+            subscription.fail(SubscriptionBroken(text))
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End what reads, and give the connection back."""
+        connection, self._connection = self._connection, None
+        self._fail("the log bridge was closed")
+        if connection is not None:
+            connection.listener = None
+            POOL.give_back(self.settings, connection)
