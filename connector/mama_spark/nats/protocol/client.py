@@ -223,6 +223,7 @@ class ClientProtocol:
     :param inbox: subject prefix, with its trailing dot, of the acknowledgements that are read in bulk
     :param timeout: seconds in which a connection must come about
     :ivar info: of the present or last server
+    :ivar informed: the server has greeted
     """
 
     def __init__(
@@ -246,7 +247,7 @@ class ClientProtocol:
 
     def _begin(self, now: float, login: Login) -> None:
         self._login, self._deadline = login, now + self._timeout
-        self._secure = self._informed = False
+        self._secure = self.informed = False
         self._complaint = ""
         self._pings: deque[int] = deque()  # sent and not answered; 0 = to see whether the connection is stale
         self._next_ping = now + PING_INTERVAL
@@ -275,7 +276,7 @@ class ClientProtocol:
         """TLS is there: what is received and written from here on goes through it."""
         self._require(State.TLS)
         self._secure = True
-        if self._informed:
+        if self.informed:
             return self._log_in()
         self.state = State.CONNECTING
         return []
@@ -354,7 +355,7 @@ class ClientProtocol:
         self.info = ServerInfo.of(frame.info)
         if self.state is not State.CONNECTING:
             return [InfoChanged(self.info)]
-        self._informed = True
+        self.informed = True
         if self._secure:
             return self._log_in()
         if not (self._wants_tls or self.info.tls_required):

@@ -1,0 +1,297 @@
+"""A connection to a NATS cluster that the calling thread drives, with subscriptions, requests and one inbox for
+acknowledgements.
+
+The owner calls :meth:`SocketConnection.drive` often: between two calls nothing is read. What comes is told to a
+:class:`~.connection.ConnectionListener` on that thread. What was not written when the connection broke is discarded, so
+that nothing is sent after a reconnect that the publisher's window does not know of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import nats.errors
+from nats.nuid import NUID
+
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
+
+from ..errors import no_responders
+from ..protocol import client as wire
+from ..protocol.acks import classify
+from ..protocol.client import Cause
+from ..protocol.frames import PublishFrames
+from ..protocol.parser import Frame
+from ..settings import NatsSettings
+from .connection import FRESH, ConnectionListener
+from .nats_py_errors import from_client
+from .socket_driver import SocketDriver
+
+NO_RESPONDERS = 503
+_REQUEST = b"_"  #: before the number of a request in its reply subject: no id of a batch or token begins so
+
+
+class SocketConnection:
+    """Connects again when the connection breaks.
+
+    :param clock: monotonic seconds
+    :ivar inbox: subject prefix of replies, with its trailing dot
+    :ivar next_token: next token on the wire; each bridge continues after the one before it
+    :ivar denial_handlers: tried first for a permission error (kind, subject); unhandled ones go to the listener
+    """
+
+    def __init__(self, settings: NatsSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self.inbox = b"_INBOX.%b." % bytes(NUID().next())
+        self._driver = SocketDriver(settings, self.inbox, self._on_event, self._on_written, clock)
+        self._opened = self._was_up = False
+        self._pong = 0
+        self._callbacks: dict[bytes, Callable[[Frame], None]] = {}  # by subscription id
+        self._answers: dict[int, Frame | None] = {}  # by number of the request
+        self._requests = 0
+        self._denied: dict[str, bool] = {}  # subjects that somebody waits for
+        self._cache: dict[str, tuple[float, Any]] = {}  # results of checks: time and value
+        self.listener: ConnectionListener | None = None
+        self.denial_handlers: list[Callable[[str, str], bool]] = []
+        self.next_token = 0
+        self.pid = os.getpid()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else self._driver.protocol.state.value
+        return f"<SocketConnection {state}, {self.unwritten} bytes unwritten>"
+
+    @property
+    def up(self) -> bool:
+        return self._driver.up
+
+    @property
+    def info(self) -> wire.ServerInfo:
+        """Of the present or last server."""
+        return self._driver.protocol.info
+
+    @property
+    def api_prefix(self) -> str:
+        """Prefix of the subjects of JetStream API requests."""
+        return self._settings.api_prefix
+
+    @property
+    def server(self) -> str:
+        """Name, version and address of the server."""
+        return f"nats-server {self.info.version} at {self._driver.servers.current.address}"
+
+    @property
+    def servers(self) -> list[str]:
+        """Addresses of all servers that are known."""
+        return [server.address for server in self._driver.servers.servers]
+
+    @property
+    def unwritten(self) -> int:
+        """Bytes that were accepted and not written yet."""
+        return self._driver.unwritten
+
+    @property
+    def closed(self) -> bool:
+        return self._driver.closed
+
+    @property
+    def why_down(self) -> str:
+        """Why a connection that was lost is not there again; empty = that is not known."""
+        lost = self._driver.lost
+        return "" if self.up or lost is None else f"cannot connect to NATS again: {_error_of(lost)}"
+
+    # --- opening -------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Connect and subscribe to the inbox.
+
+        :raises ConfigError: credentials, TLS, or the inbox is denied
+        :raises Unavailable: no server answers
+        """
+        timeout = self._settings.connect_timeout
+        try:
+            self.drive(timeout, lambda: self.up or (self._driver.lost is not None and _is_final(self._driver.lost)))
+            if not self.up:
+                raise self._connect_error()
+            subject = self.inbox.decode() + ">"
+            if self.subscribe(subject, None, timeout) is None:
+                raise ConfigError(
+                    f"no permission to subscribe to the inbox {subject!r}: no acknowledgement would arrive"
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect_error(self) -> MamaError:
+        servers, timeout = ", ".join(self._settings.shown_servers), self._settings.connect_timeout
+        lost = self._driver.lost
+        if lost is not None and _is_final(lost):
+            return ConfigError(f"cannot connect to {servers}: {_error_of(lost)}")
+        last = "" if lost is None or lost.cause is Cause.TIMEOUT else f" ({lost.text})"
+        advice = "start one there, or correct option url"
+        if lost is not None and lost.cause is Cause.SERVER:
+            advice = "its log may say more"
+        elif self._driver.silent:
+            first = "greets before TLS: leave out" if self._settings.tls_handshake_first else "begins with TLS: set"
+            advice = (
+                "what listens there does not greet as a NATS server does: it hangs, has no room for more connections, "
+                f"is no NATS server, or {first} option tlsHandshakeFirst"
+            )
+        return Unavailable(
+            f"no NATS server answers within {timeout:g} s at {servers}{last}; {advice} "
+            "(the limit is option connectTimeout; waitTimeout begins when messages are sent)"
+        )
+
+    def close(self) -> None:
+        """Close the connection and do not reconnect. Never raises."""
+        self._driver.close()
+
+    # --- what the protocol says ----------------------------------------------------------------------------------
+
+    def _on_event(self, event: wire.Event) -> None:
+        match event:
+            case wire.Acked(columns):
+                if self.listener is not None:
+                    self.listener.on_acks(columns)
+            case wire.Received(frame):
+                self._on_received(frame)
+            case wire.Ponged(number):
+                self._pong = number
+            case wire.Connected():
+                self._cache.clear()
+                again, self._was_up, self._opened = self._opened, True, True
+                if again and self.listener is not None:
+                    self.listener.on_reconnected()
+            case wire.Denied(kind, subject):
+                self._on_denied(kind, subject)
+            case wire.Lost():
+                was_up, self._was_up = self._was_up, False
+                if was_up and self.listener is not None:
+                    self.listener.on_disconnected()
+
+    def _on_written(self, size: int) -> None:
+        if self.listener is not None:
+            self.listener.on_written(size)
+
+    def _on_received(self, frame: Frame) -> None:
+        if not frame.subject.startswith(self.inbox):
+            if (callback := self._callbacks.get(frame.sid)) is not None:
+                callback(frame)
+            return
+        last = frame.subject[len(self.inbox) :]
+        if last.startswith(_REQUEST):
+            number = int(last[1:]) if last[1:].isdigit() and len(last) < 20 else 0
+            if number in self._answers:
+                self._answers[number] = frame
+        elif self.listener is not None:
+            self.listener.on_reply(frame.subject, classify(frame))
+
+    def _on_denied(self, kind: str, subject: str) -> None:
+        if subject in self._denied:
+            self._denied[subject] = True
+        elif not any(handled(kind, subject) for handled in self.denial_handlers) and self.listener is not None:
+            self.listener.on_denied(kind, subject, True)
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
+        """See :meth:`.SocketDriver.drive`."""
+        self._driver.drive(timeout, done)
+
+    def write(self, frames: PublishFrames) -> None:
+        """Write complete frames, now or when the socket takes them; dropped where the connection is down."""
+        self._driver.write(frames.pieces, frames.size)
+
+    def publish(self, subject: str, payload: bytes, reply: bytes = b"", headers: dict[str, str] | None = None) -> None:
+        """Send one message, whose subject must have been checked.
+
+        :raises Unavailable: not connected
+        """
+        self._driver.send(self._driver.protocol.send_message(subject, payload, reply, headers))
+
+    def subscribe(self, subject: str, callback: Callable[[Frame], None] | None, timeout: float) -> int | None:
+        """Subscribe, and wait until the server has accepted it: the id of the subscription; None: the permissions
+        forbid it.
+
+        :raises Unavailable: no answer within ``timeout`` seconds
+        """
+        sid, data = self._driver.protocol.send_subscribe(subject)
+        self._driver.send(data)
+        if callback is not None:
+            self._callbacks[b"%d" % sid] = callback
+        with self._watch(subject) as denied:
+            self.ping(timeout)
+            refused = denied()
+        if refused:
+            self.unsubscribe(sid)
+        return None if refused else sid
+
+    def unsubscribe(self, sid: int) -> None:
+        """Nothing more comes."""
+        self._callbacks.pop(b"%d" % sid, None)
+        self._driver.send(self._driver.protocol.send_unsubscribe(sid))
+
+    def ping(self, timeout: float) -> None:
+        """Wait until the server has read everything that was sent.
+
+        :raises Unavailable: it has not within ``timeout`` seconds
+        """
+        number, data = self._driver.protocol.send_ping()
+        self._driver.send(data)
+        self.drive(timeout, lambda: self._pong >= number or not self.up)
+        if self._pong < number:
+            why = f"within {timeout:g} s" if self.up else "because the connection was lost"
+            raise Unavailable(f"{self.server} did not answer {why}")
+
+    def request(
+        self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None
+    ) -> Frame | None:
+        """Send a request, or a message that is acknowledged, and wait for the answer; None: the permissions forbid it.
+
+        :raises NoResponders: nobody subscribes to the subject
+        :raises Unavailable: no answer within ``timeout`` seconds
+        """
+        self._requests += 1
+        number = self._requests
+        self.publish(subject, payload, b"%b%b%d" % (self.inbox, _REQUEST, number), headers)
+        self._answers[number] = None
+        with self._watch(subject) as denied:
+            self.drive(timeout, lambda: self._answers[number] is not None or denied() or not self.up)
+            refused, answer = denied(), self._answers.pop(number)
+        if refused:
+            return None
+        if answer is None:
+            why = f"within {timeout:g} s" if self.up else "because the connection was lost"
+            raise Unavailable(f"no answer to {subject} {why}")
+        if answer.status == NO_RESPONDERS and not answer.payload:
+            raise no_responders(subject)
+        return answer
+
+    @contextlib.contextmanager
+    def _watch(self, subject: str) -> Iterator[Callable[[], bool]]:
+        """Whether the server reports ``subject`` as forbidden meanwhile."""
+        self._denied[subject] = False
+        try:
+            yield lambda: self._denied[subject]
+        finally:
+            del self._denied[subject]
+
+    def cached(self, question: str) -> Any | None:
+        """The result of a check that was made less than :data:`~.connection.FRESH` seconds ago."""
+        found = self._cache.get(question)
+        return found[1] if found is not None and self._driver.clock() - found[0] < FRESH else None
+
+    def cache(self, question: str, answer: Any) -> None:
+        """Keep the result of a check until the next reconnect."""
+        self._cache[question] = (self._driver.clock(), answer)
+
+
+def _is_final(lost: wire.Lost) -> bool:
+    """The user must change something: other servers of the cluster would say the same."""
+    return lost.cause in (Cause.REFUSED, Cause.NO_TLS)
+
+
+def _error_of(lost: wire.Lost) -> str:
+    return str(from_client(nats.errors.Error(lost.text))) if lost.cause is Cause.REFUSED else lost.text

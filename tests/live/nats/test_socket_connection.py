@@ -1,0 +1,277 @@
+"""A connection that its thread drives, with a real server: logins, lists of servers, TLS, what a fork inherits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import nkeys
+import pytest
+from mama_spark.contracts.errors import ConfigError, NoResponders, Unavailable
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.connection.socket_connection import SocketConnection
+from mama_spark.nats.protocol.parser import Frame
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.testing.waiting import TIMEOUT
+
+from tests.support.nats.nats_jwt import Key, Operator
+from tests.support.nats.nats_servers import make_certificates
+from tests.support.ports import lasting_port
+from tests.support.proxy import Proxy
+
+
+@contextmanager
+def opened(*urls: str, **options: Any) -> Iterator[SocketConnection]:
+    connection = SocketConnection(NatsSettings(urls, **options))
+    connection.open()
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def until(connection: SocketConnection, done: Callable[[], bool]) -> None:
+    connection.drive(TIMEOUT, done)
+    assert done()
+
+
+def echoes(connection: SocketConnection) -> bool:
+    """A message goes to the server and comes back."""
+    got: list[Frame] = []
+    sid = connection.subscribe("echo.>", got.append, TIMEOUT)
+    assert sid is not None
+    connection.publish("echo.a", b"hi", headers={"K": "v"})
+    connection.ping(TIMEOUT)
+    connection.unsubscribe(sid)
+    return [(frame.payload, frame.headers) for frame in got] == [(b"hi", [("K", "v")])]
+
+
+def test_requests_are_answered_refused_or_nobodys(nats_server: NatsServer) -> None:
+    with opened(nats_server.url) as connection:
+        assert echoes(connection)
+        answer = connection.request("$JS.API.INFO", b"", TIMEOUT)
+        assert answer is not None
+        assert b"account_info_response" in answer.payload
+        with pytest.raises(NoResponders):
+            connection.request("nobody", b"", TIMEOUT)
+        connection.subscribe("silent", lambda _: None, TIMEOUT)
+        with pytest.raises(Unavailable, match=r"no answer to silent within 0\.05 s"):
+            connection.request("silent", b"", 0.05)
+
+
+# --- logins --------------------------------------------------------------------------------------------------------
+
+USER, SEED = Key(nkeys.PREFIX_BYTE_USER), "seed"
+#: Who may come in -> what logs in, and what does not; ``@`` stands for the host in URLs.
+LOGINS: dict[str, tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = {
+    "user": (
+        'authorization { user: "b@b", password: "p/w" }',
+        [{"user": "b@b", "password": "p/w"}, {"url": "nats://b%40b:p%2Fw@"}],
+        [{}, {"user": "b@b", "password": "wrong"}, {"token": "p/w"}],
+    ),
+    "token": ("authorization { token: t0k }", [{"token": "t0k"}, {"url": "nats://t0k@"}], [{"token": "other"}]),
+    "nkey": (
+        f"authorization {{ users: [ {{ nkey: {USER.public} }} ] }}",
+        [{"nkey_seed": USER.seed}],
+        [{"nkey_seed": Key(nkeys.PREFIX_BYTE_USER).seed}],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LOGINS)
+def test_each_login_comes_in_and_a_wrong_one_is_refused(kind: str, tmp_path: Path) -> None:
+    config, right, wrong = LOGINS[kind]
+
+    def connect(server: NatsServer, login: dict[str, Any]) -> SocketConnection:
+        given = dict(login)
+        if "nkey_seed" in given:
+            (tmp_path / "seed").write_text(given["nkey_seed"] + "\n")
+            given["nkey_seed"] = str(tmp_path / "seed")
+        host = f"127.0.0.1:{server.port}"
+        connection = SocketConnection(NatsSettings((given.pop("url", "nats://") + host,), **given))
+        connection.open()
+        return connection
+
+    with NatsServer(tmp_path / "n", config=config, jetstream=None) as server:
+        for login in right:
+            connection = connect(server, login)
+            assert echoes(connection)
+            connection.close()
+        for login in wrong:
+            with pytest.raises(ConfigError, match=r"the server refuses the credentials: .*correct what logs in"):
+                connect(server, login)
+
+
+def test_credentials_that_expire_are_read_again(tmp_path: Path) -> None:
+    operator, path = Operator(), tmp_path / "me.creds"
+    with NatsServer(tmp_path / "n", config=operator.config, jetstream=None) as server:
+        operator.credentials(path, expires=time.time() + 2)
+        with opened(server.url, credentials=str(path)) as connection:
+            path.write_text("is being written")
+            until(connection, lambda: "credentials: the file has no user JWT" in connection.why_down)
+            operator.credentials(path)
+            until(connection, lambda: connection.up)
+            assert echoes(connection)
+
+
+@pytest.mark.parametrize("content", ["", "s3cret", None])
+def test_a_file_that_is_no_login_is_named(nats_server: NatsServer, tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_text(content)
+    for option in ("credentials", "nkey_seed"):
+        url = f"nats://127.0.0.1:{nats_server.port}"
+        with pytest.raises(ConfigError, match=r"credentials: |nkeySeed: ") as refused:
+            SocketConnection(NatsSettings((url,), **{option: str(path)})).open()  # type: ignore[arg-type]
+        assert not content or content not in str(refused.value)
+
+
+# --- TLS -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["false", "true", "auto", '"300ms"'])
+def test_tls_begins_as_the_server_wants_it(first: str, tmp_path: Path) -> None:
+    """And a client with a certificate."""
+    certs = make_certificates(tmp_path / "tls")
+    config = certs.verifying.replace("}", f"  handshake_first: {first}\n}}")
+    files = {"tls_ca": str(certs.ca), "tls_cert": str(certs.cert), "tls_key": str(certs.key)}
+    with NatsServer(tmp_path / "n", config=config, jetstream=None) as server:
+        for handshake_first in {"false": (False,), "true": (True,)}.get(first, (False, True)):
+            with opened(server.url, tls_handshake_first=handshake_first, **files) as connection:
+                assert echoes(connection)
+                got: list[Frame] = []
+                connection.subscribe("large", got.append, TIMEOUT)
+                for _ in range(8):
+                    connection.publish("large", bytes(1_000_000))
+                until(connection, lambda: len(got) == 8)  # noqa: B023
+                assert server.ask("connz")["connections"][0]["tls_version"] == "1.3"
+
+
+# --- servers -------------------------------------------------------------------------------------------------------
+
+
+def test_dead_members_of_a_list_are_passed_over(nats_server: NatsServer) -> None:
+    """One that refuses, one that says nothing, one that is no NATS server, one without a name."""
+    with ExitStack() as ends:
+        silent = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+        web = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def answer() -> None:
+            peer, _ = web.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        dead = [f"nats://127.0.0.1:{lasting_port()}", "nats://no.such.host.invalid"]
+        dead += [f"nats://127.0.0.1:{s.getsockname()[1]}" for s in (silent, web)]
+        with opened(*dead, nats_server.url, connect_timeout=TIMEOUT) as connection:
+            assert echoes(connection)
+
+
+def test_a_server_that_is_away_is_found_again_and_subscriptions_with_it(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "n") as server, opened(server.url) as connection:
+        got: list[Frame] = []
+        connection.subscribe("a", got.append, TIMEOUT)
+        for _ in range(3):
+            server.kill()
+            until(connection, lambda: not connection.up)
+            with pytest.raises(Unavailable):
+                connection.publish("a", b"")
+            server.start()
+            until(connection, lambda: connection.up)
+            connection.publish("a", b"")
+            connection.ping(TIMEOUT)
+        assert len(got) == 3
+
+
+def test_a_lame_duck_is_left_for_the_server_that_its_cluster_announces(tmp_path: Path) -> None:
+    route = lasting_port()
+    duck = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"\n'
+    first = f'cluster {{ name: c, listen: "127.0.0.1:{route}" }}\n{duck}'
+    second = f'cluster {{ name: c, listen: "127.0.0.1:-1", routes: ["nats://127.0.0.1:{route}"] }}\n'
+    with (
+        NatsServer(tmp_path / "a", name="a", config=first, jetstream=None) as a,
+        NatsServer(tmp_path / "b", name="b", config=second, jetstream=None) as b,
+        opened(a.url) as connection,
+    ):
+        until(connection, lambda: f":{b.port}" in str(connection.servers))
+        os.kill(a.pid, signal.SIGUSR2)
+        until(connection, lambda: connection.up and connection.info.name == "b")
+        assert echoes(connection)
+
+
+@pytest.mark.parametrize("fault", [Proxy.cut, Proxy.reset], ids=["cut", "reset"])
+def test_a_way_that_breaks_is_gone_again(nats_server: NatsServer, fault: Callable[[Proxy], None]) -> None:
+    with Proxy(nats_server.url) as proxy, opened(proxy.url) as connection:
+        for _ in range(5):
+            fault(proxy)
+            until(connection, lambda: not connection.up)
+            until(connection, lambda: connection.up)
+        assert echoes(connection)
+
+
+def test_a_way_that_says_nothing_any_more_is_left(nats_server: NatsServer) -> None:
+    """By the clock of the caller: two pings stay without an answer."""
+    now = 0.0
+    with Proxy(nats_server.url) as proxy:
+        connection = SocketConnection(NatsSettings((proxy.url,)), clock=lambda: now + time.monotonic())
+        connection.open()
+        proxy.silence()
+        for _ in range(3):
+            assert connection.up
+            now += 20.0
+            connection.drive(0)
+        assert not connection.up
+        assert "no answer to 2 pings" in connection.why_down
+        proxy.speak()
+        until(connection, lambda: connection.up)
+        connection.close()
+
+
+# --- what is left behind -------------------------------------------------------------------------------------------
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def sockets() -> set[str]:
+    """Those that this process has open."""
+    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return {os.readlink(link) for link in links if os.path.lexists(link) and "socket" in os.readlink(link)}
+
+
+def test_connections_leave_neither_descriptors_nor_threads(nats_server: NatsServer) -> None:
+    with opened(nats_server.url) as connection:
+        assert echoes(connection)
+    before = descriptors(), threading.active_count()
+    for _ in range(200):
+        with opened(nats_server.url) as connection:
+            assert (descriptors(), threading.active_count()) == (before[0] + 1, before[1])
+    assert (descriptors(), threading.active_count()) == before
+
+
+def test_a_fork_inherits_nothing(nats_server: NatsServer) -> None:
+    before = sockets()
+    with opened(nats_server.url) as connection:
+        (mine,) = sockets() - before
+        ours, theirs = get_context("fork").Pipe()
+
+        def child() -> None:
+            connection.drive(0)
+            theirs.send((connection.closed, mine in sockets()))
+            connection.close()
+
+        process = get_context("fork").Process(target=child)
+        process.start()
+        assert ours.recv() == (True, False)
+        process.join(TIMEOUT)
+        assert echoes(connection), "the parent's goes on"
