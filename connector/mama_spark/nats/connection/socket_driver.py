@@ -24,7 +24,7 @@ from ..settings import NatsSettings
 from .connect_options import tls_context
 from .login import login_fields
 from .nats_py_errors import from_client
-from .transport import Piece, Transport
+from .nonblocking_socket import NonBlockingSocket, Piece
 
 _alive: weakref.WeakSet[SocketDriver] = weakref.WeakSet()
 
@@ -63,7 +63,7 @@ class SocketDriver:
             # of an attempt: a dead member of a list must leave time for the others
             timeout=settings.connect_timeout / min(len(self.servers), 3),
         )
-        self._transport: Transport | None = None
+        self._socket: NonBlockingSocket | None = None
         self._retry_at = 0.0
         self.lost: wire.Lost | None = None
         self._was_silent = False
@@ -79,8 +79,8 @@ class SocketDriver:
     @property
     def unwritten(self) -> int:
         """Bytes that were accepted and not written yet."""
-        transport = self._transport
-        return 0 if transport is None else transport.queued - transport.written
+        sock = self._socket
+        return 0 if sock is None else sock.queued - sock.written
 
     @property
     def silent(self) -> bool:
@@ -91,22 +91,22 @@ class SocketDriver:
         """Do not connect again. Never raises."""
         self.closed = True
         self.protocol.closed("closed")
-        self._drop_transport()
+        self._drop_socket()
 
     def write(self, pieces: Sequence[Piece], size: int) -> None:
         """Write, now or when the socket takes it; dropped where the connection is down."""
-        transport = self._transport
-        if transport is None or not self.up:
+        sock = self._socket
+        if sock is None or not self.up:
             return
-        transport.write(pieces, size)
-        self._marks.append((transport.queued, size))
+        sock.write(pieces, size)
+        self._marks.append((sock.queued, size))
         with contextlib.suppress(OSError):  # who reads hears of the end
             self._flush()
 
     def send(self, data: bytes) -> None:
         """Write what the protocol made, when the connection is driven."""
-        if data and self._transport is not None:
-            self._transport.write((data,), len(data))
+        if data and self._socket is not None:
+            self._socket.write((data,), len(data))
 
     def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
         """Read, write and reconnect until ``done``, at most ``timeout`` seconds; once at least."""
@@ -119,21 +119,21 @@ class SocketDriver:
             self._wait(min(until, self._wake_at()) - now)
 
     def _wake_at(self) -> float:
-        if self._transport is None:
+        if self._socket is None:
             return self._retry_at
         wake = self.protocol.wake_at()
         return self._retry_at if wake is None else wake
 
     def _wait(self, seconds: float) -> None:
-        if self._transport is not None:
-            self._transport.wait(seconds)
+        if self._socket is not None:
+            self._socket.wait(seconds)
         else:
             time.sleep(max(0.0, seconds))
 
     def _advance(self) -> None:
         if self.closed:
             return
-        if self._transport is None:
+        if self._socket is None:
             if self.clock() < self._retry_at:
                 return
             self._begin()
@@ -144,49 +144,49 @@ class SocketDriver:
         server = self.servers.current
         events = self.protocol.connect(self.clock(), lambda nonce: login_fields(self._settings, server, nonce))
         try:
-            self._transport = Transport(server)
+            self._socket = NonBlockingSocket(server)
         except OSError as e:
             events = self.protocol.closed(str(e))
         self._handle(events)
 
     def _exchange(self) -> None:
         """Write and read what can be."""
-        transport = self._transport
-        if transport is None:
+        sock = self._socket
+        if sock is None:
             return
         try:
             self._flush()
-            while data := transport.read():
+            while data := sock.read():
                 self._secure()
                 self._handle(self.protocol.receive(data))
-                if self._transport is not transport:
+                if self._socket is not sock:
                     return
             self._secure()
             self._flush()
         except OSError as e:  # of TLS, too
-            self._end(transport, e)
+            self._end(sock, e)
 
     def _secure(self) -> None:
-        if self.protocol.state is State.TLS and self._transport is not None and self._transport.secured:
+        if self.protocol.state is State.TLS and self._socket is not None and self._socket.secured:
             self._handle(self.protocol.secured())
 
     def _flush(self) -> None:
-        transport = self._transport
-        if transport is None:
+        sock = self._socket
+        if sock is None:
             return
-        transport.flush()
+        sock.flush()
         size = 0
-        while self._marks and self._marks[0][0] <= transport.written:
+        while self._marks and self._marks[0][0] <= sock.written:
             size += self._marks.popleft()[1]
         if size:
             self._on_written(size)
 
-    def _end(self, transport: Transport, error: OSError) -> None:
+    def _end(self, sock: NonBlockingSocket, error: OSError) -> None:
         """The socket has ended: the server may have said why."""
         with contextlib.suppress(OSError):
-            while self._transport is transport and (data := transport.read()):
+            while self._socket is sock and (data := sock.read()):
                 self._handle(self.protocol.receive(data))
-        if self._transport is transport:
+        if self._socket is sock:
             ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not isinstance(error, ssl.SSLError)
             cause = Cause.CLOSED if ended else Cause.NO_TLS
             self._handle(self.protocol.closed(str(from_client(error)), cause))
@@ -197,9 +197,9 @@ class SocketDriver:
                 case wire.Write(data):
                     self.send(data)
                 case wire.StartTls():
-                    assert self._transport is not None
+                    assert self._socket is not None
                     self._tls = self._tls or tls_context(self._settings)  # the server requires it
-                    self._transport.start_tls(self._tls)
+                    self._socket.start_tls(self._tls)
                 case wire.InfoChanged(info):
                     self.servers.learn(info.connect_urls)
                 case wire.Connected(info):
@@ -208,25 +208,25 @@ class SocketDriver:
                     self._on_event(event)
                 case wire.Lost():
                     self._was_silent, self.lost = self._is_silent(), event
-                    self._drop_transport()
+                    self._drop_socket()
                     self._retry_at = self.clock() + self.servers.next()[1]
                     self._on_event(event)
                 case _:
                     self._on_event(event)
 
     def _is_silent(self) -> bool:
-        return self._transport is not None and self._transport.connected and not self.protocol.informed
+        return self._socket is not None and self._socket.connected and not self.protocol.informed
 
-    def _drop_transport(self) -> None:
-        transport, self._transport = self._transport, None
+    def _drop_socket(self) -> None:
+        sock, self._socket = self._socket, None
         self._marks.clear()
-        if transport is not None:
-            transport.close()
+        if sock is not None:
+            sock.close()
 
     def forked(self) -> None:
         """It is the parent's: give up the descriptor of this process, and send nothing."""
         self.closed = True
-        self._drop_transport()
+        self._drop_socket()
 
 
 def _after_fork() -> None:

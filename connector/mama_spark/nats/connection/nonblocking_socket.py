@@ -21,7 +21,7 @@ _MOST_PIECES = min(1024, os.sysconf("SC_IOV_MAX"))
 Piece = bytes | memoryview
 
 
-class Transport:
+class NonBlockingSocket:
     """Begins to connect when it is made; all calls return at once but :meth:`wait`.
 
     :ivar connected: TCP is there
