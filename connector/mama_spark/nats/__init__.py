@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
     from .batches.ledger import NatsBatchLedger
     from .discovery.bridge import NatsDiscovery
+    from .publish.attached import AttachedBridge
     from .publish.bridge import NatsBridge
     from .read.logs import NatsLogs
     from .settings import NatsSettings
 
 __all__ = [
+    "AttachedBridge",
     "NatsBridge",
     "NatsSettings",
     "attach",
@@ -46,9 +48,9 @@ def publisher_bridge(o: SinkOptions) -> NatsBridge:
 
 
 def attach(context: object, loop: AbstractEventLoop | None = None) -> NatsBridge:
-    from .publish.bridge import NatsBridge
+    from .publish.attached import AttachedBridge
 
-    return NatsBridge.attach(context, loop=loop)
+    return AttachedBridge.attach(context, loop=loop)
 
 
 def batch_ledger(o: SinkOptions) -> NatsBatchLedger:
@@ -87,4 +89,6 @@ def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]
 
 
 if not TYPE_CHECKING:
-    __getattr__ = lazy(__name__, {"NatsBridge": "publish.bridge", "NatsSettings": "settings"})
+    __getattr__ = lazy(
+        __name__, {"AttachedBridge": "publish.attached", "NatsBridge": "publish.bridge", "NatsSettings": "settings"}
+    )

@@ -20,7 +20,7 @@ import pytest
 from mama_spark.contracts.bridge import EventKind
 from mama_spark.contracts.errors import BackgroundTaskFailed, Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats import AttachedBridge, NatsBridge, NatsSettings
 from mama_spark.nats.commands import serve
 from mama_spark.nats.connection.event_loop import EventLoopThread
 from mama_spark.nats.connection.pool import IDLE, POOL, NatsPool
@@ -134,7 +134,7 @@ def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -
         client = await nats.connect(broker.url)
         js = client.jetstream()
         loop = asyncio.get_running_loop()
-        on_loop = NatsBridge.attach(js, dedup=False)
+        on_loop = AttachedBridge.attach(js, dedup=False)
         on_loop.open()  # on the client's own loop: may not block
 
         def work(bridge: NatsBridge) -> int:
@@ -144,7 +144,7 @@ def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -
         on_loop.close()
 
         def elsewhere() -> int:
-            bridge = NatsBridge.attach(js, loop=loop, dedup=False)
+            bridge = AttachedBridge.attach(js, loop=loop, dedup=False)
             bridge.open()
             n = work(bridge)
             bridge.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats import AttachedBridge, NatsBridge, NatsSettings
 from mama_spark.nats.connection.nats_py_compat import close_abandoned
 from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.server.nats_server import NatsServer
@@ -187,7 +187,7 @@ def test_a_users_own_connection_is_used_again_after_a_cut(admin: Admin, proxy: P
         options: dict[str, Any] = {"reconnect_time_wait": 0.05, "error_cb": quiet}
         await client.connect(proxy.url, **options)
         loop = asyncio.get_running_loop()
-        await asyncio.to_thread(work, NatsBridge.attach(client.jetstream(), loop=loop, dedup=False))
+        await asyncio.to_thread(work, AttachedBridge.attach(client.jetstream(), loop=loop, dedup=False))
         await client.close()
 
     asyncio.run(main())

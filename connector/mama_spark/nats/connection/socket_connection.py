@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import nats.errors
-from nats.nuid import NUID
 
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
@@ -45,14 +45,14 @@ class SocketConnection:
 
     def __init__(self, settings: NatsSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
-        self.inbox = b"_INBOX.%b." % bytes(NUID().next())
+        self.inbox = b"_INBOX.%b." % secrets.token_hex(11).encode()
         self._driver = SocketDriver(settings, self.inbox, self._on_event, self._on_written, clock)
         self._opened = self._was_up = False
         self._pong = 0
         self._callbacks: dict[bytes, Callable[[Frame], None]] = {}  # by subscription id
-        self._answers: dict[int, Frame | None] = {}  # by number of the request
+        self._answers: dict[int, Callable[[Frame], None]] = {}  # by number of the request
         self._requests = 0
-        self._denied: dict[str, bool] = {}  # subjects that somebody waits for
+        self._watches: list[tuple[str, Callable[[], None]]] = []  # who waits for a subject to be denied
         self._cache: dict[str, tuple[float, Any]] = {}  # results of checks: time and value
         self.listener: ConnectionListener | None = None
         self.denial_handlers: list[Callable[[str, str], bool]] = []
@@ -183,14 +183,15 @@ class SocketConnection:
         last = frame.subject[len(self.inbox) :]
         if last.startswith(_REQUEST):
             number = int(last[1:]) if last[1:].isdigit() and len(last) < 20 else 0
-            if number in self._answers:
-                self._answers[number] = frame
+            if (answered := self._answers.pop(number, None)) is not None:
+                answered(frame)
         elif self.listener is not None:
             self.listener.on_reply(frame.subject, classify(frame))
 
     def _on_denied(self, kind: str, subject: str) -> None:
-        if subject in self._denied:
-            self._denied[subject] = True
+        if watching := [tell for watched, tell in self._watches if watched == subject]:
+            for tell in watching:
+                tell()
         elif not any(handled(kind, subject) for handled in self.denial_handlers) and self.listener is not None:
             self.listener.on_denied(kind, subject, True)
 
@@ -210,6 +211,11 @@ class SocketConnection:
         :raises Unavailable: not connected
         """
         self._driver.send(self._driver.protocol.send_message(subject, payload, reply, headers))
+        self._driver.flush()
+
+    def new_inbox(self) -> str:
+        """A subject for answers of one's own."""
+        return "_INBOX." + secrets.token_hex(11)
 
     def subscribe(self, subject: str, callback: Callable[[Frame], None] | None, timeout: float) -> int | None:
         """Subscribe, and wait until the server has accepted it: the id of the subscription; None: the permissions
@@ -221,12 +227,12 @@ class SocketConnection:
         self._driver.send(data)
         if callback is not None:
             self._callbacks[b"%d" % sid] = callback
-        with self._watch(subject) as denied:
+        told: list[bool] = []
+        with self.watch(subject, lambda: told.append(True)):
             self.ping(timeout)
-            refused = denied()
-        if refused:
+        if told:
             self.unsubscribe(sid)
-        return None if refused else sid
+        return None if told else sid
 
     def unsubscribe(self, sid: int) -> None:
         """Nothing more comes."""
@@ -253,30 +259,52 @@ class SocketConnection:
         :raises NoResponders: nobody subscribes to the subject
         :raises Unavailable: no answer within ``timeout`` seconds
         """
-        self._requests += 1
-        number = self._requests
-        self.publish(subject, payload, b"%b%b%d" % (self.inbox, _REQUEST, number), headers)
-        self._answers[number] = None
-        with self._watch(subject) as denied:
-            self.drive(timeout, lambda: self._answers[number] is not None or denied() or not self.up)
-            refused, answer = denied(), self._answers.pop(number)
-        if refused:
+        answers: list[Frame] = []
+        told: list[bool] = []
+        number = self.ask(subject, payload, headers, answers.append)
+        try:
+            with self.watch(subject, lambda: told.append(True)):
+                self.drive(timeout, lambda: bool(answers or told) or not self.up)
+        finally:
+            self.forget(number)
+        if told:
             return None
-        if answer is None:
+        if not answers:
             why = f"within {timeout:g} s" if self.up else "because the connection was lost"
             raise Unavailable(f"no answer to {subject} {why}")
-        if answer.status == NO_RESPONDERS and not answer.payload:
+        if is_nobody(answers[0]):
             raise no_responders(subject)
-        return answer
+        return answers[0]
+
+    def ask(
+        self, subject: str, payload: bytes, headers: dict[str, str] | None, answered: Callable[[Frame], None]
+    ) -> int:
+        """Send a request and return its number; ``answered`` is called with the answer, until :meth:`forget`.
+
+        :raises Unavailable: not connected
+        """
+        self._requests += 1
+        self._answers[self._requests] = answered
+        try:
+            self.publish(subject, payload, b"%b%b%d" % (self.inbox, _REQUEST, self._requests), headers)
+        except MamaError:
+            self.forget(self._requests)
+            raise
+        return self._requests
+
+    def forget(self, number: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._answers.pop(number, None)
 
     @contextlib.contextmanager
-    def _watch(self, subject: str) -> Iterator[Callable[[], bool]]:
-        """Whether the server reports ``subject`` as forbidden meanwhile."""
-        self._denied[subject] = False
+    def watch(self, subject: str, tell: Callable[[], None]) -> Iterator[None]:
+        """Call ``tell`` when the server reports ``subject`` as forbidden."""
+        watch = subject, tell
+        self._watches.append(watch)
         try:
-            yield lambda: self._denied[subject]
+            yield
         finally:
-            del self._denied[subject]
+            self._watches.remove(watch)
 
     def cached(self, question: str) -> Any | None:
         """The result of a check that was made less than :data:`~.connection.FRESH` seconds ago."""
@@ -286,6 +314,11 @@ class SocketConnection:
     def cache(self, question: str, answer: Any) -> None:
         """Keep the result of a check until the next reconnect."""
         self._cache[question] = (self._driver.clock(), answer)
+
+
+def is_nobody(answer: Frame) -> bool:
+    """Nobody subscribes to the subject of the request."""
+    return answer.status == NO_RESPONDERS and not answer.payload
 
 
 def _is_final(lost: wire.Lost) -> bool:

@@ -26,6 +26,8 @@ from .login import login_fields
 from .nats_py_errors import from_client
 from .nonblocking_socket import NonBlockingSocket, Piece
 
+_READS = 8  #: reads before the caller is asked whether it has enough
+
 _alive: weakref.WeakSet[SocketDriver] = weakref.WeakSet()
 
 
@@ -100,6 +102,10 @@ class SocketDriver:
             return
         sock.write(pieces, size)
         self._marks.append((sock.queued, size))
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the socket takes now."""
         with contextlib.suppress(OSError):  # who reads hears of the end
             self._flush()
 
@@ -156,7 +162,9 @@ class SocketDriver:
             return
         try:
             self._flush()
-            while data := sock.read():
+            for _ in range(_READS):
+                if not (data := sock.read()):
+                    break
                 self._secure()
                 self._handle(self.protocol.receive(data))
                 if self._socket is not sock:
