@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import select
 import signal
 import socket
 import threading
@@ -13,16 +15,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import nkeys
 import pytest
-from mama_spark.contracts.errors import ConfigError, NoResponders, Unavailable
+from mama_spark.contracts.errors import NoResponders, Unavailable
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.connection.socket_connection import SocketConnection
 from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.testing.waiting import TIMEOUT
+from mama_spark.testing.waiting import TIMEOUT, eventually
 
-from tests.support.nats.nats_jwt import Key, Operator
 from tests.support.nats.nats_servers import make_certificates
 from tests.support.ports import lasting_port
 from tests.support.proxy import Proxy
@@ -39,8 +39,11 @@ def opened(*urls: str, **options: Any) -> Iterator[SocketConnection]:
 
 
 def until(connection: SocketConnection, done: Callable[[], bool]) -> None:
-    connection.drive(TIMEOUT, done)
-    assert done()
+    def look() -> bool:
+        connection.drive(0.01)
+        return done()
+
+    eventually(look, "it is so")
 
 
 def echoes(connection: SocketConnection) -> bool:
@@ -65,73 +68,6 @@ def test_requests_are_answered_refused_or_nobodys(nats_server: NatsServer) -> No
         connection.subscribe("silent", lambda _: None, TIMEOUT)
         with pytest.raises(Unavailable, match=r"no answer to silent within 0\.05 s"):
             connection.request("silent", b"", 0.05)
-
-
-# --- logins --------------------------------------------------------------------------------------------------------
-
-USER, SEED = Key(nkeys.PREFIX_BYTE_USER), "seed"
-#: Who may come in -> what logs in, and what does not; ``@`` stands for the host in URLs.
-LOGINS: dict[str, tuple[str, list[dict[str, Any]], list[dict[str, Any]]]] = {
-    "user": (
-        'authorization { user: "b@b", password: "p/w" }',
-        [{"user": "b@b", "password": "p/w"}, {"url": "nats://b%40b:p%2Fw@"}],
-        [{}, {"user": "b@b", "password": "wrong"}, {"token": "p/w"}],
-    ),
-    "token": ("authorization { token: t0k }", [{"token": "t0k"}, {"url": "nats://t0k@"}], [{"token": "other"}]),
-    "nkey": (
-        f"authorization {{ users: [ {{ nkey: {USER.public} }} ] }}",
-        [{"nkey_seed": USER.seed}],
-        [{"nkey_seed": Key(nkeys.PREFIX_BYTE_USER).seed}],
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", LOGINS)
-def test_each_login_comes_in_and_a_wrong_one_is_refused(kind: str, tmp_path: Path) -> None:
-    config, right, wrong = LOGINS[kind]
-
-    def connect(server: NatsServer, login: dict[str, Any]) -> SocketConnection:
-        given = dict(login)
-        if "nkey_seed" in given:
-            (tmp_path / "seed").write_text(given["nkey_seed"] + "\n")
-            given["nkey_seed"] = str(tmp_path / "seed")
-        host = f"127.0.0.1:{server.port}"
-        connection = SocketConnection(NatsSettings((given.pop("url", "nats://") + host,), **given))
-        connection.open()
-        return connection
-
-    with NatsServer(tmp_path / "n", config=config, jetstream=None) as server:
-        for login in right:
-            connection = connect(server, login)
-            assert echoes(connection)
-            connection.close()
-        for login in wrong:
-            with pytest.raises(ConfigError, match=r"the server refuses the credentials: .*correct what logs in"):
-                connect(server, login)
-
-
-def test_credentials_that_expire_are_read_again(tmp_path: Path) -> None:
-    operator, path = Operator(), tmp_path / "me.creds"
-    with NatsServer(tmp_path / "n", config=operator.config, jetstream=None) as server:
-        operator.credentials(path, expires=time.time() + 2)
-        with opened(server.url, credentials=str(path)) as connection:
-            path.write_text("is being written")
-            until(connection, lambda: "credentials: the file has no user JWT" in connection.why_down)
-            operator.credentials(path)
-            until(connection, lambda: connection.up)
-            assert echoes(connection)
-
-
-@pytest.mark.parametrize("content", ["", "s3cret", None])
-def test_a_file_that_is_no_login_is_named(nats_server: NatsServer, tmp_path: Path, content: str | None) -> None:
-    path = tmp_path / "file"
-    if content is not None:
-        path.write_text(content)
-    for option in ("credentials", "nkey_seed"):
-        url = f"nats://127.0.0.1:{nats_server.port}"
-        with pytest.raises(ConfigError, match=r"credentials: |nkeySeed: ") as refused:
-            SocketConnection(NatsSettings((url,), **{option: str(path)})).open()  # type: ignore[arg-type]
-        assert not content or content not in str(refused.value)
 
 
 # --- TLS -----------------------------------------------------------------------------------------------------------
@@ -213,7 +149,8 @@ def test_a_way_that_breaks_is_gone_again(nats_server: NatsServer, fault: Callabl
     with Proxy(nats_server.url) as proxy, opened(proxy.url) as connection:
         for _ in range(5):
             fault(proxy)
-            until(connection, lambda: not connection.up)
+            connection.drive(TIMEOUT, lambda: not connection.up)
+            assert not connection.up
             until(connection, lambda: connection.up)
         assert echoes(connection)
 
@@ -234,6 +171,32 @@ def test_a_way_that_says_nothing_any_more_is_left(nats_server: NatsServer) -> No
         proxy.speak()
         until(connection, lambda: connection.up)
         connection.close()
+
+
+@pytest.mark.own_server
+def test_attempts_that_did_not_come_about_are_closed_at_once(nats_server: NatsServer) -> None:
+    """Also while nothing is collected: a server that comes and goes must not cost a socket each time."""
+    gc.disable()
+    try:
+        with opened(nats_server.url) as connection:
+            nats_server.kill()
+            with socket.create_server(("127.0.0.1", nats_server.port)) as impostor:
+                impostor.setblocking(False)
+                for _ in range(3):
+                    until(connection, lambda: readable(impostor))
+                    peer, _ = impostor.accept()
+                    with peer:
+                        peer.shutdown(socket.SHUT_WR)  # instead of a greeting
+                        until(connection, lambda: readable(peer))  # noqa: B023
+                        assert peer.recv(4_096) == b""
+            nats_server.start()
+            until(connection, lambda: connection.up)
+    finally:
+        gc.enable()
+
+
+def readable(one: socket.socket) -> bool:
+    return bool(select.select([one], [], [], 0)[0])
 
 
 # --- what is left behind -------------------------------------------------------------------------------------------

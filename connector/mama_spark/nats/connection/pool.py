@@ -40,6 +40,11 @@ class NatsPool(ConnectionPool[Connection]):
         """Return it to the pool; never raises."""
         self.put(settings.connection_key, connection)
 
+    def clear(self) -> None:
+        """Close everything that is idle, of publishers, too."""
+        super().clear()
+        PUBLISHERS.clear()
+
 
 def _usable(connection: Connection) -> bool:
     return connection.up and connection.loop.alive and not connection.closed

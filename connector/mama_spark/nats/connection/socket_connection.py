@@ -17,6 +17,7 @@ from typing import Any
 
 import nats.errors
 
+from mama_spark.contracts.connection_pool import require_file_descriptors
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
 from ..errors import no_responders
@@ -31,6 +32,7 @@ from .nats_py_errors import from_client
 from .socket_driver import SocketDriver
 
 NO_RESPONDERS = 503
+_FILE_DESCRIPTORS = 8  #: the socket is one; name lookups and certificates take some for a moment
 _REQUEST = b"_"  #: before the number of a request in its reply subject: no id of a batch or token begins so
 
 
@@ -111,6 +113,7 @@ class SocketConnection:
         :raises Unavailable: no server answers
         """
         timeout = self._settings.connect_timeout
+        require_file_descriptors(_FILE_DESCRIPTORS, "a connection to NATS")
         try:
             self.drive(timeout, lambda: self.up or (self._driver.lost is not None and _is_final(self._driver.lost)))
             if not self.up:

@@ -19,6 +19,7 @@ from mama_spark.contracts.redaction import redact_url
 from mama_spark.options.urls import with_scheme
 
 _PORT = 4222
+_LEARNED = 64  #: servers that a cluster announced; where pods come and go, addresses do not come back
 #: Between two rounds over all servers; without a random part, all clients of a server would come back at once.
 BETWEEN_ROUNDS = Backoff(0.1, 2.0, jitter=0.5)
 
@@ -98,21 +99,20 @@ class ServerPool:
         self._tried = self._rounds = 0
 
     def learn(self, addresses: Sequence[str]) -> bool:
-        """Take over what the cluster announces; whether there are new ones. An empty list says nothing.
+        """Add what the cluster announces; whether there are new ones. An empty list says nothing.
 
-        A server that was learned and is not announced any more is forgotten, unless it is the current one. A bare
-        address must have the certificate, and gets the login, of the current server.
+        A server that is not announced any more is down, or gone: it is kept, because it may be back when the others are
+        down, but not more than :data:`_LEARNED` of these, the oldest go. A bare address must have the certificate, and
+        gets the login, of the current server.
         """
-        if not addresses:
-            return False
-        announced = {server.address: server for server in map(self._learned, addresses) if server is not None}
-        self._servers = [
-            s for s in self._servers if not s.learned or s.address in announced or s.address == self.current.address
-        ]
-        new = [announced[address] for address in announced.keys() - {s.address for s in self._servers}]
-        new.sort(key=lambda server: server.address)
+        known = {server.address for server in self._servers}
+        new = [s for s in map(self._learned, dict.fromkeys(addresses)) if s is not None and s.address not in known]
         self._chance.shuffle(new)
-        self._servers[:0] = new  # the current server is the last
+        kept = [server for server in self._servers if server.learned][: max(0, _LEARNED - len(new))]
+        kept += [server for server in self._servers if not server.learned]
+        self._servers = new + [
+            s for s in self._servers if s in kept or s == self.current
+        ]  # the current one is the last
         return bool(new)
 
     def _learned(self, address: str) -> Server | None:

@@ -58,7 +58,7 @@ def test_a_day_of_reconnects_neither_storms_nor_sleeps() -> None:
     assert len({[other.next() for _ in range(2)][1][1] for other in others}) == 9
 
 
-def test_what_a_cluster_announces_comes_first_and_what_it_drops_is_forgotten() -> None:
+def test_what_a_cluster_announces_comes_first() -> None:
     servers = pool("nats://u:p@given:4222")
     servers.next()
     assert servers.learn(["10.0.0.1:4222", "[fe80::1]:4222", "other:4222", "given:4222", "ws://x", "::::"])
@@ -69,10 +69,16 @@ def test_what_a_cluster_announces_comes_first_and_what_it_drops_is_forgotten() -
     assert found.keys() == {"given:4222", "10.0.0.1:4222", "[fe80::1]:4222", "other:4222"}
     assert {server.tls_name for server in found.values()} == {"given", "other"}
     assert {server.login for server in found.values()} == {("u", "p")}
-    current, _ = servers.next()
-    assert current.learned
-    assert servers.learn(["new:1"])
-    assert {s.address for s in servers.servers} == {"given:4222", "new:1", current.address}, "the current one stays"
+
+
+def test_members_that_are_down_are_kept_and_not_without_end() -> None:
+    """They may be back when the present one is down."""
+    servers = pool("given")
     servers.next()
-    servers.learn(["new:1"])
-    assert len(servers) == 2
+    servers.learn(["a:1", "b:1"])
+    servers.learn(["c:1"])
+    assert {s.address for s in servers.servers} == {"a:1", "b:1", "c:1", "given:4222"}
+    for n in range(1_000):
+        servers.learn([f"pod-{n}:1"])
+    assert len(servers) == 65
+    assert {"given:4222", "pod-999:1", "pod-936:1"} <= {s.address for s in servers.servers}
