@@ -15,7 +15,7 @@ from itertools import islice
 from ..protocol.server_pool import Server
 from .tls_channel import TlsChannel
 
-_READ = 1024 * 1024  #: bytes of one read
+READ_SIZE = 1024 * 1024  #: bytes of one read; less than that is all that has come
 _ENCRYPTED = 256 * 1024  #: bytes that are encrypted at once, at least
 _MOST_PIECES = min(1024, os.sysconf("SC_IOV_MAX"))
 Piece = bytes | memoryview
@@ -34,7 +34,7 @@ class NonBlockingSocket:
         found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
         random.shuffle(found)  # the first one may be a black hole, for all the time of an attempt
         self._addresses = deque(found)
-        self._memory = memoryview(bytearray(_READ))
+        self._memory = memoryview(bytearray(READ_SIZE))
         self._unsent: deque[Piece] = deque()
         self._encrypted: memoryview = memoryview(b"")
         self._plain = 0  # bytes that are in _encrypted

@@ -24,9 +24,9 @@ from ..settings import NatsSettings
 from .connect_options import tls_context
 from .login import login_fields
 from .nats_py_errors import from_client
-from .nonblocking_socket import NonBlockingSocket, Piece
+from .nonblocking_socket import READ_SIZE, NonBlockingSocket, Piece
 
-_READS = 8  #: reads before the caller is asked whether it has enough
+_READS = 8  #: full reads before the caller is asked whether it has enough
 
 _alive: weakref.WeakSet[SocketDriver] = weakref.WeakSet()
 
@@ -169,6 +169,8 @@ class SocketDriver:
                 self._handle(self.protocol.receive(data))
                 if self._socket is not sock:
                     return
+                if len(data) < READ_SIZE:
+                    break
             self._secure()
             self._flush()
         except OSError as e:  # of TLS, too
