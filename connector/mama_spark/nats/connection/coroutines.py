@@ -50,7 +50,7 @@ class CoroutineConnection:
     :ivar owned: it is not a client of the caller's
     """
 
-    owned = fast = True
+    owned = True
 
     def __init__(self, connection: SocketConnection) -> None:
         self._connection = connection
