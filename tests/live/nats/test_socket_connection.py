@@ -199,6 +199,20 @@ def readable(one: socket.socket) -> bool:
     return bool(select.select([one], [], [], 0)[0])
 
 
+@pytest.mark.own_server
+def test_nothing_is_sent_on_a_connection_that_ended_while_nobody_drove_it(nats_server: NatsServer) -> None:
+    """Its outcome would be unknown, for nothing."""
+    now = 0.0
+    connection = SocketConnection(NatsSettings((nats_server.url,)), clock=lambda: now + time.monotonic())
+    connection.open()
+    nats_server.kill()
+    assert connection.up, "nobody has looked"
+    now += 2.0
+    connection.catch_up()
+    assert not connection.up
+    connection.close()
+
+
 # --- what is left behind -------------------------------------------------------------------------------------------
 
 

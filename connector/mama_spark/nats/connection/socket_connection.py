@@ -204,6 +204,10 @@ class SocketConnection:
         """See :meth:`.SocketDriver.drive`."""
         self._driver.drive(timeout, done)
 
+    def catch_up(self) -> None:
+        """See :meth:`.SocketDriver.catch_up`."""
+        self._driver.catch_up()
+
     def write(self, frames: PublishFrames) -> None:
         """Write complete frames, now or when the socket takes them; dropped where the connection is down."""
         self._driver.write(frames.pieces, frames.size)

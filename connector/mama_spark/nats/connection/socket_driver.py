@@ -27,6 +27,7 @@ from .nats_py_errors import from_client
 from .nonblocking_socket import READ_SIZE, NonBlockingSocket, Piece
 
 _READS = 8  #: full reads before the caller is asked whether it has enough
+_UNSEEN = 1.0  #: seconds after which a connection that nobody drives may be another one than it seems
 
 _alive: weakref.WeakSet[SocketDriver] = weakref.WeakSet()
 
@@ -66,7 +67,7 @@ class SocketDriver:
             timeout=settings.connect_timeout / min(len(self.servers), 3),
         )
         self._socket: NonBlockingSocket | None = None
-        self._retry_at = 0.0
+        self._retry_at = self._driven_at = 0.0
         self.lost: wire.Lost | None = None
         self._was_silent = False
         self._marks: deque[tuple[int, int]] = deque()  # position of the end of each write, and its size
@@ -124,6 +125,11 @@ class SocketDriver:
                 return
             self._wait(min(until, self._wake_at()) - now)
 
+    def catch_up(self) -> None:
+        """Look at what came while nobody drove it for a while: the connection may have ended long ago."""
+        if self.clock() - self._driven_at > _UNSEEN:
+            self.drive(0)
+
     def _wake_at(self) -> float:
         if self._socket is None:
             return self._retry_at
@@ -137,6 +143,7 @@ class SocketDriver:
             time.sleep(max(0.0, seconds))
 
     def _advance(self) -> None:
+        self._driven_at = self.clock()
         if self.closed:
             return
         if self._socket is None:
