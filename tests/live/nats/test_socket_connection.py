@@ -138,7 +138,7 @@ def test_a_lame_duck_is_left_for_the_server_that_its_cluster_announces(tmp_path:
         NatsServer(tmp_path / "b", name="b", config=second, jetstream=None) as b,
         opened(a.url) as connection,
     ):
-        until(connection, lambda: f":{b.port}" in str(connection.servers))
+        until(connection, lambda: f"port={b.port}," in str(connection.driver.servers.servers))
         os.kill(a.pid, signal.SIGUSR2)
         until(connection, lambda: connection.up and connection.info.name == "b")
         assert echoes(connection)
@@ -208,7 +208,7 @@ def test_nothing_is_sent_on_a_connection_that_ended_while_nobody_drove_it(nats_s
     nats_server.kill()
     assert connection.up, "nobody has looked"
     now += 2.0
-    connection.catch_up()
+    connection.driver.catch_up()
     assert not connection.up
     connection.close()
 

@@ -36,7 +36,7 @@ class OpenConnection:
     def servers(self) -> list[str]:
         """Addresses of those that it knows."""
         if isinstance(self._connection, SocketConnection):
-            return self._connection.servers
+            return [server.address for server in self._connection.driver.servers.servers]
         return [f"{server.hostname}:{server.port}" for server in self._connection.client.discovered_servers]
 
     def until(self, done: Callable[[], bool]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
@@ -29,6 +28,7 @@ from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from ..errors import denied
 from ..protocol.acks import AckColumns, Reply, classify_parts
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
+from .checks import Checks
 from .connect_options import connect_options
 from .event_loop import EventLoopThread
 from .inbound_parser import Deliveries, InboundParser
@@ -46,7 +46,6 @@ from .nats_py_errors import from_client
 from .raw_read import move_in_bulk
 
 MAX_UNWRITTEN = 8 * 1024 * 1024
-FRESH = 60.0  #: seconds for which the result of a check counts
 Row = tuple[int, str, bytes, str, dict[str, str] | None]  # token, subject, payload, reply, headers
 
 
@@ -78,7 +77,8 @@ class Connection:
         self.listener: ConnectionListener | None = None
         self.next_token = 0  #: next token on the wire; each bridge continues after the one before it
         self.unwritten = 0  #: bytes accepted and not yet written to the socket
-        self._cache: dict[str, tuple[float, Any]] = {}  # results of checks: time and value
+        self.checks = Checks()
+        self.cached, self.cache = self.checks.cached, self.checks.cache
         self.owned = True  #: False: the client is the caller's
         self.closed = False
         self.last_error: Exception | None = None  #: of an attempt to connect
@@ -369,7 +369,7 @@ class Connection:
             self.listener.on_disconnected()
 
     async def on_reconnected(self) -> None:
-        self._cache.clear()
+        self.checks.clear()
         cancel_reconnects(self.client)
         if self._parser is not None:
             move_in_bulk(self.client, self._parser.received)
@@ -381,12 +381,3 @@ class Connection:
         already, self.closed, self._up = self.closed, True, False
         if not already and self.listener is not None:
             self.listener.on_closed(str(self.client.last_error or "the connection was closed"))
-
-    def cached(self, question: str) -> Any | None:
-        """The result of a check that was made less than :data:`FRESH` ago."""
-        found = self._cache.get(question)
-        return found[1] if found is not None and time.monotonic() - found[0] < FRESH else None
-
-    def cache(self, question: str, answer: Any) -> None:
-        """Keep the result of a check until the next reconnect."""
-        self._cache[question] = (time.monotonic(), answer)

@@ -18,7 +18,7 @@ import nats.errors
 from mama_spark.contracts.errors import Unavailable
 
 from ..protocol.parser import Frame
-from .socket_connection import SocketConnection, is_nobody
+from .socket_connection import SocketConnection, is_nobody, new_inbox
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class CoroutineConnection:
         self.client = self.loop = self
         self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself does not keep them
         self._came = False  # an answer, since the connection was last driven
-        self.cached, self.cache, self.new_inbox = connection.cached, connection.cache, connection.new_inbox
+        self.cached, self.cache, self.new_inbox = connection.cached, connection.cache, new_inbox
         self.api_prefix = connection.api_prefix
 
     @property

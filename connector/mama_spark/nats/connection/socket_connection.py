@@ -13,7 +13,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import nats.errors
 
@@ -21,15 +20,16 @@ from mama_spark.contracts.connection_pool import require_file_descriptors
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
 from ..errors import no_responders
-from ..protocol import client as wire
+from ..protocol import client_events as wire
 from ..protocol.acks import classify
-from ..protocol.client import Cause
+from ..protocol.client_events import Cause
 from ..protocol.frames import PublishFrames
 from ..protocol.parser import Frame
 from ..settings import NatsSettings
-from .connection import FRESH, ConnectionListener
+from .checks import Checks
+from .connection import ConnectionListener
 from .nats_py_errors import from_client
-from .socket_driver import SocketDriver
+from .socket_driver import SocketDriver, Written
 
 NO_RESPONDERS = 503
 _FILE_DESCRIPTORS = 8  #: the socket is one; name lookups and certificates take some for a moment
@@ -42,37 +42,39 @@ class SocketConnection:
     :param clock: monotonic seconds
     :ivar inbox: subject prefix of replies, with its trailing dot
     :ivar next_token: next token on the wire; each bridge continues after the one before it
+    :ivar checks: results of checks, until the next reconnect
     :ivar denial_handlers: tried first for a permission error (kind, subject); unhandled ones go to the listener
     """
 
     def __init__(self, settings: NatsSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
-        self.inbox = b"_INBOX.%b." % secrets.token_hex(11).encode()
-        self._driver = SocketDriver(settings, self.inbox, self._on_event, self._on_written, clock)
+        self.inbox = f"{new_inbox()}.".encode()
+        self.driver = SocketDriver(settings, self.inbox, self._on_event, clock)
         self._opened = self._was_up = False
         self._pong = 0
         self._callbacks: dict[bytes, Callable[[Frame], None]] = {}  # by subscription id
         self._answers: dict[int, Callable[[Frame], None]] = {}  # by number of the request
         self._requests = 0
         self._watches: list[tuple[str, Callable[[], None]]] = []  # who waits for a subject to be denied
-        self._cache: dict[str, tuple[float, Any]] = {}  # results of checks: time and value
+        self.checks = Checks(clock)
+        self.cached, self.cache = self.checks.cached, self.checks.cache
         self.listener: ConnectionListener | None = None
         self.denial_handlers: list[Callable[[str, str], bool]] = []
         self.next_token = 0
         self.pid = os.getpid()
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else self._driver.protocol.state.value
+        state = "closed" if self.closed else self.driver.protocol.state.value
         return f"<SocketConnection {state}, {self.unwritten} bytes unwritten>"
 
     @property
     def up(self) -> bool:
-        return self._driver.up
+        return self.driver.up
 
     @property
     def info(self) -> wire.ServerInfo:
         """Of the present or last server."""
-        return self._driver.protocol.info
+        return self.driver.protocol.info
 
     @property
     def api_prefix(self) -> str:
@@ -82,26 +84,21 @@ class SocketConnection:
     @property
     def server(self) -> str:
         """Name, version and address of the server."""
-        return f"nats-server {self.info.version} at {self._driver.servers.current.address}"
-
-    @property
-    def servers(self) -> list[str]:
-        """Addresses of all servers that are known."""
-        return [server.address for server in self._driver.servers.servers]
+        return f"nats-server {self.info.version} at {self.driver.servers.current.address}"
 
     @property
     def unwritten(self) -> int:
         """Bytes that were accepted and not written yet."""
-        return self._driver.unwritten
+        return self.driver.unwritten
 
     @property
     def closed(self) -> bool:
-        return self._driver.closed
+        return self.driver.closed
 
     @property
     def why_down(self) -> str:
         """Why a connection that was lost is not there again; empty = that is not known."""
-        lost = self._driver.lost
+        lost = self.driver.lost
         return "" if self.up or lost is None else f"cannot connect to NATS again: {_error_of(lost)}"
 
     # --- opening -------------------------------------------------------------------------------------------------
@@ -115,9 +112,9 @@ class SocketConnection:
         timeout = self._settings.connect_timeout
         require_file_descriptors(_FILE_DESCRIPTORS, "a connection to NATS")
         try:
-            self.drive(timeout, lambda: self.up or (self._driver.lost is not None and _is_final(self._driver.lost)))
+            self.drive(timeout, lambda: self.up or (self.driver.lost is not None and _is_final(self.driver.lost)))
             if not self.up:
-                raise self._connect_error()
+                raise _connect_error(self.driver, self._settings)
             subject = self.inbox.decode() + ">"
             if self.subscribe(subject, None, timeout) is None:
                 raise ConfigError(
@@ -127,43 +124,26 @@ class SocketConnection:
             self.close()
             raise
 
-    def _connect_error(self) -> MamaError:
-        servers, timeout = ", ".join(self._settings.shown_servers), self._settings.connect_timeout
-        lost = self._driver.lost
-        if lost is not None and _is_final(lost):
-            return ConfigError(f"cannot connect to {servers}: {_error_of(lost)}")
-        last = "" if lost is None or lost.cause is Cause.TIMEOUT else f" ({lost.text})"
-        advice = "start one there, or correct option url"
-        if lost is not None and lost.cause is Cause.SERVER:
-            advice = "its log may say more"
-        elif self._driver.silent:
-            first = "greets before TLS: leave out" if self._settings.tls_handshake_first else "begins with TLS: set"
-            advice = (
-                "what listens there does not greet as a NATS server does: it hangs, has no room for more connections, "
-                f"is no NATS server, or {first} option tlsHandshakeFirst"
-            )
-        return Unavailable(
-            f"no NATS server answers within {timeout:g} s at {servers}{last}; {advice} "
-            "(the limit is option connectTimeout; waitTimeout begins when messages are sent)"
-        )
-
     def close(self) -> None:
         """Close the connection and do not reconnect. Never raises."""
-        self._driver.close()
+        self.driver.close()
 
     # --- what the protocol says ----------------------------------------------------------------------------------
 
-    def _on_event(self, event: wire.Event) -> None:
+    def _on_event(self, event: wire.Event | Written) -> None:
         match event:
             case wire.Acked(columns):
                 if self.listener is not None:
                     self.listener.on_acks(columns)
+            case Written(size):
+                if self.listener is not None:
+                    self.listener.on_written(size)
             case wire.Received(frame):
                 self._on_received(frame)
             case wire.Ponged(number):
                 self._pong = number
             case wire.Connected():
-                self._cache.clear()
+                self.checks.clear()
                 again, self._was_up, self._opened = self._opened, True, True
                 if again and self.listener is not None:
                     self.listener.on_reconnected()
@@ -173,10 +153,6 @@ class SocketConnection:
                 was_up, self._was_up = self._was_up, False
                 if was_up and self.listener is not None:
                     self.listener.on_disconnected()
-
-    def _on_written(self, size: int) -> None:
-        if self.listener is not None:
-            self.listener.on_written(size)
 
     def _on_received(self, frame: Frame) -> None:
         if not frame.subject.startswith(self.inbox):
@@ -202,27 +178,19 @@ class SocketConnection:
 
     def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
         """See :meth:`.SocketDriver.drive`."""
-        self._driver.drive(timeout, done)
-
-    def catch_up(self) -> None:
-        """See :meth:`.SocketDriver.catch_up`."""
-        self._driver.catch_up()
+        self.driver.drive(timeout, done)
 
     def write(self, frames: PublishFrames) -> None:
         """Write complete frames, now or when the socket takes them; dropped where the connection is down."""
-        self._driver.write(frames.pieces, frames.size)
+        self.driver.write(frames.pieces, frames.size)
 
     def publish(self, subject: str, payload: bytes, reply: bytes = b"", headers: dict[str, str] | None = None) -> None:
         """Send one message, whose subject must have been checked.
 
         :raises Unavailable: not connected
         """
-        self._driver.send(self._driver.protocol.send_message(subject, payload, reply, headers))
-        self._driver.flush()
-
-    def new_inbox(self) -> str:
-        """A subject for answers of one's own."""
-        return "_INBOX." + secrets.token_hex(11)
+        self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
+        self.driver.flush()
 
     def subscribe(self, subject: str, callback: Callable[[Frame], None] | None, timeout: float) -> int | None:
         """Subscribe, and wait until the server has accepted it: the id of the subscription; None: the permissions
@@ -230,8 +198,8 @@ class SocketConnection:
 
         :raises Unavailable: no answer within ``timeout`` seconds
         """
-        sid, data = self._driver.protocol.send_subscribe(subject)
-        self._driver.send(data)
+        sid, data = self.driver.protocol.send_subscribe(subject)
+        self.driver.send(data)
         if callback is not None:
             self._callbacks[b"%d" % sid] = callback
         told: list[bool] = []
@@ -244,15 +212,15 @@ class SocketConnection:
     def unsubscribe(self, sid: int) -> None:
         """Nothing more comes."""
         self._callbacks.pop(b"%d" % sid, None)
-        self._driver.send(self._driver.protocol.send_unsubscribe(sid))
+        self.driver.send(self.driver.protocol.send_unsubscribe(sid))
 
     def ping(self, timeout: float) -> None:
         """Wait until the server has read everything that was sent.
 
         :raises Unavailable: it has not within ``timeout`` seconds
         """
-        number, data = self._driver.protocol.send_ping()
-        self._driver.send(data)
+        number, data = self.driver.protocol.send_ping()
+        self.driver.send(data)
         self.drive(timeout, lambda: self._pong >= number or not self.up)
         if self._pong < number:
             why = f"within {timeout:g} s" if self.up else "because the connection was lost"
@@ -313,19 +281,36 @@ class SocketConnection:
         finally:
             self._watches.remove(watch)
 
-    def cached(self, question: str) -> Any | None:
-        """The result of a check that was made less than :data:`~.connection.FRESH` seconds ago."""
-        found = self._cache.get(question)
-        return found[1] if found is not None and self._driver.clock() - found[0] < FRESH else None
 
-    def cache(self, question: str, answer: Any) -> None:
-        """Keep the result of a check until the next reconnect."""
-        self._cache[question] = (self._driver.clock(), answer)
+def new_inbox() -> str:
+    """A subject for answers of one's own."""
+    return "_INBOX." + secrets.token_hex(11)
 
 
 def is_nobody(answer: Frame) -> bool:
     """Nobody subscribes to the subject of the request."""
     return answer.status == NO_RESPONDERS and not answer.payload
+
+
+def _connect_error(driver: SocketDriver, settings: NatsSettings) -> MamaError:
+    servers, timeout = ", ".join(settings.shown_servers), settings.connect_timeout
+    lost = driver.lost
+    if lost is not None and _is_final(lost):
+        return ConfigError(f"cannot connect to {servers}: {_error_of(lost)}")
+    last = "" if lost is None or lost.cause is Cause.TIMEOUT else f" ({lost.text})"
+    advice = "start one there, or correct option url"
+    if lost is not None and lost.cause is Cause.SERVER:
+        advice = "its log may say more"
+    elif driver.silent:
+        first = "greets before TLS: leave out" if settings.tls_handshake_first else "begins with TLS: set"
+        advice = (
+            "what listens there does not greet as a NATS server does: it hangs, has no room for more connections, "
+            f"is no NATS server, or {first} option tlsHandshakeFirst"
+        )
+    return Unavailable(
+        f"no NATS server answers within {timeout:g} s at {servers}{last}; {advice} "
+        "(the limit is option connectTimeout; waitTimeout begins when messages are sent)"
+    )
 
 
 def _is_final(lost: wire.Lost) -> bool:

@@ -14,11 +14,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from mama_spark import __version__
 
-from ..protocol import client as wire
-from ..protocol.client import Cause, ClientProtocol, State
+from ..protocol import client_events as wire
+from ..protocol.client import ClientProtocol, State
+from ..protocol.client_events import Cause
 from ..protocol.server_pool import ServerPool
 from ..settings import NatsSettings
 from .connect_options import tls_context
@@ -32,6 +34,13 @@ _UNSEEN = 1.0  #: seconds after which a connection that nobody drives may be ano
 _alive: weakref.WeakSet[SocketDriver] = weakref.WeakSet()
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The system has taken writes of so many bytes, each as a whole."""
+
+    size: int
+
+
 class SocketDriver:
     """Connects when it is driven, and again when the connection breaks.
 
@@ -39,7 +48,6 @@ class SocketDriver:
 
     :param inbox: subject prefix of the acknowledgements that are read in bulk
     :param on_event: called with what is not for the socket
-    :param on_written: called with the size of writes that the system has taken, each as a whole
     :param clock: monotonic seconds
     :ivar lost: the end of the last connection, or attempt; None: there was none
     """
@@ -48,12 +56,11 @@ class SocketDriver:
         self,
         settings: NatsSettings,
         inbox: bytes,
-        on_event: Callable[[wire.Event], None],
-        on_written: Callable[[int], None],
+        on_event: Callable[[wire.Event | Written], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self.clock = settings, clock
-        self._on_event, self._on_written = on_event, on_written
+        self._on_event = on_event
         self._tls = tls_context(settings) if settings.wants_tls else None
         self.servers = ServerPool(settings.servers, random.Random())
         self.servers.next()
@@ -196,7 +203,7 @@ class SocketDriver:
         while self._marks and self._marks[0][0] <= sock.written:
             size += self._marks.popleft()[1]
         if size:
-            self._on_written(size)
+            self._on_event(Written(size))
 
     def _end(self, sock: NonBlockingSocket, error: OSError) -> None:
         """The socket has ended: the server may have said why."""

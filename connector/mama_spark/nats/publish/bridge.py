@@ -196,7 +196,7 @@ class NatsBridge(PublisherBridge):
         connection = self._connection
         if connection is None or connection.closed:
             raise ClientClosed("the bridge is not open")
-        connection.catch_up()
+        connection.driver.catch_up()
         return min(MAX_UNWRITTEN - connection.unwritten, _CHUNK) if connection.up else 0
 
     def _write(self, part: MessageBatch, first_token: int, order: Int64s | None = None) -> None:

@@ -10,7 +10,7 @@ from mama_spark.contracts.bridge import RequestMessage
 from mama_spark.contracts.errors import BadTopic, ConfigError, MamaError
 from mama_spark.contracts.topics import why_unpublishable
 
-from ..connection.socket_connection import SocketConnection, is_nobody
+from ..connection.socket_connection import SocketConnection, is_nobody, new_inbox
 from ..errors import no_responders, not_entitled
 from ..protocol.parser import Frame
 
@@ -25,7 +25,7 @@ class NatsRequests:
 
     def __init__(self, connection: SocketConnection, timeout: float) -> None:
         self._connection, self._timeout = connection, timeout
-        self._prefix = connection.new_inbox() + "."
+        self._prefix = new_inbox() + "."
         self._inbox: int | None = None  # id of the subscription
         self._topics: dict[str, int] = {}
         self._inbox_topics: dict[int, dict[str, None]] = {}  # topics of the requests of each inbox, the latest last

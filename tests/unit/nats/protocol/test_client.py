@@ -12,12 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError, TooLarge, Unavailable
-from mama_spark.nats.protocol.client import (
+from mama_spark.nats.protocol.client import PING_INTERVAL, ClientProtocol, State
+from mama_spark.nats.protocol.client_events import (
     FATAL,
-    PING_INTERVAL,
     Acked,
     Cause,
-    ClientProtocol,
     Complaint,
     Connected,
     Denied,
@@ -28,7 +27,6 @@ from mama_spark.nats.protocol.client import (
     Ponged,
     Received,
     StartTls,
-    State,
     Write,
 )
 from mama_spark.nats.protocol.parser import Frame, read_frame
