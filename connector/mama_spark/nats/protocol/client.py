@@ -334,7 +334,7 @@ class ClientProtocol:
 
     def _require_open(self) -> None:
         if self.state not in _OPEN:
-            raise Unavailable(f"the connection is {self.state.value}")
+            raise Unavailable(f"not connected to NATS: the connection is {self.state.value}")
 
 
 def _sub(sid: int, subject: str, queue: str) -> bytes:
