@@ -8,11 +8,12 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import nkeys  # type: ignore[import-untyped]
+import nkeys
 import pytest
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats import NatsBridge, NatsSettings
@@ -21,7 +22,10 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
+from tests.support.nats.connections import KINDS, connected
 from tests.support.nats.nats_servers import Admin, make_certificates
+
+T = TypeVar("T")
 
 OPERATOR, ACCOUNT, USER = (nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER)
 
@@ -82,6 +86,8 @@ def lets_in(url: str, admin: dict[str, Any], **login: Any) -> None:
             driver.drain()
             assert driver.events() == {"acked": 100}
             driver.conserved(a)
+        with connected("reader", NatsSettings((url,), **login)):
+            pass
 
 
 def keeps_out(url: str, secret: str = "", match: str = "credentials", **login: Any) -> None:
@@ -91,6 +97,9 @@ def keeps_out(url: str, secret: str = "", match: str = "credentials", **login: A
         bridge.open()
     bridge.close()
     assert not secret or secret not in f"{caught.value!r}{settings!r}{bridge!r}"
+    with pytest.raises(ConfigError, match=match) as caught, connected("reader", settings):
+        pass
+    assert not secret or secret not in repr(caught.value)
 
 
 #: As it stands between the : and the @ of a URL, percent-encoded, and as the server knows it.
@@ -145,30 +154,44 @@ def test_credentials_file(tmp_path: Path) -> None:
         keeps_out(server.url, "", credentials=stranger)
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "public calls"])
-def test_credentials_that_expire_while_they_are_used_are_read_again(tmp_path: Path, fast: bool) -> None:
+def valid_for_seconds(path: Path, account: Key, connect: Callable[[], T]) -> T:
+    """What ``connect`` makes with credentials that expire soon; the machine may take longer to connect."""
+    for seconds in (2, 20, 60):
+        write_credentials(path, account, exp=int(time.time()) + seconds)
+        with contextlib.suppress(ConfigError):
+            return connect()
+    raise AssertionError("it takes longer than a minute to connect")
+
+
+@KINDS
+def test_credentials_that_expire_while_they_are_used_are_read_again(kind: str, tmp_path: Path) -> None:
+    config, account = operated()
+    path = tmp_path / "short.creds"
+    with NatsServer(tmp_path / "n", config=config) as server, ExitStack() as ends:
+        settings = NatsSettings((server.url,), credentials=str(path))
+        one = valid_for_seconds(path, account, lambda: ends.enter_context(connected(kind, settings)))
+        one.until(lambda: not one.up)
+        whole = write_credentials(tmp_path / "new.creds", account).read_text()
+        path.write_text(whole[: whole.index("SEED")])  # as who reads it while it is written finds it
+        one.until(lambda: "credentials" in one.why_down)
+        path.write_text(whole)
+        one.until(lambda: one.up)
+
+
+def test_a_publisher_goes_on_with_renewed_credentials(tmp_path: Path) -> None:
     config, account = operated()
     path, lasting = tmp_path / "short.creds", str(write_credentials(tmp_path / "lasting.creds", account))
     with NatsServer(tmp_path / "n", config=config) as server, Admin(server.url, user_credentials=lasting) as admin:
         admin.create_stream("S", ["s.>"])
         with ExitStack() as ends:
-            for seconds in (2, 20, 60):  # the machine may take longer to connect
-                write_credentials(path, account, exp=int(time.time()) + seconds)
-                with contextlib.suppress(ConfigError):
-                    driver = ends.enter_context(Driver(server.url, credentials=str(path), fast=fast))
-                    break
-            driver.begin(["s.a"], 100)
-            eventually(
-                lambda: driver.bridge._connection is not None and not driver.bridge._connection.up,
-                "the server ends the connection",
+            driver = valid_for_seconds(
+                path, account, lambda: ends.enter_context(Driver(server.url, credentials=str(path)))
             )
+            driver.begin(["s.a"], 100)
+            write_credentials(path, account)
+            ended = "Authentication Expired"
+            eventually(lambda: ended in str(server.ask("connz?state=closed")), "the server ends the connection")
             driver.put(["s.a"], 100)
-            whole = write_credentials(tmp_path / "new.creds", account).read_text()
-            path.write_text(whole[: whole.index("SEED")])  # as who reads it while it is written finds it
-            connection = driver.bridge._connection
-            assert connection is not None
-            eventually(lambda: "credentials" in str(connection.last_error), "it is read")
-            path.write_text(whole)
             driver.drain()
             assert driver.events() == {"acked": 200}, driver.reasons[:3]
             driver.conserved(admin)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
-import nkeys  # type: ignore[import-untyped]
+import nkeys
 import pyarrow.parquet as pq
 
 #: What no text may show, by what it is the secret of.

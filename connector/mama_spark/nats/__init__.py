@@ -1,10 +1,9 @@
 """The bridge to NATS JetStream: publishes messages, reads streams as record logs, finds sources.
 
-``protocol`` is pure (the bytes of the NATS protocol), ``connection`` runs nats-py, ``jetstream`` makes requests to the
-JetStream API; ``publish``, ``read``, ``ledger`` and ``discovery`` implement the contracts of
-:mod:`mama_spark.contracts.bridge`,
-:mod:`mama_spark.contracts.record_log` and :mod:`mama_spark.contracts.batch_ledger`; ``server`` starts a nats-server for
-``mama serve``.
+``protocol`` is pure (the bytes of the NATS protocol), ``connection`` has the connections of publishers and, by nats-py,
+those of readers, ``jetstream`` makes requests to the JetStream API; ``publish``, ``read``, ``ledger`` and
+``discovery`` implement the contracts of :mod:`mama_spark.contracts.bridge`, :mod:`mama_spark.contracts.record_log` and
+:mod:`mama_spark.contracts.batch_ledger`; ``server`` starts a nats-server for ``mama serve``.
 
 Imports are late: the command ``mama`` looks here for its subcommands.
 """
@@ -22,11 +21,13 @@ if TYPE_CHECKING:
 
     from .discovery.bridge import NatsDiscovery
     from .ledger import NatsBatchLedger
+    from .publish.attached import AttachedBridge
     from .publish.bridge import NatsBridge
     from .read.logs import NatsLogs
     from .settings import NatsSettings
 
 __all__ = [
+    "AttachedBridge",
     "NatsBridge",
     "NatsSettings",
     "attach",
@@ -46,9 +47,9 @@ def publisher_bridge(o: SinkOptions) -> NatsBridge:
 
 
 def attach(context: object, loop: AbstractEventLoop | None = None) -> NatsBridge:
-    from .publish.bridge import NatsBridge
+    from .publish.attached import AttachedBridge
 
-    return NatsBridge.attach(context, loop=loop)
+    return AttachedBridge.attach(context, loop=loop)
 
 
 def batch_ledger(o: SinkOptions) -> NatsBatchLedger:
@@ -87,4 +88,6 @@ def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]
 
 
 if not TYPE_CHECKING:
-    __getattr__ = lazy(__name__, {"NatsBridge": "publish.bridge", "NatsSettings": "settings"})
+    __getattr__ = lazy(
+        __name__, {"AttachedBridge": "publish.attached", "NatsBridge": "publish.bridge", "NatsSettings": "settings"}
+    )

@@ -6,6 +6,7 @@ passes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from mama_spark.contracts.errors import (
@@ -92,16 +93,14 @@ def no_responders(subject: str = "") -> NoResponders:
     return NoResponders(f"no stream, or no leader, takes {where} now", 503)
 
 
+#: As ``%q`` of Go writes it: a quote and a backslash are escaped.
+_DENIED = re.compile(r'permissions violation for (publish|subscription) to "((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+
+
 def denied(text: str) -> tuple[str, str] | None:
     """``("publish" | "subscription", subject)`` of a permission violation (nats-py lower-cases the text)."""
-    lower = text.lower()
-    for kind in ("publish", "subscription"):
-        mark = f"permissions violation for {kind} to "
-        at = lower.find(mark)
-        if at >= 0:
-            subject = text[at + len(mark) :].strip().strip("'")
-            return kind, subject.partition('" using queue')[0].strip('"')
-    return None
+    found = _DENIED.search(text)
+    return None if found is None else (found[1].lower(), re.sub(r"\\(.)", r"\1", found[2]))
 
 
 def not_entitled(subject: str) -> PermissionDenied:

@@ -49,7 +49,7 @@ class NatsSettings:
     :param max_in_flight: of the publisher
     :param exactly_once: what is stored is looked for by other means than by ids that the server remembers
     :param batches_stream: that keeps the markers of batches
-    :param fast: write and parse in bulk, past the client's own calls; None = if the installed nats-py allows it
+    :param fast: of a reader: parse in bulk, past the client's own calls; None = if the installed nats-py allows it
     """
 
     servers: tuple[str, ...] = (DEFAULT_SERVER,)

@@ -34,15 +34,6 @@ class TestMessageMode(BridgeSuite):
         yield from site_of(nats_server)
 
 
-@pytest.mark.thorough
-class TestMessageModeByPublicCalls(BridgeSuite):
-    without = frozenset({"ordered"})
-
-    @pytest.fixture
-    def site(self, nats_server: NatsServer) -> Iterator[SuiteSetup]:
-        yield from site_of(nats_server, fast=False)
-
-
 class TestBatchMode(BridgeSuite):
     without = frozenset({"sequence", "ordered"})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import socket
 import subprocess
@@ -20,10 +19,10 @@ import pytest
 from mama_spark.contracts.bridge import EventKind
 from mama_spark.contracts.errors import BackgroundTaskFailed, Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats import AttachedBridge, NatsBridge, NatsSettings
 from mama_spark.nats.commands import serve
 from mama_spark.nats.connection.event_loop import EventLoopThread
-from mama_spark.nats.connection.pool import IDLE, POOL, NatsPool
+from mama_spark.nats.connection.pool import IDLE, POOL, NatsPool, PublisherPool
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
@@ -69,39 +68,18 @@ def test_micro_batches_share_a_connection_and_other_options_and_forks_have_their
     publish_one(broker.url)
 
 
-@pytest.mark.own_server
-def test_connections_that_did_not_come_about_are_closed_at_once(broker: NatsServer) -> None:
-    """Also while nothing is collected: a server that comes and goes must not cost a socket each time."""
-    bridge = NatsBridge(NatsSettings((broker.url,)))
-    bridge.open()
-    gc.disable()
-    try:
-        broker.kill()
-        with socket.create_server(("127.0.0.1", broker.port)) as impostor:
-            impostor.settimeout(60)
-            for _ in range(3):
-                peer, _ = impostor.accept()
-                with peer:
-                    peer.shutdown(socket.SHUT_WR)  # instead of a greeting
-                    peer.settimeout(60)
-                    while peer.recv(4_096):
-                        pass
-        broker.start()
-        eventually(lambda: bridge._connection is not None and bridge._connection.up, "it is connected again")
-    finally:
-        gc.enable()
-        bridge.close()
-
-
-def test_idle_connections_are_closed_after_their_time(broker: NatsServer) -> None:
+@pytest.mark.parametrize("kind", [NatsPool, PublisherPool])
+def test_idle_connections_are_closed_after_their_time(
+    broker: NatsServer, kind: type[NatsPool] | type[PublisherPool]
+) -> None:
     now = [0.0]
-    pool = NatsPool(clock=lambda: now[0])
+    pool = kind(clock=lambda: now[0])
     settings = NatsSettings((broker.url,))
     connection = pool.checkout(settings)
-    pool.give_back(settings, connection)
+    pool.give_back(settings, connection)  # type: ignore[arg-type]
     now[0] = IDLE + 1
     pool.sweep()
-    eventually(lambda: connection.closed and not connection.client.is_connected, "it is closed")
+    eventually(lambda: connection.closed and not connection.up, "it is closed")
 
 
 def test_a_dying_loop_takes_its_waiters_with_it() -> None:
@@ -117,15 +95,22 @@ def test_a_dying_loop_takes_its_waiters_with_it() -> None:
 
 
 def test_a_client_closed_for_good_is_an_event(broker: NatsServer) -> None:
-    bridge = NatsBridge(NatsSettings((broker.url,)))
-    bridge.open()
-    connection = bridge._connection
-    assert connection is not None
-    connection.loop.run(connection.client.close(), 60, "closing")
-    kinds = [e.kind for e in bridge.poll(60).events]
-    kinds += [e.kind for e in bridge.poll(0).events]
-    assert EventKind.CLOSED in kinds
-    bridge.close()
+    """Only who has it can close it; a connection of our own connects again."""
+
+    def work(bridge: AttachedBridge, close: Callable[[], object]) -> set[EventKind]:
+        bridge.open()
+        close()
+        events = eventually(lambda: bridge.poll(60).events, "it is told")
+        bridge.close()
+        return {event.kind for event in [*events, *bridge.poll(0).events]}
+
+    async def main() -> set[EventKind]:
+        client, loop = await nats.connect(broker.url), asyncio.get_running_loop()
+        bridge = AttachedBridge.attach(client.jetstream(), loop=loop)
+        close = lambda: asyncio.run_coroutine_threadsafe(client.close(), loop).result(60)  # noqa: E731
+        return await asyncio.to_thread(work, bridge, close)
+
+    assert EventKind.CLOSED in asyncio.run(main())
     publish_one(broker.url)
 
 
@@ -134,7 +119,7 @@ def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -
         client = await nats.connect(broker.url)
         js = client.jetstream()
         loop = asyncio.get_running_loop()
-        on_loop = NatsBridge.attach(js, dedup=False)
+        on_loop = AttachedBridge.attach(js, dedup=False)
         on_loop.open()  # on the client's own loop: may not block
 
         def work(bridge: NatsBridge) -> int:
@@ -144,7 +129,7 @@ def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -
         on_loop.close()
 
         def elsewhere() -> int:
-            bridge = NatsBridge.attach(js, loop=loop, dedup=False)
+            bridge = AttachedBridge.attach(js, loop=loop, dedup=False)
             bridge.open()
             n = work(bridge)
             bridge.close()

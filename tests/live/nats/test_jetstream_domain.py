@@ -16,7 +16,7 @@ from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.record_log import MatchRange
 from mama_spark.discovery import lease_keeper
-from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats import AttachedBridge, NatsBridge, NatsSettings
 from mama_spark.nats.check import check_server
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.read.logs import NatsLogs
@@ -126,10 +126,10 @@ def test_a_context_of_the_caller_keeps_its_domain(servers: tuple[NatsServer, Nat
     async def prefix(**where: str) -> str:
         client = await nats.connect(servers[0].url)
         try:
-            bridge = NatsBridge.attach(client.jetstream(**where))
+            bridge = AttachedBridge.attach(client.jetstream(**where))
             bridge.open()
-            assert bridge._connection is not None
-            return bridge._connection.api_prefix
+            assert bridge._routing is not None
+            return bridge._routing.api_prefix
         finally:
             await client.close()
 

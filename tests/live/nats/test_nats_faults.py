@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats import AttachedBridge, NatsBridge, NatsSettings
 from mama_spark.nats.connection.nats_py_compat import close_abandoned
 from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.server.nats_server import NatsServer
@@ -23,9 +23,8 @@ from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
 
 MESSAGE: dict[str, Any] = {"ack_mode": "message"}
-PUBLIC: dict[str, Any] = {"ack_mode": "message", "fast": False}
 BATCH: dict[str, Any] = {"ack_mode": "batch"}
-MODES = pytest.mark.parametrize("mode", [MESSAGE, PUBLIC, BATCH], ids=["message", "public calls", "batch"])
+MODES = pytest.mark.parametrize("mode", [MESSAGE, BATCH], ids=["message", "batch"])
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def proxy(nats_server: NatsServer) -> Iterator[Proxy]:
 
 def in_full_flight(driver: Driver, *topics: str) -> int:
     """So many messages are put; some are acknowledged, and more than the window takes are not even sent."""
-    each = 500 if driver.bridge.settings.fast is False else 1_000
+    each = 1_000
     for _ in range(4):
         driver.put(list(topics), each)
     eventually(lambda: driver.counters.acked > each // 2, "some are acknowledged")
@@ -58,8 +57,8 @@ def killed(server: NatsServer) -> None:
 @pytest.mark.own_server
 @pytest.mark.parametrize(
     ("end", "mode"),
-    [(killed, MESSAGE), (killed, PUBLIC), (killed, BATCH), (NatsServer.restart, BATCH)],
-    ids=["killed", "killed, public calls", "killed, batch", "stopped"],
+    [(killed, MESSAGE), (killed, BATCH), (NatsServer.restart, BATCH)],
+    ids=["killed", "killed, batch", "stopped"],
 )
 def test_a_server_that_comes_back_has_lost_and_doubled_nothing(
     nats_server: NatsServer, admin: Admin, mode: dict[str, Any], end: Callable[[NatsServer], object]
@@ -187,7 +186,7 @@ def test_a_users_own_connection_is_used_again_after_a_cut(admin: Admin, proxy: P
         options: dict[str, Any] = {"reconnect_time_wait": 0.05, "error_cb": quiet}
         await client.connect(proxy.url, **options)
         loop = asyncio.get_running_loop()
-        await asyncio.to_thread(work, NatsBridge.attach(client.jetstream(), loop=loop, dedup=False))
+        await asyncio.to_thread(work, AttachedBridge.attach(client.jetstream(), loop=loop, dedup=False))
         await client.close()
 
     asyncio.run(main())

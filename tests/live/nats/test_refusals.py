@@ -19,8 +19,6 @@ from tests.support.fault_driver import Driver, fresh_message_gets_through
 from tests.support.nats.nats_servers import Admin, make_certificates
 from tests.support.nats.plain_nats_connection import PlainNatsConnection
 
-BOTH = pytest.mark.parametrize("fast", [True, False], ids=["fast", "public calls"])
-
 
 def opened(url: str, **options: Any) -> NatsBridge:
     bridge = NatsBridge(NatsSettings((url,), **options))
@@ -122,11 +120,10 @@ def test_a_stream_that_was_missing_is_found_once_it_is_made(nats_server: NatsSer
         assert rejected("s.a", *many) == []
 
 
-@BOTH
-def test_what_overruns_a_server_is_not_lost(tmp_path: Path, fast: bool) -> None:
+def test_what_overruns_a_server_is_not_lost(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "n", jetstream="max_buffered_msgs: 50") as server, Admin(server.url) as admin:
         admin.create_stream("S", ["s.>"])
-        with Driver(server.url, window=512, deadline=110.0, fast=fast) as driver:
+        with Driver(server.url, window=512, deadline=110.0) as driver:
             for _ in range(3):
                 driver.put(["s.a"], 700)
             driver.drain()
@@ -153,7 +150,7 @@ def test_header_and_payload_over_the_limit_never_reach_the_server(tmp_path: Path
 
 @pytest.mark.parametrize(
     "way",
-    [{}, {"fast": False}, {"ack_mode": "batch", "stream": "S"}, {"ack_mode": "batch", "stream": "S", "ordered": True}],
+    [{}, {"ack_mode": "batch", "stream": "S"}, {"ack_mode": "batch", "stream": "S", "ordered": True}],
     ids=["messages", "public calls", "batches", "batches in order"],
 )
 def test_a_denied_subject_fails_its_rows_at_once_and_no_others(tmp_path: Path, way: dict[str, Any]) -> None:

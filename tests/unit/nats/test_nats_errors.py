@@ -5,7 +5,7 @@ from typing import Any
 
 import nats.errors
 import nats.js.errors
-import nkeys  # type: ignore[import-untyped]
+import nkeys
 import pytest
 from mama_spark.contracts.errors import (
     Backpressure,

@@ -1,1 +1,1 @@
-"""Connections to NATS servers: nats-py's client, its event loop, bulk reads and gathered writes of its socket."""
+"""Connections to NATS servers: one that its thread drives, for publishers, and one of nats-py, for readers."""

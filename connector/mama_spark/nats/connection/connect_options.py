@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.contracts.redaction import is_content, redact_url, safe_cause, show_path
+from mama_spark.contracts.redaction import redact_url, safe_cause, show_path
 from mama_spark.options.urls import with_scheme
 
 from ..settings import NatsSettings
+from .login import require_file
 
 _PING_INTERVAL = 20
 
@@ -37,13 +37,9 @@ def connect_options(settings: NatsSettings) -> dict[str, Any]:
         ("credentials", settings.credentials, "user_credentials"),
     ):
         if path is not None:
-            if is_content(path):
-                raise ConfigError(f"{name} must be the path of a file, and is the content of one")
-            if not os.path.isfile(path):
-                raise ConfigError(f"{name}: there is no such file {show_path(path)}")
-            options[option] = path
+            options[option] = require_file(name, path)
     if settings.wants_tls:
-        options["tls"] = _tls(settings)
+        options["tls"] = tls_context(settings)
         options["tls_handshake_first"] = settings.tls_handshake_first
     return options
 
@@ -62,7 +58,11 @@ def _add_login(options: dict[str, Any], settings: NatsSettings) -> None:
         options["token"] = token
 
 
-def _tls(settings: NatsSettings) -> ssl.SSLContext:
+def tls_context(settings: NatsSettings) -> ssl.SSLContext:
+    """For all servers.
+
+    :raises ConfigError: a file cannot be read
+    """
     with _reads_tls(settings, "tlsCa", "tls_ca"):
         context = ssl.create_default_context(cafile=settings.tls_ca)
     if settings.tls_cert:

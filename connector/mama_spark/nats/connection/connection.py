@@ -1,14 +1,14 @@
-"""One connection of nats-py with one inbox for acknowledgements, on a :class:`~.event_loop.EventLoopThread`.
+"""One connection of nats-py, on a :class:`~.event_loop.EventLoopThread`: for readers, and for publishing over a client
+of the caller.
 
-Writing is bounded and never blocks the caller. What was not written when the connection broke is discarded, so that
-nothing is sent after a reconnect that the publisher's window does not know of.
+What was not written when the connection broke is discarded, so that nothing is sent after a reconnect that the
+publisher's window does not know of.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
@@ -26,10 +26,9 @@ from nats.nuid import NUID
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
 from ..errors import denied
-from ..protocol import parser
-from ..protocol.acks import AckColumns, Reply, classify, classify_parts
-from ..protocol.frames import PublishFrames
+from ..protocol.acks import AckColumns, Reply, classify_parts
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
+from .checks import Checks
 from .connect_options import connect_options
 from .event_loop import EventLoopThread
 from .inbound_parser import Deliveries, InboundParser
@@ -37,12 +36,9 @@ from .nats_py_compat import (
     cancel_reconnects,
     close_abandoned,
     close_client,
-    drop_queued_frames,
     fast_path_usable,
     new_client,
-    queue_frames,
     replace_parser,
-    request_flush,
     subscription_id,
     transport_of,
 )
@@ -50,7 +46,6 @@ from .nats_py_errors import from_client
 from .raw_read import move_in_bulk
 
 MAX_UNWRITTEN = 8 * 1024 * 1024
-FRESH = 60.0  #: seconds for which the result of a check counts
 Row = tuple[int, str, bytes, str, dict[str, str] | None]  # token, subject, payload, reply, headers
 
 
@@ -82,7 +77,8 @@ class Connection:
         self.listener: ConnectionListener | None = None
         self.next_token = 0  #: next token on the wire; each bridge continues after the one before it
         self.unwritten = 0  #: bytes accepted and not yet written to the socket
-        self._cache: dict[str, tuple[float, Any]] = {}  # results of checks: time and value
+        self.checks = Checks()
+        self.cached, self.cache = self.checks.cached, self.checks.cache
         self.owned = True  #: False: the client is the caller's
         self.closed = False
         self.last_error: Exception | None = None  #: of an attempt to connect
@@ -91,7 +87,6 @@ class Connection:
         self._parser: InboundParser | None = None
         self._up = False
         self._epoch = 0
-        self._frames: deque[PublishFrames] = deque()
         self._rows: deque[list[Row]] = deque()
         self._publishing: asyncio.Task[None] | None = None
         self.subscription: Subscription | None = None
@@ -193,7 +188,7 @@ class Connection:
         if self.fast:
             self._parser = replace_parser(
                 self.client,
-                lambda stock: InboundParser(stock, self.inbox, self._on_acks, self._on_frame, self._on_exact_denied),
+                lambda stock: InboundParser(stock, self._on_exact_denied),
             )
             move_in_bulk(self.client, self._parser.received)
         subject = self.inbox.decode() + ">"
@@ -297,33 +292,11 @@ class Connection:
 
     # --- writing ---------------------------------------------------------------------------------------------
 
-    def write(self, frames: PublishFrames) -> None:
-        """Write complete frames soon; from any thread."""
-        self.unwritten += frames.size
-        self._frames.append(frames)
-        self.loop.soon(self._flush_frames)
-
     def publish(self, rows: list[Row]) -> None:
         """Publish messages soon by the public calls; from any thread."""
         self.unwritten += sum(len(r[2]) for r in rows)
         self._rows.append(rows)
         self.loop.soon(self._start_publishing)
-
-    def _flush_frames(self) -> None:
-        if not self._frames:
-            return
-        if not self.up:
-            self._discard_unwritten()
-            return
-        size = 0
-        while self._frames:
-            frames = self._frames.popleft()
-            queue_frames(self.client, frames.pieces, frames.size)
-            size += frames.size
-        flushed: asyncio.Future[None] = self.loop.loop.create_future()
-        epoch = self._epoch
-        flushed.add_done_callback(lambda _: self._written(size, epoch))
-        request_flush(self.client, flushed)
 
     def _written(self, size: int, epoch: int) -> None:
         if epoch == self._epoch:
@@ -351,23 +324,12 @@ class Connection:
             self._written(sum(len(r[2]) for r in rows), epoch)
 
     def _discard_unwritten(self) -> None:
-        """Discard everything that is not written, including what the client has queued for a reconnect."""
+        """Discard everything that is not written."""
         self._epoch += 1
-        self._frames.clear()
         self._rows.clear()
         self.unwritten = 0
-        if self.fast:
-            drop_queued_frames(self.client)
 
     # --- incoming messages -----------------------------------------------------------------------------------
-
-    def _on_acks(self, columns: list[AckColumns]) -> None:
-        if self.listener is not None:
-            self.listener.on_acks(columns)
-
-    def _on_frame(self, frame: parser.Frame) -> None:
-        if self.listener is not None:
-            self.listener.on_reply(frame.subject, classify(frame))
 
     async def _on_message(self, msg: Msg) -> None:
         headers = msg.headers or {}
@@ -407,7 +369,7 @@ class Connection:
             self.listener.on_disconnected()
 
     async def on_reconnected(self) -> None:
-        self._cache.clear()
+        self.checks.clear()
         cancel_reconnects(self.client)
         if self._parser is not None:
             move_in_bulk(self.client, self._parser.received)
@@ -419,12 +381,3 @@ class Connection:
         already, self.closed, self._up = self.closed, True, False
         if not already and self.listener is not None:
             self.listener.on_closed(str(self.client.last_error or "the connection was closed"))
-
-    def cached(self, question: str) -> Any | None:
-        """The result of a check that was made less than :data:`FRESH` ago."""
-        found = self._cache.get(question)
-        return found[1] if found is not None and time.monotonic() - found[0] < FRESH else None
-
-    def cache(self, question: str, answer: Any) -> None:
-        """Keep the result of a check until the next reconnect."""
-        self._cache[question] = (time.monotonic(), answer)

@@ -1,7 +1,6 @@
-"""Parses acknowledgements and deliveries in bulk, before nats-py's parser sees the bytes of a connection.
+"""Parses deliveries in bulk, before nats-py's parser sees the bytes of a connection.
 
-Clean acknowledgements of our inbox are taken in bulk, other replies of our inbox one by one, deliveries by the
-subscription that reads them; every other frame goes to nats-py's own parser, whole.
+Deliveries are taken by the subscription that reads them; every other frame goes to nats-py's own parser, whole.
 
 Bytes are parsed as each read brings them. Once a large delivery is incomplete, what follows is received into a
 :class:`~mama_spark.nats.protocol.receive_buffer.ReceiveBuffer` and parsed there, until no large one comes.
@@ -16,7 +15,6 @@ import nats.errors
 
 from ..errors import denied
 from ..protocol import parser as wire
-from ..protocol.acks import AckColumns, BulkReader
 from ..protocol.receive_buffer import ReceiveBuffer
 
 _LARGE = 16 * 1024  #: bytes of an incomplete delivery from which on the following ones are received into a buffer
@@ -49,23 +47,11 @@ class InboundParser:
     """Replaces the client's parser.
 
     :param stock: the client's parser
-    :param inbox: subject prefix of our replies
-    :param on_acks: called with successful acknowledgements
-    :param on_reply: called with any other reply to our inbox
     :param on_denied: called with kind and exact subject of a permission violation
     """
 
-    def __init__(
-        self,
-        stock: Any,
-        inbox: bytes,
-        on_acks: Callable[[list[AckColumns]], None],
-        on_reply: Callable[[wire.Frame], None],
-        on_denied: Callable[[str, str], None],
-    ) -> None:
-        self._stock, self._inbox = stock, inbox
-        self._bulk = BulkReader(inbox)
-        self._on_acks, self._on_reply, self._on_denied = on_acks, on_reply, on_denied
+    def __init__(self, stock: Any, on_denied: Callable[[str, str], None]) -> None:
+        self._stock, self._on_denied = stock, on_denied
         self.deliveries: dict[bytes, Deliveries] = {}  #: by subscription id
         self.received = ReceiveBuffer()
         self._tail: bytes | memoryview = b""
@@ -128,25 +114,18 @@ class InboundParser:
         :returns: offset of the rest
         """
         missing, resets = 0, self._resets
-        columns: list[AckColumns] = []
         if received is None:
             self._tail, self._missing = b"", 0
 
         try:
             while at < len(buffer) and resets == self._resets:
-                at = self._bulk.read(buffer, at, columns)
                 for deliveries in self.deliveries.values():
                     at, lacking = deliveries.take(buffer, at)
                     missing = max(missing, lacking)
                 if missing or at == len(buffer) or (frame := wire.read_frame(buffer, at)) is None:
                     break
                 start, at = at, frame.end
-                if frame.subject.startswith(self._inbox):
-                    if columns:  # keep the order of arrival
-                        self._on_acks(columns)
-                        columns = []
-                    self._on_reply(frame)
-                elif frame.op == "HMSG" and frame.status and frame.sid in self.deliveries:
+                if frame.op == "HMSG" and frame.status and frame.sid in self.deliveries:
                     subject = frame.subject.decode(errors="replace")
                     self.deliveries[frame.sid].on_status(subject, frame.status, _status_line(frame))
                 elif frame.op == "-ERR" and (violation := denied(frame.text)) is not None:
@@ -158,8 +137,6 @@ class InboundParser:
         finally:
             if resets == self._resets:
                 self._keep(buffer, at, missing, received)
-            if columns:
-                self._on_acks(columns)
         return at
 
     def _keep(self, buffer: bytes, at: int, missing: int, received: ReceiveBuffer | None) -> None:

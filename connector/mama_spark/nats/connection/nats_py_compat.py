@@ -1,7 +1,7 @@
 """Every private name of nats-py and asyncio that this package uses; no other module touches one.
 
-nats-py keeps the connection. The fast path puts a parser of its own before the client's, appends frames to its write
-buffer, and reads the socket without the copies of :class:`asyncio.StreamReader`: there are no public calls for that.
+Readers use its connection. The fast path puts a parser of its own before the client's, and reads the socket without the
+copies of :class:`asyncio.StreamReader`: there are no public calls for that.
 :func:`missing_names` compares what is needed with the installed version. Where a name of the fast path is missing,
 :func:`fast_path_usable` says so in the log, and connections use public calls only.
 """
@@ -82,13 +82,6 @@ PRIVATE_NAMES = (
             and callable(getattr(client._ps, "reset", None))
         ),
     ),
-    PrivateName("Client._pending", FAST_PATH, lambda client: isinstance(getattr(client, "_pending", None), list)),
-    PrivateName(
-        "Client._pending_data_size",
-        FAST_PATH,
-        lambda client: isinstance(getattr(client, "_pending_data_size", None), int),
-    ),
-    PrivateName("Client._flush_queue", FAST_PATH, lambda client: hasattr(client, "_flush_queue")),
     PrivateName("Client._transport", FAST_PATH, lambda client: hasattr(client, "_transport")),
     PrivateName("Subscription._id", FAST_PATH, lambda _: "_id" in _set_by(Subscription)),
     PrivateName("TcpTransport._io_reader", RAW_READS, lambda _: "_io_reader" in _set_by(TcpTransport)),
@@ -171,29 +164,6 @@ def replace_parser(client: Client, make: Callable[[Any], T]) -> T:
 def transport_of(client: Client) -> Any:
     """The transport of the client; None before it connects."""
     return getattr(client, "_transport", None)
-
-
-def queue_frames(client: Client, pieces: list[bytes | memoryview], size: int) -> None:
-    """Append to the bytes that the client writes next.
-
-    :param size: bytes of ``pieces``
-    """
-    anything: Any = client
-    anything._pending.extend(pieces)
-    anything._pending_data_size += size
-
-
-def request_flush(client: Client, flushed: asyncio.Future[None]) -> None:
-    """Let the client write what is queued, then set ``flushed``."""
-    anything: Any = client
-    anything._flush_queue.put_nowait(flushed)
-
-
-def drop_queued_frames(client: Client) -> None:
-    """Remove what :func:`queue_frames` appended and the client has not written. Commands of the client stay."""
-    anything: Any = client
-    anything._pending = [piece for piece in anything._pending if not isinstance(piece, memoryview)]
-    anything._pending_data_size = sum(len(piece) for piece in anything._pending)
 
 
 def subscription_id(subscription: Subscription) -> int | None:

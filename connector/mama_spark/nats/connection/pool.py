@@ -1,8 +1,10 @@
-"""The NATS connections of this process (:mod:`mama_spark.contracts.connection_pool`)."""
+"""The NATS connections of this process (:mod:`mama_spark.contracts.connection_pool`): those of nats-py for readers, and
+those that publishers drive."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 
@@ -12,8 +14,9 @@ from mama_spark.contracts.errors import MamaError
 from ..settings import NatsSettings
 from . import event_loop
 from .connection import Connection
+from .socket_connection import SocketConnection
 
-__all__ = ["IDLE", "POOL", "NatsPool"]
+__all__ = ["IDLE", "POOL", "PUBLISHERS", "NatsPool", "PublisherPool"]
 
 
 class NatsPool(ConnectionPool[Connection]):
@@ -37,6 +40,11 @@ class NatsPool(ConnectionPool[Connection]):
         """Return it to the pool; never raises."""
         self.put(settings.connection_key, connection)
 
+    def clear(self) -> None:
+        """Close everything that is idle, of publishers, too."""
+        super().clear()
+        PUBLISHERS.clear()
+
 
 def _usable(connection: Connection) -> bool:
     return connection.up and connection.loop.alive and not connection.closed
@@ -54,4 +62,54 @@ def _later(seconds: float, call: Callable[[], None], connection: Connection) -> 
         connection.loop.soon(connection.loop.loop.call_later, seconds, call)
 
 
+class PublisherPool(ConnectionPool[SocketConnection]):
+    """Lends connections to publishers, by their settings. While nobody has one, nobody reads it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(_answers, _close_sockets, self._sweep_later, clock)
+        self._timer: threading.Timer | None = None
+
+    def checkout(self, settings: NatsSettings) -> SocketConnection:
+        """A connection for these settings: an idle one, or a new one.
+
+        :raises ConfigError, Unavailable: none is idle, and none can be made
+        """
+        connection = self.take(settings.connection_key)
+        if connection is None:
+            connection = SocketConnection(settings)
+            connection.open()
+        return connection
+
+    def give_back(self, settings: NatsSettings, connection: SocketConnection) -> None:
+        """Return it to the pool; never raises."""
+        self.put(settings.connection_key, connection)
+
+    def _sweep_later(self, seconds: float, sweep: Callable[[], None], _: SocketConnection) -> None:
+        """By one thread, which lives while connections are idle."""
+        if self._timer is not None and self._timer.is_alive():
+            return
+
+        def run() -> None:
+            self._timer = None
+            sweep()
+            if self._idle:
+                self._sweep_later(seconds, sweep, _)
+
+        self._timer = threading.Timer(seconds, run)
+        self._timer.name, self._timer.daemon = "mama-nats-idle", True
+        self._timer.start()
+
+
+def _answers(connection: SocketConnection) -> bool:
+    """Whether it is up, and owes nothing to the publisher before."""
+    connection.drive(0)
+    return connection.up and not connection.unwritten
+
+
+def _close_sockets(connections: list[SocketConnection]) -> None:
+    for connection in connections:
+        connection.close()
+
+
 POOL = NatsPool()
+PUBLISHERS = PublisherPool()

@@ -1,5 +1,4 @@
-"""Reads the socket of a nats-py connection in large pieces, and without copies if it is plain TCP, as it is then
-written by :mod:`.gathered_write`.
+"""Reads the socket of a nats-py connection in large pieces, and without copies if it is plain TCP.
 
 :class:`asyncio.StreamReader` copies everything three times before anybody sees it: a third of the work of reading large
 messages.
@@ -9,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from nats.aio.client import Client
 
 from ..protocol.receive_buffer import ReceiveBuffer
-from . import gathered_write
 from .nats_py_compat import is_tcp, stream_of, transport_of, unread
 
 _MOST = 1024 * 1024  #: bytes that may wait to be parsed; at more, reading of the socket is paused
@@ -23,15 +20,13 @@ _READ = 256 * 1024  #: bytes of one read that are passed on as they come
 
 
 def move_in_bulk(client: Client, received: ReceiveBuffer) -> None:
-    """Read all available bytes instead of 32 KiB at a time, and write without joining. To be called for each connection
-    of the client.
+    """Read all available bytes instead of 32 KiB at a time. To be called for each connection of the client.
 
     :param received: of the parser
     """
     transport = transport_of(client)
     if fits(transport):
-        writer = gathered_write.GatheredWriter(transport) if gathered_write.fits(transport) else None
-        RawReadProtocol(transport, received, lambda: None if writer is None else writer.lost())
+        RawReadProtocol(transport, received)
         return
     read = type(transport).read
 
@@ -50,11 +45,10 @@ class RawReadProtocol(asyncio.BufferedProtocol):
 
     :param transport: of nats-py, connected; see :func:`fits`
     :param into: used while it is active
-    :param on_lost: called when the connection has ended
     """
 
-    def __init__(self, transport: Any, into: ReceiveBuffer, on_lost: Callable[[], None] = lambda: None) -> None:
-        self._transport, self._into, self._on_lost = transport, into, on_lost
+    def __init__(self, transport: Any, into: ReceiveBuffer) -> None:
+        self._transport, self._into = transport, into
         reader, socket = stream_of(transport)
         assert reader is not None
         assert socket is not None
@@ -136,7 +130,6 @@ class RawReadProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._before.connection_lost(exc)
-        self._on_lost()
         self._wake()
 
     def pause_writing(self) -> None:

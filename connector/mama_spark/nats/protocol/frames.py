@@ -7,7 +7,7 @@ which costs less than calls for columns, and their payloads stay where they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,15 @@ class PublishFrames:
 
     def __bytes__(self) -> bytes:
         return b"".join(self.pieces)
+
+
+def message_frame(subject: str, payload: bytes, reply: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
+    """One message as a frame; its subject and headers must have been checked."""
+    to = b" ".join(filter(None, (subject.encode(), reply)))
+    if not headers:
+        return b"PUB %b %d\r\n%b\r\n" % (to, len(payload), payload)
+    block = hd.block_of(headers)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (to, len(block), len(block) + len(payload), block, payload)
 
 
 def tokens(first: int, n: int) -> pa.Array:

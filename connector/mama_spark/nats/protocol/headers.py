@@ -3,6 +3,7 @@ break the block. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,12 @@ def blocks_of_few(batch: MessageBatch) -> list[bytes] | None:
         for entries in batch.headers.view(BYTES_OF_HEADERS).to_pylist()
     ]
     return [b"%b%b\r\n" % parts for parts in zip(begins, lines, strict=True)]
+
+
+def block_of(headers: Mapping[str, str]) -> bytes:
+    """The header block of one message."""
+    lines = (f"{name}: {value}\r\n".encode() for name, value in headers.items())
+    return b"%b%b\r\n" % (_VERSION, b"".join(lines))
 
 
 def _widths(batch: MessageBatch, lines: HeaderLines | None) -> Int64s | None:

@@ -70,6 +70,15 @@ def read_frame(data: bytes, start: int = 0) -> Frame | None:
     return _control(op, rest, end + 2)
 
 
+def lacking(data: bytes, start: int = 0) -> int:
+    """Bytes that the incomplete frame at ``start`` lacks at least; for which :func:`read_frame` gave None."""
+    end = data.find(b"\r\n", start, start + MAX_LINE)
+    size = data[start:end].rpartition(b" ")[2]
+    if end < 0 or data[start:end].upper().startswith(b"INFO") or not size.isdigit():
+        return 1
+    return max(1, end + 2 + int(size) + 2 - len(data))
+
+
 def _check_unfinished(data: bytes, start: int) -> None:
     length = len(data) - start
     if length > MAX_INFO or (length > MAX_LINE and data[start : start + 4].upper() != b"INFO"):

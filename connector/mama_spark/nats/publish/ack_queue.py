@@ -1,16 +1,15 @@
-"""Queue of acknowledgements, refusals and events from the event loop's thread to the publisher's thread."""
+"""Acknowledgements, refusals and events that wait for the publisher to poll."""
 
 from __future__ import annotations
 
 import threading
-import time
 
 from mama_spark.contracts.bridge import Acks, BridgeEvent, PollResult, Refusals
 from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError
 
 
 class AckQueue:
-    """Wakes the publisher only when as many tokens as it waits for are there, or something urgent."""
+    """Filled while the publisher drives its connection, or by the thread of another client."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -56,26 +55,32 @@ class AckQueue:
         self._urgent = True
         self._changed.notify()
 
-    def wait(self, timeout: float, want: int) -> PollResult:
-        """Wait for ``want`` tokens, something urgent, or ``timeout`` seconds; returns everything that is there.
+    def ready(self, want: int) -> bool:
+        """Whether ``want`` tokens are there, or something urgent."""
+        return self._urgent or self._died is not None or self._tokens >= max(1, want)
 
-        :raises ConfigError: the queue is empty, and :meth:`fail` was called with it
-        :raises BackgroundTaskFailed: the queue is empty, and the loop has ended
+    def take(self) -> PollResult:
+        """Everything that is there.
+
+        :raises ConfigError: it is empty, and :meth:`fail` was called with that
+        :raises BackgroundTaskFailed: it is empty, and the loop has ended
         """
-        deadline = time.monotonic() + timeout
         with self._changed:
-            self._wanted = max(1, want)
-            while timeout > 0 and self._tokens < self._wanted and not self._urgent:
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._changed.wait(left):
-                    break
-            self._wanted = 0
             self._urgent = False
             result, self._result, self._tokens = self._result, PollResult(), 0
-            if not result and isinstance(self._died, ConfigError):
-                raise self._died
-            if not result and self._died is not None:
-                fail = BackgroundTaskFailed(f"the event loop of the NATS connection ended: {self._died!r}")
-                fail.__cause__ = self._died
-                raise fail
+        if not result and isinstance(self._died, ConfigError):
+            raise self._died
+        if not result and self._died is not None:
+            fail = BackgroundTaskFailed(f"the event loop of the NATS connection ended: {self._died!r}")
+            fail.__cause__ = self._died
+            raise fail
         return result
+
+    def wait(self, timeout: float, want: int) -> PollResult:
+        """Wait until it is :meth:`ready`, or ``timeout`` seconds, then :meth:`take`; where another thread fills it."""
+        with self._changed:
+            self._wanted = max(1, want)
+            if timeout > 0:
+                self._changed.wait_for(lambda: self.ready(want), timeout)
+            self._wanted = 0
+        return self.take()

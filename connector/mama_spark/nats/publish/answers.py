@@ -17,6 +17,7 @@ from mama_spark.contracts.message import Int64s
 
 from ..connection.connection import MAX_UNWRITTEN, Connection
 from ..connection.nats_py_errors import from_client
+from ..connection.socket_connection import SocketConnection
 from ..errors import not_entitled
 from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import TOKEN_WIDTH
@@ -28,8 +29,9 @@ _REMEMBERED = 128 * 1024  #: sends whose topics are kept
 
 
 class NatsAnswers:
-    """A :class:`~mama_spark.nats.connection.connection.ConnectionListener`: called on the loop's thread.
+    """A :class:`~mama_spark.nats.connection.connection.ConnectionListener`.
 
+    :param fast_ingest: None: there are no batches
     :param warn: called with warnings for the log
     :ivar base: token on the wire of the bridge's token 0
     :ivar unacknowledged: bytes and tokens of sends that are answered once they are written
@@ -38,8 +40,8 @@ class NatsAnswers:
 
     def __init__(
         self,
-        connection: Connection,
-        fast_ingest: FastIngestPublisher,
+        connection: Connection | SocketConnection,
+        fast_ingest: FastIngestPublisher | None,
         queue: AckQueue,
         router: StreamRouter,
         warn: Callable[[str], None],
@@ -80,13 +82,14 @@ class NatsAnswers:
         return True
 
     def _answered(self, tokens: Int64s, *, refused: bool = False, stored_anew: bool = False) -> None:
-        if self._fast_ingest.sending_alone:
+        if self._fast_ingest is not None and self._fast_ingest.sending_alone:
             self._fast_ingest.on_answer(tokens, refused=refused, stored_anew=stored_anew)
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
         last = subject[len(self._connection.inbox) :]
         if not (last.isdigit() and len(last) == TOKEN_WIDTH):
-            self._fast_ingest.on_reply(subject, reply)
+            if self._fast_ingest is not None:
+                self._fast_ingest.on_reply(subject, reply)
             return
         token = int(last) - self.base
         now = time.monotonic()
@@ -114,7 +117,7 @@ class NatsAnswers:
         tokens = self.sent_topics.take(subject, exact)
         if len(tokens):
             self._queue.refusals(Refusals(tokens, error, now))
-            if self._router.mode == "batch":
+            if self._fast_ingest is not None and self._router.mode == "batch":
                 self._fast_ingest.on_denied(tokens, error)
             self._answered(tokens, refused=True)
 
@@ -128,11 +131,12 @@ class NatsAnswers:
 
     def on_disconnected(self) -> None:
         self.unacknowledged.clear()
-        self._fast_ingest.on_disconnected()
+        if self._fast_ingest is not None:
+            self._fast_ingest.on_disconnected()
         self._queue.event(BridgeEvent(EventKind.DISCONNECTED, "the connection to NATS was lost", time.monotonic()))
 
     def on_reconnected(self) -> None:
-        if not self._fast_ingest.resolve(self._reconnected):
+        if self._fast_ingest is None or not self._fast_ingest.resolve(self._reconnected):
             self._reconnected()
 
     def _reconnected(self) -> None:
@@ -161,7 +165,7 @@ class _Run:
 
 class SentTopics:
     """Topics of the latest sends, in runs, oldest first: a permission violation names a subject, and no message. One
-    thread adds, another one takes."""
+    thread adds, and another one may take."""
 
     def __init__(self) -> None:
         self._runs: deque[_Run] = deque()

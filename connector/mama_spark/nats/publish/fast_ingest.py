@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from mama_spark.contracts.bridge import Acks, PollResult, Refusals
 from mama_spark.contracts.errors import AckTimeout, BlockedByPredecessor, OutcomeUnknown, PublishError, Rejected
 from mama_spark.contracts.message import Int64s, MessageBatch
 
-from ..connection.connection import Connection
+from ..connection.socket_connection import SocketConnection
 from ..errors import NOT_BATCHED
 from ..protocol.acks import Reply
 from ..protocol.fast_batch import (
@@ -62,7 +61,7 @@ class _Probe:
 
 
 class FastIngestPublisher:
-    """Batches of one bridge. Its thread calls ``send``, ``end_all`` and ``poll``; answers arrive on the loop's thread.
+    """Batches of one bridge, on the thread that drives the connection.
 
     Some streams count an id as stored once its message is proposed (see ``StreamRouter.dedup_is_safe``). To these,
     messages are sent one at a time while earlier ones may be undecided: at the beginning (an earlier attempt of the
@@ -76,32 +75,29 @@ class FastIngestPublisher:
 
     :param router: finds the stream of a topic; is told which streams do not allow fast ingest
     :param send_plain: writes messages outside of batches, under tokens from the given one on
+    :param wait: drives the connection for so many seconds, or until so many tokens are answered
     """
 
     def __init__(
         self,
-        connection: Connection,
+        connection: SocketConnection,
         ack_queue: AckQueue,
         settings: NatsSettings,
         router: StreamRouter,
         send_plain: Callable[[MessageBatch, int], None],
+        wait: Callable[[float, int], PollResult],
     ) -> None:
-        self._connection, self._ack_queue, self._settings, self._router, self._send_plain = (
-            connection,
-            ack_queue,
-            settings,
-            router,
-            send_plain,
-        )
+        self._connection, self._ack_queue, self._settings = connection, ack_queue, settings
+        self._router, self._send_plain, self._wait = router, send_plain, wait
         self._flow = max(1, min(MAX_FLOW, settings.max_in_flight // 8))
         self._open: dict[str, _OpenBatch] = {}  # by stream; accepts messages
         self._by_id: dict[str, _OpenBatch] = {}  # by batch id; has unsettled messages
-        self._lock = threading.Lock()
         self._waiting_for_capacity = False  # messages wait for capacity
         self._safe_streams: set[str] = set()  # streams without undecided earlier messages
         self._probe: _Probe | None = None
         self._alone = 0  # messages that must be stored one by one before a batch begins
         self._resolved: Callable[[], None] | None = None
+        self._resolve_until = 0.0
 
     def send(self, batch: MessageBatch, first_token: int, stream_for: Callable[[str], str]) -> int:
         """Send rows up to the first that must wait; returns how many were sent."""
@@ -109,19 +105,18 @@ class FastIngestPublisher:
         owners = [stream_for(t) if t is not None else "" for t in topics.dictionary.to_pylist()]
         indices = topics.indices.to_numpy(zero_copy_only=False)
         sent = 0
-        with self._lock:
-            while sent < len(batch):
-                stream = owners[indices[sent]]
-                if len(set(owners)) == 1:
-                    end = len(batch)
-                else:
-                    other = np.flatnonzero(np.array([owners[i] != stream for i in indices[sent:]]))
-                    end = sent + int(other[0]) if len(other) else len(batch)
-                taken = self._append(stream, batch.slice(sent, end - sent), first_token + sent)
-                sent += taken
-                if sent < end:
-                    break
-            self._waiting_for_capacity = sent < len(batch)
+        while sent < len(batch):
+            stream = owners[indices[sent]]
+            if len(set(owners)) == 1:
+                end = len(batch)
+            else:
+                other = np.flatnonzero(np.array([owners[i] != stream for i in indices[sent:]]))
+                end = sent + int(other[0]) if len(other) else len(batch)
+            taken = self._append(stream, batch.slice(sent, end - sent), first_token + sent)
+            sent += taken
+            if sent < end:
+                break
+        self._waiting_for_capacity = sent < len(batch)
         return sent
 
     def _append(self, stream: str, rows: MessageBatch, first_token: int) -> int:
@@ -198,9 +193,8 @@ class FastIngestPublisher:
 
     def end_all(self) -> None:
         """End all open batches, so that the server sends their final answers."""
-        with self._lock:
-            for open_batch in list(self._open.values()):
-                self._end(open_batch)
+        for open_batch in list(self._open.values()):
+            self._end(open_batch)
 
     def poll(self, timeout: float, want: int) -> PollResult:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`; ends batches that got no answer for
@@ -208,26 +202,25 @@ class FastIngestPublisher:
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
-            polled = self._ack_queue.wait(min(left, IDLE) if left > 0 else 0, want)
+            polled = self._wait(min(left, IDLE) if left > 0 else 0, want)
             self._end_stuck()
             self._give_up_late_probe()
+            self._give_up_resolving()
             if polled or left <= IDLE:
                 return polled
 
     def _end_stuck(self) -> None:
         if not self._connection.up:
             return
-        with self._lock:
-            old = time.monotonic() - IDLE
-            for open_batch in list(self._open.values()):
-                if open_batch.batch.unsettled and open_batch.at < old:
-                    self._end(open_batch)
+        old = time.monotonic() - IDLE
+        for open_batch in list(self._open.values()):
+            if open_batch.batch.unsettled and open_batch.at < old:
+                self._end(open_batch)
 
     def _give_up_late_probe(self) -> None:
         timeout = self._settings.wait_timeout
-        with self._lock:
-            if self._probe is not None and time.monotonic() - self._probe.at >= timeout + IDLE:  # the window's is over
-                self._give_up_probe(AckTimeout(f"no acknowledgement within {timeout:g} s"))
+        if self._probe is not None and time.monotonic() - self._probe.at >= timeout + IDLE:  # the window's is over
+            self._give_up_probe(AckTimeout(f"no acknowledgement within {timeout:g} s"))
 
     def _give_up_probe(self, error: PublishError) -> None:
         """Nothing is sent until the publisher has this answer: see :meth:`_append`."""
@@ -235,7 +228,7 @@ class FastIngestPublisher:
             self._ack_queue.refusals(Refusals(np.array([self._probe.token]), error, time.monotonic()))
             self._probe = None
 
-    # --- the loop's thread ---------------------------------------------------------------------------------------
+    # --- answers ---------------------------------------------------------------------------------------
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
         """Apply an answer to a message or to the end of a batch."""
@@ -243,18 +236,17 @@ class FastIngestPublisher:
         if named is None:
             return
         name, seq = named
-        with self._lock:
-            open_batch = self._by_id.get(name)
-            if open_batch is None:
-                return
-            open_batch.at = time.monotonic()
-            if isinstance(reply, PublishError) and reply.code == NOT_BATCHED:
-                reply = self._switched_off(open_batch.stream)
-            settled = open_batch.batch.reply(reply, seq)
-            if open_batch.batch.rejected:
-                self._go_on_alone()
-            self._forget_finished(open_batch)
-            self._report(settled, open_batch.stream)  # before another batch begins
+        open_batch = self._by_id.get(name)
+        if open_batch is None:
+            return
+        open_batch.at = time.monotonic()
+        if isinstance(reply, PublishError) and reply.code == NOT_BATCHED:
+            reply = self._switched_off(open_batch.stream)
+        settled = open_batch.batch.reply(reply, seq)
+        if open_batch.batch.rejected:
+            self._go_on_alone()
+        self._forget_finished(open_batch)
+        self._report(settled, open_batch.stream)  # before another batch begins
         self._report_resolved()
 
     @property
@@ -264,26 +256,24 @@ class FastIngestPublisher:
 
     def on_answer(self, tokens: Int64s, *, refused: bool = False, stored_anew: bool = False) -> None:
         """Apply answers to messages that were sent alone."""
-        with self._lock:
-            if refused:
-                self._go_on_alone()
-            self._alone = max(0, self._alone - (0 if refused else len(tokens)))
-            probe = self._probe
-            if probe is None or probe.token not in tokens:
-                return
-            self._probe = None
-            if stored_anew:
-                self._safe_streams.add(probe.stream)
+        if refused:
+            self._go_on_alone()
+        self._alone = max(0, self._alone - (0 if refused else len(tokens)))
+        probe = self._probe
+        if probe is None or probe.token not in tokens:
+            return
+        self._probe = None
+        if stored_anew:
+            self._safe_streams.add(probe.stream)
         self._ack_queue.wake()
 
     def on_denied(self, tokens: Int64s, error: PublishError) -> None:
         """The server dropped messages, which it answers to no batch."""
-        with self._lock:
-            self._go_on_alone()
-            for open_batch in list(self._by_id.values()):
-                settled = open_batch.batch.denied(tokens, error)
-                self._forget_finished(open_batch)
-                self._report(settled, open_batch.stream)
+        self._go_on_alone()
+        for open_batch in list(self._by_id.values()):
+            settled = open_batch.batch.denied(tokens, error)
+            self._forget_finished(open_batch)
+            self._report(settled, open_batch.stream)
         self._report_resolved()
 
     def _go_on_alone(self) -> None:
@@ -291,8 +281,7 @@ class FastIngestPublisher:
 
     def on_disconnected(self) -> None:
         """The connection is lost, and with it the answers under way."""
-        with self._lock:
-            self._give_up_probe(OutcomeUnknown("the connection to NATS was lost"))
+        self._give_up_probe(OutcomeUnknown("the connection to NATS was lost"))
 
     def _switched_off(self, stream: str) -> PublishError:
         text = f"stream {stream!r} does not allow fast ingest (allow_batched)"
@@ -327,25 +316,23 @@ class FastIngestPublisher:
 
         :returns: False if no batch is open; ``done`` is not called then
         """
-        with self._lock:
-            if not self._by_id:
-                return False
-            self._resolved = done
-            for open_batch in list(self._by_id.values()):
-                if open_batch.batch.phase.value == "open":
-                    self._end(open_batch)
-                else:
-                    self._connection.write(self._control(open_batch, open_batch.batch.seq + 1, END))
-        self._connection.loop.loop.call_later(RESOLVE, self._unresolved)
+        if not self._by_id:
+            return False
+        self._resolved = done
+        for open_batch in list(self._by_id.values()):
+            if open_batch.batch.phase.value == "open":
+                self._end(open_batch)
+            else:
+                self._connection.write(self._control(open_batch, open_batch.batch.seq + 1, END))
+        self._resolve_until = time.monotonic() + RESOLVE
         return True
 
-    def _unresolved(self) -> None:
-        if self._resolved is None:
+    def _give_up_resolving(self) -> None:
+        if self._resolved is None or time.monotonic() < self._resolve_until:
             return
-        with self._lock:
-            lost = [(o, o.batch.lost("no answer about the batch after the reconnect")) for o in self._by_id.values()]
-            self._by_id.clear()
-            self._open.clear()
+        lost = [(o, o.batch.lost("no answer about the batch after the reconnect")) for o in self._by_id.values()]
+        self._by_id.clear()
+        self._open.clear()
         for open_batch, settled in lost:
             self._report(settled, open_batch.stream)
         self._report_resolved()

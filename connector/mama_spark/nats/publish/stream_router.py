@@ -205,7 +205,7 @@ class StreamRouter:
     def _choose_mode(self, connection: Connection, streams: list[StreamInfo]) -> None:
         """Resolve ``auto``: fast ingest if ids need no answer each, and streams and server allow it."""
         version = connection.client.connected_server_version
-        able = connection.fast and (version.major, version.minor) >= FAST_SINCE and all(s.batched for s in streams)
+        able = (version.major, version.minor) >= FAST_SINCE and all(s.batched for s in streams)
         if not self._mode_chosen and streams:
             self._mode_chosen = True
             if self._wants_batches and able and len(streams) == 1:
@@ -213,8 +213,6 @@ class StreamRouter:
         for stream in streams:
             if self.mode == "batch" and not stream.batched:
                 self.fall_back_to_messages(f"stream {stream.name!r} does not allow fast ingest")
-        if self.mode == "batch" and not connection.fast:
-            raise ConfigError("ackMode=batch needs a version of nats-py that this package knows")
 
     @property
     def _wants_batches(self) -> bool:

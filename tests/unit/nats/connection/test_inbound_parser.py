@@ -61,7 +61,7 @@ def test_deliveries_go_to_the_feed_and_everything_else_its_own_way(data: st.Data
             stream += passed[-1]
     stream += b"HMSG _INBOX.x.1 7 %d %d\r\n%b\r\n" % (len(status), len(status), status)
     stock, feed = Stock(), Hearing()
-    tap = InboundParser(stock, b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap = InboundParser(stock, lambda *_: None)
     tap.deliveries[b"%d" % SID] = feed
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
 
@@ -114,7 +114,7 @@ def test_large_deliveries_stay_where_they_were_received(data: st.DataObject) -> 
     whole = b"".join(stream)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12)))
     stock, feed = Stock(), Sharing()
-    tap = InboundParser(stock, b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap = InboundParser(stock, lambda *_: None)
     tap.deliveries[b"%d" % SID] = feed
 
     async def run() -> None:
@@ -131,7 +131,7 @@ def test_a_large_delivery_that_reads_cut_is_not_copied() -> None:
     sent = [NatsDelivery("s.a", None, bytes([i]) * 200_000) for i in range(12)]
     stream = b"".join(frame(d, reply(i)) for i, d in enumerate(sent, 1))
     feed = Sharing()
-    tap = InboundParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap = InboundParser(Stock(), lambda *_: None)
     tap.deliveries[b"%d" % SID] = feed
 
     async def run() -> None:
@@ -160,7 +160,7 @@ def test_a_large_delivery_in_many_reads_is_joined_once() -> None:
         return Hearing.take(feed, data, at)
 
     feed.take = counted  # type: ignore[method-assign]
-    tap = InboundParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap = InboundParser(Stock(), lambda *_: None)
     tap.deliveries[b"%d" % SID] = feed
 
     async def run() -> None:
@@ -175,7 +175,7 @@ def test_a_large_delivery_in_many_reads_is_joined_once() -> None:
 def test_a_new_connection_forgets_what_was_cut() -> None:
     whole = frame(NatsDelivery("s.a", None, bytes(100_000)), reply(1))
     feed = Hearing()
-    tap = InboundParser(Stock(), b"_INBOX.acks.", lambda _: None, lambda _: None, lambda *_: None)
+    tap = InboundParser(Stock(), lambda *_: None)
     tap.deliveries[b"%d" % SID] = feed
 
     async def run() -> None:

@@ -64,8 +64,6 @@ def test_a_name_that_is_missing_is_named_with_what_needs_it(monkeypatch: pytest.
     [
         ("_ps", object()),
         ("_ps", SimpleNamespace(parse=print, reset=print)),
-        ("_pending", ()),
-        ("_pending_data_size", ""),
     ],
 )
 def test_a_name_of_another_kind_counts_as_missing(attribute: str, value: object) -> None:
@@ -77,13 +75,13 @@ def test_a_name_of_another_kind_counts_as_missing(attribute: str, value: object)
 
 def test_the_log_says_once_why_the_fast_path_is_off(caplog: pytest.LogCaptureFixture) -> None:
     client: Any = Client()
-    del client._flush_queue
+    del client._transport
     with caplog.at_level(logging.WARNING):
         assert [compat.fast_path_usable(client) for _ in range(3)] == [False] * 3
     (warning,) = caplog.messages
     assert f"nats-py {compat.installed_version()} is installed" in warning
     assert "2.16 up to but without 3.0 were tried" in warning
-    assert "Client._flush_queue is not as expected" in warning
+    assert "Client._transport is not as expected" in warning
 
 
 def test_reads_with_copies_are_warned_of_and_keep_the_fast_path(

@@ -1,0 +1,174 @@
+"""A non-blocking socket to one server, with what waits to be written, and TLS if it was started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import socket
+import ssl
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+
+from ..protocol.server_pool import Server
+from .tls_channel import TlsChannel
+
+READ_SIZE = 1024 * 1024  #: bytes of one read; less than that is all that has come
+_ENCRYPTED = 256 * 1024  #: bytes that are encrypted at once, at least
+_MOST_PIECES = min(1024, os.sysconf("SC_IOV_MAX"))
+Piece = bytes | memoryview
+
+
+class NonBlockingSocket:
+    """Begins to connect when it is made; all calls return at once but :meth:`wait`.
+
+    :ivar connected: TCP is there
+    :ivar queued: bytes that were to be written, and ``written``: that the system has taken
+    :raises OSError: the name of the server cannot be resolved, or none of its addresses can be connected to
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
+        random.shuffle(found)  # the first one may be a black hole, for all the time of an attempt
+        self._addresses = deque(found)
+        self._memory = memoryview(bytearray(READ_SIZE))
+        self._unsent: deque[Piece] = deque()
+        self._encrypted: memoryview = memoryview(b"")
+        self._plain = 0  # bytes that are in _encrypted
+        self._tls: TlsChannel | None = None
+        self.queued = self.written = 0
+        self._dial()
+
+    def _dial(self) -> None:
+        """Begin to connect to the next address."""
+        while True:
+            family, kind, protocol, _, address = self._addresses.popleft()
+            self.connected = False
+            try:
+                self._socket = socket.socket(family, kind, protocol)
+                try:
+                    self._socket.setblocking(False)
+                    self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    with contextlib.suppress(BlockingIOError):
+                        self._socket.connect(address)
+                except BaseException:
+                    self._socket.close()
+                    raise
+            except OSError:
+                if self._addresses:
+                    continue
+                raise
+            self._poll, self._mask = select.poll(), select.POLLIN | select.POLLOUT
+            self._poll.register(self._socket, self._mask)
+            return
+
+    def _finish_dialling(self) -> None:
+        if not self._poll.poll(0):
+            return
+        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error == 0:
+            self.connected = True
+            return
+        self._socket.close()
+        if not self._addresses:
+            raise OSError(error, os.strerror(error))
+        self._dial()
+
+    @property
+    def secured(self) -> bool:
+        """TLS is there."""
+        return self._tls is not None and self._tls.secured
+
+    def start_tls(self, context: ssl.SSLContext) -> None:
+        """All that is written and read from here on goes through TLS."""
+        self._tls = TlsChannel(context, self._server.tls_name)
+        self._shake(b"")
+
+    def _shake(self, data: bytes) -> bytes:
+        assert self._tls is not None
+        try:
+            return self._tls.receive(data)
+        finally:  # an alert, too
+            self._encrypted = memoryview(bytes(self._encrypted) + self._tls.to_send())
+
+    def write(self, pieces: Iterable[Piece], size: int) -> None:
+        """Write soon; the pieces must not change until then."""
+        self._unsent.extend(pieces)
+        self.queued += size
+
+    def flush(self) -> None:
+        """Write what the system takes now.
+
+        :raises OSError: the connection broke, or none came about
+        """
+        if not self.connected:
+            self._finish_dialling()
+        if not self.connected:
+            return
+        try:
+            if self._tls is None:
+                while self._unsent:
+                    n = self._socket.sendmsg(list(islice(self._unsent, _MOST_PIECES)))
+                    self.written += n
+                    self._drop(n)
+                return
+            while self._encrypted or self._encrypt():
+                self._encrypted = self._encrypted[self._socket.send(self._encrypted) :]
+                if not self._encrypted:
+                    self.written, self._plain = self.written + self._plain, 0
+        except BlockingIOError:
+            pass
+
+    def _drop(self, n: int) -> None:
+        while n:
+            first = self._unsent[0]
+            if len(first) > n:
+                self._unsent[0] = memoryview(first)[n:]
+                return
+            self._unsent.popleft()
+            n -= len(first)
+
+    def _encrypt(self) -> bool:
+        """Whether there is anything to write."""
+        if self._tls is None or not (self.secured and self._unsent):
+            return False
+        pieces: list[Piece] = []
+        while self._unsent and self._plain < _ENCRYPTED:
+            pieces.append(self._unsent.popleft())
+            self._plain += len(pieces[-1])
+        self._tls.send(b"".join(pieces))
+        self._encrypted = memoryview(self._tls.to_send())
+        return True
+
+    def read(self) -> bytes:
+        """What has come; nothing where nothing has.
+
+        :raises OSError: the connection has ended, or TLS failed
+        """
+        if not self.connected:
+            return b""
+        try:
+            n = self._socket.recv_into(self._memory)
+        except BlockingIOError:
+            return b""
+        if n == 0:
+            raise ConnectionResetError("the server closed the connection")
+        data = bytes(self._memory[:n])
+        return data if self._tls is None else self._shake(data)
+
+    def wait(self, timeout: float) -> None:
+        """Until something can be read, what waits can be written, or ``timeout`` seconds have passed."""
+        waits = not self.connected or self._encrypted or (self._unsent and (self._tls is None or self.secured))
+        mask = select.POLLIN | (select.POLLOUT if waits else 0)
+        if mask != self._mask:
+            self._poll.modify(self._socket, mask)
+            self._mask = mask
+        self._poll.poll(max(0.0, timeout) * 1000)
+
+    def close(self) -> None:
+        """Drop what was not written; never raises. The descriptor of this process alone, after a fork."""
+        self._unsent.clear()
+        self._socket.close()

@@ -1,0 +1,322 @@
+"""A connection to a NATS cluster that the calling thread drives, with subscriptions, requests and one inbox for
+acknowledgements.
+
+The owner calls :meth:`SocketConnection.drive` often: between two calls nothing is read. What comes is told to a
+:class:`~.connection.ConnectionListener` on that thread. What was not written when the connection broke is discarded, so
+that nothing is sent after a reconnect that the publisher's window does not know of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+
+import nats.errors
+
+from mama_spark.contracts.connection_pool import require_file_descriptors
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
+
+from ..errors import no_responders
+from ..protocol import client_events as wire
+from ..protocol.acks import classify
+from ..protocol.client_events import Cause
+from ..protocol.frames import PublishFrames
+from ..protocol.parser import Frame
+from ..settings import NatsSettings
+from .checks import Checks
+from .connection import ConnectionListener
+from .nats_py_errors import from_client
+from .socket_driver import SocketDriver, Written
+
+NO_RESPONDERS = 503
+_FILE_DESCRIPTORS = 8  #: the socket is one; name lookups and certificates take some for a moment
+_REQUEST = b"_"  #: before the number of a request in its reply subject: no id of a batch or token begins so
+
+
+class SocketConnection:
+    """Connects again when the connection breaks.
+
+    :param clock: monotonic seconds
+    :ivar inbox: subject prefix of replies, with its trailing dot
+    :ivar next_token: next token on the wire; each bridge continues after the one before it
+    :ivar checks: results of checks, until the next reconnect
+    :ivar denial_handlers: tried first for a permission error (kind, subject); unhandled ones go to the listener
+    """
+
+    def __init__(self, settings: NatsSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self.inbox = f"{new_inbox()}.".encode()
+        self.driver = SocketDriver(settings, self.inbox, self._on_event, clock)
+        self._opened = self._was_up = False
+        self._pong = 0
+        self._callbacks: dict[bytes, Callable[[Frame], None]] = {}  # by subscription id
+        self._answers: dict[int, Callable[[Frame], None]] = {}  # by number of the request
+        self._requests = 0
+        self._watches: list[tuple[str, Callable[[], None]]] = []  # who waits for a subject to be denied
+        self.checks = Checks(clock)
+        self.cached, self.cache = self.checks.cached, self.checks.cache
+        self.listener: ConnectionListener | None = None
+        self.denial_handlers: list[Callable[[str, str], bool]] = []
+        self.next_token = 0
+        self.pid = os.getpid()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else self.driver.protocol.state.value
+        return f"<SocketConnection {state}, {self.unwritten} bytes unwritten>"
+
+    @property
+    def up(self) -> bool:
+        return self.driver.up
+
+    @property
+    def info(self) -> wire.ServerInfo:
+        """Of the present or last server."""
+        return self.driver.protocol.info
+
+    @property
+    def api_prefix(self) -> str:
+        """Prefix of the subjects of JetStream API requests."""
+        return self._settings.api_prefix
+
+    @property
+    def server(self) -> str:
+        """Name, version and address of the server."""
+        return f"nats-server {self.info.version} at {self.driver.servers.current.address}"
+
+    @property
+    def unwritten(self) -> int:
+        """Bytes that were accepted and not written yet."""
+        return self.driver.unwritten
+
+    @property
+    def closed(self) -> bool:
+        return self.driver.closed
+
+    @property
+    def why_down(self) -> str:
+        """Why a connection that was lost is not there again; empty = that is not known."""
+        lost = self.driver.lost
+        return "" if self.up or lost is None else f"cannot connect to NATS again: {_error_of(lost)}"
+
+    # --- opening -------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Connect and subscribe to the inbox.
+
+        :raises ConfigError: credentials, TLS, or the inbox is denied
+        :raises Unavailable: no server answers
+        """
+        timeout = self._settings.connect_timeout
+        require_file_descriptors(_FILE_DESCRIPTORS, "a connection to NATS")
+        try:
+            self.drive(timeout, lambda: self.up or (self.driver.lost is not None and _is_final(self.driver.lost)))
+            if not self.up:
+                raise _connect_error(self.driver, self._settings)
+            subject = self.inbox.decode() + ">"
+            if self.subscribe(subject, None, timeout) is None:
+                raise ConfigError(
+                    f"no permission to subscribe to the inbox {subject!r}: no acknowledgement would arrive"
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection and do not reconnect. Never raises."""
+        self.driver.close()
+
+    # --- what the protocol says ----------------------------------------------------------------------------------
+
+    def _on_event(self, event: wire.Event | Written) -> None:
+        match event:
+            case wire.Acked(columns):
+                if self.listener is not None:
+                    self.listener.on_acks(columns)
+            case Written(size):
+                if self.listener is not None:
+                    self.listener.on_written(size)
+            case wire.Received(frame):
+                self._on_received(frame)
+            case wire.Ponged(number):
+                self._pong = number
+            case wire.Connected():
+                self.checks.clear()
+                again, self._was_up, self._opened = self._opened, True, True
+                if again and self.listener is not None:
+                    self.listener.on_reconnected()
+            case wire.Denied(kind, subject):
+                self._on_denied(kind, subject)
+            case wire.Lost():
+                was_up, self._was_up = self._was_up, False
+                if was_up and self.listener is not None:
+                    self.listener.on_disconnected()
+
+    def _on_received(self, frame: Frame) -> None:
+        if not frame.subject.startswith(self.inbox):
+            if (callback := self._callbacks.get(frame.sid)) is not None:
+                callback(frame)
+            return
+        last = frame.subject[len(self.inbox) :]
+        if last.startswith(_REQUEST):
+            number = int(last[1:]) if last[1:].isdigit() and len(last) < 20 else 0
+            if (answered := self._answers.pop(number, None)) is not None:
+                answered(frame)
+        elif self.listener is not None:
+            self.listener.on_reply(frame.subject, classify(frame))
+
+    def _on_denied(self, kind: str, subject: str) -> None:
+        if watching := [tell for watched, tell in self._watches if watched == subject]:
+            for tell in watching:
+                tell()
+        elif not any(handled(kind, subject) for handled in self.denial_handlers) and self.listener is not None:
+            self.listener.on_denied(kind, subject, True)
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
+        """See :meth:`.SocketDriver.drive`."""
+        self.driver.drive(timeout, done)
+
+    def write(self, frames: PublishFrames) -> None:
+        """Write complete frames, now or when the socket takes them; dropped where the connection is down."""
+        self.driver.write(frames.pieces, frames.size)
+
+    def publish(self, subject: str, payload: bytes, reply: bytes = b"", headers: dict[str, str] | None = None) -> None:
+        """Send one message, whose subject must have been checked.
+
+        :raises Unavailable: not connected
+        """
+        self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
+        self.driver.flush()
+
+    def subscribe(self, subject: str, callback: Callable[[Frame], None] | None, timeout: float) -> int | None:
+        """Subscribe, and wait until the server has accepted it: the id of the subscription; None: the permissions
+        forbid it.
+
+        :raises Unavailable: no answer within ``timeout`` seconds
+        """
+        sid, data = self.driver.protocol.send_subscribe(subject)
+        self.driver.send(data)
+        if callback is not None:
+            self._callbacks[b"%d" % sid] = callback
+        told: list[bool] = []
+        with self.watch(subject, lambda: told.append(True)):
+            self.ping(timeout)
+        if told:
+            self.unsubscribe(sid)
+        return None if told else sid
+
+    def unsubscribe(self, sid: int) -> None:
+        """Nothing more comes."""
+        self._callbacks.pop(b"%d" % sid, None)
+        self.driver.send(self.driver.protocol.send_unsubscribe(sid))
+
+    def ping(self, timeout: float) -> None:
+        """Wait until the server has read everything that was sent.
+
+        :raises Unavailable: it has not within ``timeout`` seconds
+        """
+        number, data = self.driver.protocol.send_ping()
+        self.driver.send(data)
+        self.drive(timeout, lambda: self._pong >= number or not self.up)
+        if self._pong < number:
+            why = f"within {timeout:g} s" if self.up else "because the connection was lost"
+            raise Unavailable(f"{self.server} did not answer {why}")
+
+    def request(
+        self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None
+    ) -> Frame | None:
+        """Send a request, or a message that is acknowledged, and wait for the answer; None: the permissions forbid it.
+
+        :raises NoResponders: nobody subscribes to the subject
+        :raises Unavailable: no answer within ``timeout`` seconds
+        """
+        answers: list[Frame] = []
+        told: list[bool] = []
+        number = self.ask(subject, payload, headers, answers.append)
+        try:
+            with self.watch(subject, lambda: told.append(True)):
+                self.drive(timeout, lambda: bool(answers or told) or not self.up)
+        finally:
+            self.forget(number)
+        if told:
+            return None
+        if not answers:
+            why = f"within {timeout:g} s" if self.up else "because the connection was lost"
+            raise Unavailable(f"no answer to {subject} {why}")
+        if is_nobody(answers[0]):
+            raise no_responders(subject)
+        return answers[0]
+
+    def ask(
+        self, subject: str, payload: bytes, headers: dict[str, str] | None, answered: Callable[[Frame], None]
+    ) -> int:
+        """Send a request and return its number; ``answered`` is called with the answer, until :meth:`forget`.
+
+        :raises Unavailable: not connected
+        """
+        self._requests += 1
+        self._answers[self._requests] = answered
+        try:
+            self.publish(subject, payload, b"%b%b%d" % (self.inbox, _REQUEST, self._requests), headers)
+        except MamaError:
+            self.forget(self._requests)
+            raise
+        return self._requests
+
+    def forget(self, number: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._answers.pop(number, None)
+
+    @contextlib.contextmanager
+    def watch(self, subject: str, tell: Callable[[], None]) -> Iterator[None]:
+        """Call ``tell`` when the server reports ``subject`` as forbidden."""
+        watch = subject, tell
+        self._watches.append(watch)
+        try:
+            yield
+        finally:
+            self._watches.remove(watch)
+
+
+def new_inbox() -> str:
+    """A subject for answers of one's own."""
+    return "_INBOX." + secrets.token_hex(11)
+
+
+def is_nobody(answer: Frame) -> bool:
+    """Nobody subscribes to the subject of the request."""
+    return answer.status == NO_RESPONDERS and not answer.payload
+
+
+def _connect_error(driver: SocketDriver, settings: NatsSettings) -> MamaError:
+    servers, timeout = ", ".join(settings.shown_servers), settings.connect_timeout
+    lost = driver.lost
+    if lost is not None and _is_final(lost):
+        return ConfigError(f"cannot connect to {servers}: {_error_of(lost)}")
+    last = "" if lost is None or lost.cause is Cause.TIMEOUT else f" ({lost.text})"
+    advice = "start one there, or correct option url"
+    if lost is not None and lost.cause is Cause.SERVER:
+        advice = "its log may say more"
+    elif driver.silent:
+        first = "greets before TLS: leave out" if settings.tls_handshake_first else "begins with TLS: set"
+        advice = (
+            "what listens there does not greet as a NATS server does: it hangs, has no room for more connections, "
+            f"is no NATS server, or {first} option tlsHandshakeFirst"
+        )
+    return Unavailable(
+        f"no NATS server answers within {timeout:g} s at {servers}{last}; {advice} "
+        "(the limit is option connectTimeout; waitTimeout begins when messages are sent)"
+    )
+
+
+def _is_final(lost: wire.Lost) -> bool:
+    """The user must change something: other servers of the cluster would say the same."""
+    return lost.cause in (Cause.REFUSED, Cause.NO_TLS)
+
+
+def _error_of(lost: wire.Lost) -> str:
+    return str(from_client(nats.errors.Error(lost.text))) if lost.cause is Cause.REFUSED else lost.text

@@ -1,0 +1,261 @@
+"""Drives one connection to a NATS cluster on the calling thread: a socket at a time, and the protocol behind it.
+
+No other thread and no event loop: everything happens in :meth:`SocketDriver.drive`, and between two calls nothing is
+read. A fork starts without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import ssl
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mama_spark import __version__
+
+from ..protocol import client_events as wire
+from ..protocol.client import ClientProtocol, State
+from ..protocol.client_events import Cause
+from ..protocol.server_pool import ServerPool
+from ..settings import NatsSettings
+from .connect_options import tls_context
+from .login import login_fields
+from .nats_py_errors import from_client
+from .nonblocking_socket import READ_SIZE, NonBlockingSocket, Piece
+
+_READS = 8  #: full reads before the caller is asked whether it has enough
+_UNSEEN = 1.0  #: seconds after which a connection that nobody drives may be another one than it seems
+
+_alive: weakref.WeakSet[SocketDriver] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The system has taken writes of so many bytes, each as a whole."""
+
+    size: int
+
+
+class SocketDriver:
+    """Connects when it is driven, and again when the connection breaks.
+
+    What was not written when a connection broke is discarded.
+
+    :param inbox: subject prefix of the acknowledgements that are read in bulk
+    :param on_event: called with what is not for the socket
+    :param clock: monotonic seconds
+    :ivar lost: the end of the last connection, or attempt; None: there was none
+    """
+
+    def __init__(
+        self,
+        settings: NatsSettings,
+        inbox: bytes,
+        on_event: Callable[[wire.Event | Written], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self.clock = settings, clock
+        self._on_event = on_event
+        self._tls = tls_context(settings) if settings.wants_tls else None
+        self.servers = ServerPool(settings.servers, random.Random())
+        self.servers.next()
+        self.protocol = ClientProtocol(
+            settings.name,
+            __version__,
+            tls=settings.wants_tls,
+            tls_first=settings.tls_handshake_first,
+            inbox=inbox,
+            # of an attempt: a dead member of a list must leave time for the others
+            timeout=settings.connect_timeout / min(len(self.servers), 3),
+        )
+        self._socket: NonBlockingSocket | None = None
+        self._retry_at = self._driven_at = 0.0
+        self.lost: wire.Lost | None = None
+        self._was_silent = False
+        self._marks: deque[tuple[int, int]] = deque()  # position of the end of each write, and its size
+        self.closed = False
+        _alive.add(self)
+
+    @property
+    def up(self) -> bool:
+        """Connected and logged in."""
+        return self.protocol.state is State.UP
+
+    @property
+    def unwritten(self) -> int:
+        """Bytes that were accepted and not written yet."""
+        sock = self._socket
+        return 0 if sock is None else sock.queued - sock.written
+
+    @property
+    def silent(self) -> bool:
+        """The server of the last attempt took the connection, and did not greet."""
+        return self._was_silent or self._is_silent()
+
+    def close(self) -> None:
+        """Do not connect again. Never raises."""
+        self.closed = True
+        self.protocol.closed("closed")
+        self._drop_socket()
+
+    def write(self, pieces: Sequence[Piece], size: int) -> None:
+        """Write, now or when the socket takes it; dropped where the connection is down."""
+        sock = self._socket
+        if sock is None or not self.up:
+            return
+        sock.write(pieces, size)
+        self._marks.append((sock.queued, size))
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the socket takes now."""
+        with contextlib.suppress(OSError):  # who reads hears of the end
+            self._flush()
+
+    def send(self, data: bytes) -> None:
+        """Write what the protocol made, when the connection is driven."""
+        if data and self._socket is not None:
+            self._socket.write((data,), len(data))
+
+    def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
+        """Read, write and reconnect until ``done``, at most ``timeout`` seconds; once at least."""
+        until = self.clock() + timeout
+        while True:
+            self._advance()
+            now = self.clock()
+            if done() or now >= until or self.closed:
+                return
+            self._wait(min(until, self._wake_at()) - now)
+
+    def catch_up(self) -> None:
+        """Look at what came while nobody drove it for a while: the connection may have ended long ago."""
+        if self.clock() - self._driven_at > _UNSEEN:
+            self.drive(0)
+
+    def _wake_at(self) -> float:
+        if self._socket is None:
+            return self._retry_at
+        wake = self.protocol.wake_at()
+        return self._retry_at if wake is None else wake
+
+    def _wait(self, seconds: float) -> None:
+        if self._socket is not None:
+            self._socket.wait(seconds)
+        else:
+            time.sleep(max(0.0, seconds))
+
+    def _advance(self) -> None:
+        self._driven_at = self.clock()
+        if self.closed:
+            return
+        if self._socket is None:
+            if self.clock() < self._retry_at:
+                return
+            self._begin()
+        self._exchange()
+        self._handle(self.protocol.tick(self.clock()))
+
+    def _begin(self) -> None:
+        server = self.servers.current
+        events = self.protocol.connect(self.clock(), lambda nonce: login_fields(self._settings, server, nonce))
+        try:
+            self._socket = NonBlockingSocket(server)
+        except OSError as e:
+            events = self.protocol.closed(str(e))
+        self._handle(events)
+
+    def _exchange(self) -> None:
+        """Write and read what can be."""
+        sock = self._socket
+        if sock is None:
+            return
+        try:
+            self._flush()
+            for _ in range(_READS):
+                if not (data := sock.read()):
+                    break
+                self._secure()
+                self._handle(self.protocol.receive(data))
+                if self._socket is not sock:
+                    return
+                if len(data) < READ_SIZE:
+                    break
+            self._secure()
+            self._flush()
+        except OSError as e:  # of TLS, too
+            self._end(sock, e)
+
+    def _secure(self) -> None:
+        if self.protocol.state is State.TLS and self._socket is not None and self._socket.secured:
+            self._handle(self.protocol.secured())
+
+    def _flush(self) -> None:
+        sock = self._socket
+        if sock is None:
+            return
+        sock.flush()
+        size = 0
+        while self._marks and self._marks[0][0] <= sock.written:
+            size += self._marks.popleft()[1]
+        if size:
+            self._on_event(Written(size))
+
+    def _end(self, sock: NonBlockingSocket, error: OSError) -> None:
+        """The socket has ended: the server may have said why."""
+        with contextlib.suppress(OSError):
+            while self._socket is sock and (data := sock.read()):
+                self._handle(self.protocol.receive(data))
+        if self._socket is sock:
+            ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not isinstance(error, ssl.SSLError)
+            cause = Cause.CLOSED if ended else Cause.NO_TLS
+            self._handle(self.protocol.closed(str(from_client(error)), cause))
+
+    def _handle(self, events: Sequence[wire.Event]) -> None:
+        for event in events:
+            match event:
+                case wire.Write(data):
+                    self.send(data)
+                case wire.StartTls():
+                    assert self._socket is not None
+                    self._tls = self._tls or tls_context(self._settings)  # the server requires it
+                    self._socket.start_tls(self._tls)
+                case wire.InfoChanged(info):
+                    self.servers.learn(info.connect_urls)
+                case wire.Connected(info):
+                    self.servers.connected()
+                    self.servers.learn(info.connect_urls)
+                    self._on_event(event)
+                case wire.Lost():
+                    self._was_silent, self.lost = self._is_silent(), event
+                    self._drop_socket()
+                    self._retry_at = self.clock() + self.servers.next()[1]
+                    self._on_event(event)
+                case _:
+                    self._on_event(event)
+
+    def _is_silent(self) -> bool:
+        return self._socket is not None and self._socket.connected and not self.protocol.informed
+
+    def _drop_socket(self) -> None:
+        sock, self._socket = self._socket, None
+        self._marks.clear()
+        if sock is not None:
+            sock.close()
+
+    def forked(self) -> None:
+        """It is the parent's: give up the descriptor of this process, and send nothing."""
+        self.closed = True
+        self._drop_socket()
+
+
+def _after_fork() -> None:
+    for driver in list(_alive):
+        driver.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

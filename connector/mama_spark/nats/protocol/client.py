@@ -1,0 +1,362 @@
+"""The client's side of a connection to a NATS server, without I/O: bytes in, events out. Pure.
+
+The caller owns socket, TLS and clock. It says what happened (:meth:`ClientProtocol.connect`, ``secured``, ``receive``,
+``tick``, ``closed``) and does what the events ask for; what it wants to send, it gets as bytes from the ``send_``
+methods. One object serves a connection and all that follow it: its subscriptions are made again.
+
+Credentials are written in one place, :meth:`ClientProtocol._log_in`, which is never reached in plain text where TLS was
+asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final
+
+import orjson
+
+from mama_spark.contracts.errors import ConfigError, TooLarge, Unavailable
+
+from ..errors import denied
+from .acks import AckColumns, BulkReader
+from .client_events import (
+    FATAL,
+    Acked,
+    Cause,
+    Complaint,
+    Connected,
+    Denied,
+    Drained,
+    Event,
+    InfoChanged,
+    Lost,
+    Ponged,
+    Received,
+    ServerInfo,
+    StartTls,
+    Write,
+)
+from .frames import message_frame
+from .parser import Frame, ProtocolError, lacking, read_frame
+
+PING_INTERVAL = 20.0
+PINGS_OUT = 2  #: unanswered pings after which the connection is stale
+
+
+class State(Enum):
+    """Of a connection."""
+
+    LOST = "lost"  #: there is none, or not yet
+    CONNECTING = "connecting"  #: waits for the server's INFO
+    TLS = "TLS"  #: the caller shakes hands
+    AUTHENTICATING = "authenticating"  #: CONNECT was sent
+    UP = "up"
+    DRAINING = "draining"  #: unsubscribed; what was under way still arrives
+
+
+#: Given the nonce of the server, the fields of CONNECT that log in; raises :class:`ConfigError`.
+Login = Callable[[str], Mapping[str, str]]
+
+_OPENING = (State.CONNECTING, State.TLS, State.AUTHENTICATING)
+_OPEN = (State.UP, State.DRAINING)
+_NOT_OFFERED: Final = (
+    "TLS was asked for (tls:// or a tls option) and this server does not offer it: nothing was sent, no credentials "
+    "either. Configure TLS in the server, or ask for none"
+)
+
+
+class ClientProtocol:
+    """See the module.
+
+    :param name: of the connection, in the monitoring of the server
+    :param tls: TLS is wanted with every server; without it, with those that require it
+    :param tls_first: the handshake comes before the server's INFO
+    :param inbox: subject prefix, with its trailing dot, of the acknowledgements that are read in bulk
+    :param timeout: seconds in which a connection must come about
+    :ivar info: of the present or last server
+    :ivar informed: the server has greeted
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        *,
+        tls: bool = False,
+        tls_first: bool = False,
+        inbox: bytes | None = None,
+        timeout: float = 5.0,
+    ) -> None:
+        self._name, self._version, self._timeout = name, version, timeout
+        self._wants_tls, self._tls_first = tls or tls_first, tls_first
+        self._bulk = None if inbox is None else BulkReader(inbox)
+        self._subscriptions: dict[int, tuple[str, str]] = {}  # subject and queue, by id
+        self._last_sid = self._last_ping = 0
+        self.state = State.LOST
+        self.info = ServerInfo()
+        self._begin(0.0, lambda _: {})
+
+    def _begin(self, now: float, login: Login) -> None:
+        self._login, self._deadline = login, now + self._timeout
+        self._secure = self.informed = False
+        self._complaint = ""
+        self._pings: deque[int] = deque()  # sent and not answered; 0 = to see whether the connection is stale
+        self._next_ping = now + PING_INTERVAL
+        self._drain_ping: int | None = None
+        self._pieces: list[bytes] = []  # of an incomplete frame
+        self._had = self._needed = 0
+
+    def __repr__(self) -> str:
+        return f"<ClientProtocol {self.state.value}, {len(self._subscriptions)} subscriptions>"
+
+    @property
+    def lost(self) -> bool:
+        """There is no connection."""
+        return self.state is State.LOST
+
+    # --- the connection ------------------------------------------------------------------------------------------
+
+    def connect(self, now: float, login: Login) -> list[Event]:
+        """The socket is connected."""
+        self._require(State.LOST)
+        self._begin(now, login)
+        self.state = State.TLS if self._tls_first else State.CONNECTING
+        return [StartTls()] if self._tls_first else []
+
+    def secured(self) -> list[Event]:
+        """TLS is there: what is received and written from here on goes through it."""
+        self._require(State.TLS)
+        self._secure = True
+        if self.informed:
+            return self._log_in()
+        self.state = State.CONNECTING
+        return []
+
+    def closed(self, text: str, cause: Cause = Cause.CLOSED) -> list[Event]:
+        """The socket has ended, or TLS has failed. The last words of the server say more than that."""
+        if self.lost:
+            return []
+        return self._lose(cause, self._complaint or text)
+
+    def tick(self, now: float) -> list[Event]:
+        """The time is ``now``; what has been received must have been passed on before."""
+        if self.state in _OPENING and now >= self._deadline:
+            return self._lose(Cause.TIMEOUT, f"no answer within {self._timeout:g} s while {self.state.value}")
+        if self.state not in _OPEN or now < self._next_ping:
+            return []
+        if self._pings.count(0) >= PINGS_OUT:
+            return self._lose(Cause.STALE, f"no answer to {PINGS_OUT} pings within {PINGS_OUT * PING_INTERVAL:g} s")
+        self._next_ping = now + PING_INTERVAL
+        self._pings.append(0)
+        return [Write(b"PING\r\n")]
+
+    def wake_at(self) -> float | None:
+        """When :meth:`tick` has something to do, if nothing comes before."""
+        if self.state is State.LOST:
+            return None
+        return self._next_ping if self.state in _OPEN else self._deadline
+
+    # --- what is received ----------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Bytes of the server, cut anywhere; the frame that is not complete yet is kept."""
+        if self.lost or not data:
+            return []
+        self._complaint = ""
+        self._pieces.append(data)
+        self._had += len(data)
+        if self._had < self._needed:
+            return []
+        buffer = data if len(self._pieces) == 1 else b"".join(self._pieces)
+        events: list[Event] = []
+        try:
+            at = self._parse(buffer, events)
+        except ProtocolError as e:
+            return events + self._lose(Cause.PROTOCOL, f"what came is not NATS: {e}")
+        if not self.lost:
+            self._pieces = [buffer[at:]] if at < len(buffer) else []
+            self._had = len(buffer) - at
+            self._needed = self._had + lacking(buffer, at) if self._had else 0
+        return events
+
+    def _parse(self, data: bytes, events: list[Event]) -> int:
+        at = 0
+        while at < len(data) and not self.lost:
+            if self.state is State.TLS:
+                raise ProtocolError("bytes in plain text where TLS begins")
+            if self._bulk is not None and self.state in _OPEN:
+                columns: list[AckColumns] = []
+                at = self._bulk.read(data, at, columns)
+                if columns:
+                    events.append(Acked(columns))
+                if at == len(data):
+                    break
+            frame = read_frame(data, at)
+            if frame is None:
+                break
+            at = frame.end
+            handle = _HANDLERS[self.state].get(frame.op)
+            if handle is None:
+                raise ProtocolError(f"{frame.op} while {self.state.value}")
+            events += handle(self, frame)
+        return at
+
+    def _on_info(self, frame: Frame) -> list[Event]:
+        assert frame.info is not None
+        self.info = ServerInfo.of(frame.info)
+        if self.state is not State.CONNECTING:
+            return [InfoChanged(self.info)]
+        self.informed = True
+        if self._secure:
+            return self._log_in()
+        if not (self._wants_tls or self.info.tls_required):
+            return self._log_in()
+        if not (self.info.tls_required or self.info.tls_available):
+            return self._lose(Cause.NO_TLS, _NOT_OFFERED)
+        self.state = State.TLS
+        return [StartTls()]
+
+    def _log_in(self) -> list[Event]:
+        if self._wants_tls and not self._secure:
+            raise AssertionError("credentials in plain text")
+        try:
+            login = self._login(self.info.nonce)
+        except ConfigError as e:
+            return self._lose(Cause.REFUSED, str(e))
+        asked = {
+            "verbose": False,
+            "pedantic": False,
+            "tls_required": self._secure,
+            "name": self._name,
+            "lang": "python",
+            "version": self._version,
+            "protocol": 1,
+            "echo": True,
+            "headers": self.info.headers,
+            "no_responders": self.info.headers,
+            **login,
+        }
+        self.state = State.AUTHENTICATING
+        return [Write(b"CONNECT %b\r\nPING\r\n" % orjson.dumps(asked))]
+
+    def _on_first_pong(self, frame: Frame) -> list[Event]:
+        self.state = State.UP
+        again = b"".join(_sub(sid, *what) for sid, what in self._subscriptions.items())
+        return [*([Write(again)] if again else []), Connected(self.info)]
+
+    def _on_pong(self, frame: Frame) -> list[Event]:
+        number = self._pings.popleft() if self._pings else 0
+        if number and number == self._drain_ping:
+            return [Drained()]
+        return [Ponged(number)] if number else []
+
+    def _on_ping(self, frame: Frame) -> list[Event]:
+        return [Write(b"PONG\r\n")]
+
+    def _on_message(self, frame: Frame) -> list[Event]:
+        return [Received(frame)]
+
+    def _on_ok(self, frame: Frame) -> list[Event]:
+        return []
+
+    def _on_error(self, frame: Frame) -> list[Event]:
+        text = frame.text.strip()
+        fatal = next((cause for begin, cause in FATAL.items() if text.lower().startswith(begin)), None)
+        if fatal is not None or self.state not in _OPEN:
+            return self._lose(fatal or Cause.SERVER, text)
+        if (violation := denied(text)) is not None:
+            return [Denied(*violation)]
+        self._complaint = text
+        return [Complaint(text)]
+
+    def _lose(self, cause: Cause, text: str) -> list[Event]:
+        self.state = State.LOST
+        self._pieces, self._had, self._needed = [], 0, 0
+        self._login = lambda _: {}
+        return [Lost(cause, text)]
+
+    # --- what is sent --------------------------------------------------------------------------------------------
+
+    def send_subscribe(self, subject: str, queue: str = "") -> tuple[int, bytes]:
+        """The id of a new subscription, which lives until :meth:`send_unsubscribe`, and what to write now."""
+        if self.state is State.DRAINING:
+            raise Unavailable("the connection is draining")
+        self._last_sid += 1
+        self._subscriptions[self._last_sid] = subject, queue
+        return self._last_sid, _sub(self._last_sid, subject, queue) if self.state is State.UP else b""
+
+    def send_unsubscribe(self, sid: int) -> bytes:
+        """What to write now."""
+        known = self._subscriptions.pop(sid, None)
+        return b"UNSUB %d\r\n" % sid if known is not None and self.state is State.UP else b""
+
+    def send_ping(self) -> tuple[int, bytes]:
+        """A number that :class:`Ponged` returns, and what to write.
+
+        :raises Unavailable: not connected
+        """
+        self._require_open()
+        self._last_ping += 1
+        self._pings.append(self._last_ping)
+        return self._last_ping, b"PING\r\n"
+
+    def send_message(
+        self, subject: str, payload: bytes, reply: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """One message, whose subjects and headers must have been checked.
+
+        :raises Unavailable: not connected
+        :raises TooLarge: for this server
+        """
+        self._require_open()
+        frame = message_frame(subject, payload, reply, headers)
+        size = len(frame) - frame.index(b"\r\n") - len(b"\r\n\r\n")
+        if size > self.info.max_payload:
+            raise TooLarge(f"{size} bytes of headers and payload; this server takes {self.info.max_payload}")
+        return frame
+
+    def send_drain(self) -> bytes:
+        """End all subscriptions; :class:`Drained` follows when what was under way has come.
+
+        :raises Unavailable: not connected
+        """
+        self._require(State.UP)
+        ends = b"".join(map(self.send_unsubscribe, list(self._subscriptions)))
+        self._drain_ping, ping = self.send_ping()
+        self.state = State.DRAINING
+        return ends + ping
+
+    def _require(self, state: State) -> None:
+        if self.state is not state:
+            raise Unavailable(f"the connection is {self.state.value}, not {state.value}")
+
+    def _require_open(self) -> None:
+        if self.state not in _OPEN:
+            raise Unavailable(f"not connected to NATS: the connection is {self.state.value}")
+
+
+def _sub(sid: int, subject: str, queue: str) -> bytes:
+    return b"SUB %b%b %d\r\n" % (subject.encode(), b" " + queue.encode() if queue else b"", sid)
+
+
+_Handler = Callable[[ClientProtocol, Frame], list[Event]]
+_ALWAYS: dict[str, _Handler] = {
+    "INFO": ClientProtocol._on_info,
+    "-ERR": ClientProtocol._on_error,
+    "PING": ClientProtocol._on_ping,
+    "+OK": ClientProtocol._on_ok,
+}
+_RUNNING = _ALWAYS | {
+    "PONG": ClientProtocol._on_pong,
+    "MSG": ClientProtocol._on_message,
+    "HMSG": ClientProtocol._on_message,
+}
+#: What may come in which state; anything else ends the connection.
+_HANDLERS: Mapping[State, Mapping[str, _Handler]] = {
+    State.CONNECTING: {"INFO": ClientProtocol._on_info, "-ERR": ClientProtocol._on_error},
+    State.AUTHENTICATING: _ALWAYS | {"PONG": ClientProtocol._on_first_pong},
+    State.UP: _RUNNING,
+    State.DRAINING: _RUNNING,
+}

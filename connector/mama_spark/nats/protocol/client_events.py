@@ -1,0 +1,177 @@
+"""What :class:`~.client.ClientProtocol` tells its caller, and what servers say of themselves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Self
+
+from . import parser
+from .acks import AckColumns
+from .parser import Frame, ProtocolError
+
+_DEFAULT_MAX_PAYLOAD = 1024 * 1024
+
+
+class Cause(Enum):
+    """Why a connection was lost, as far as somebody acts on it."""
+
+    CLOSED = "closed"  #: by the other end, or the network
+    REFUSED = "refused"  #: the server does not take the credentials (any more), or they cannot be read
+    NO_TLS = "no TLS"  #: it was asked for, and is not offered; or the certificate is wrong
+    SERVER = "server"  #: the server says why it closes
+    STALE = "stale"  #: no answer to pings
+    TIMEOUT = "timeout"  #: no connection came about in time
+    PROTOCOL = "protocol"  #: what came is not NATS
+
+
+#: Beginnings, in lower case, of the texts of ``-ERR`` behind which the server closes the connection. After others it
+#: goes on, or closes without our help.
+FATAL: Mapping[str, Cause] = {
+    "authorization violation": Cause.REFUSED,
+    "user authentication expired": Cause.REFUSED,
+    "user authentication revoked": Cause.REFUSED,
+    "account authentication expired": Cause.REFUSED,
+    "authentication timeout": Cause.SERVER,
+    "stale connection": Cause.STALE,
+    "maximum connections exceeded": Cause.SERVER,
+    "maximum account active connections exceeded": Cause.SERVER,
+    "connection throttling is active": Cause.SERVER,
+    "maximum payload violation": Cause.SERVER,
+    "maximum control line exceeded": Cause.SERVER,
+    "unknown protocol operation": Cause.SERVER,
+    "secure connection - tls required": Cause.SERVER,
+    "failed account registration": Cause.SERVER,
+    "attempted to connect to": Cause.SERVER,
+    "invalid client protocol": Cause.SERVER,
+    "slow consumer": Cause.SERVER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server says of itself in INFO.
+
+    :ivar nonce: to be signed by who logs in with a key
+    :ivar connect_urls: host and port of all servers of the cluster
+    :ivar lame_duck: it will close its connections soon
+    """
+
+    name: str = ""
+    version: str = ""
+    max_payload: int = _DEFAULT_MAX_PAYLOAD
+    headers: bool = False
+    tls_required: bool = False
+    tls_available: bool = False
+    nonce: str = ""
+    connect_urls: tuple[str, ...] = ()
+    lame_duck: bool = False
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> Self:
+        """:raises ProtocolError: a value has a wrong type"""
+        urls = info.get("connect_urls") or []
+        size = info.get("max_payload", _DEFAULT_MAX_PAYLOAD)
+        texts = [info.get(key, "") for key in ("server_name", "version", "nonce")]
+        if not (isinstance(urls, list) and all(isinstance(text, str) for text in [*urls, *texts])):
+            raise ProtocolError("INFO holds a value of a wrong type")
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= parser.MAX_MESSAGE:
+            raise ProtocolError(f"INFO has max_payload {str(size)[:20]}")
+        fields = {
+            "headers": "headers",
+            "tls_required": "tls_required",
+            "tls_available": "tls_available",
+            "lame_duck": "ldm",
+        }
+        flags = {name: info.get(key) is True for name, key in fields.items()}
+        name, version, nonce = texts
+        return cls(name, version, size, nonce=nonce, connect_urls=tuple(urls), **flags)
+
+    @property
+    def version_numbers(self) -> tuple[int, int]:
+        """Major and minor version; zeros where they cannot be read."""
+        major, _, rest = self.version.partition(".")
+        minor = rest.partition(".")[0]
+        return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """To be written now."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StartTls:
+    """The caller shakes hands, then calls :meth:`ClientProtocol.secured`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The server has taken the login; subscriptions of before are made again."""
+
+    info: ServerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class InfoChanged:
+    """The server tells of its cluster, or that it will close its connections."""
+
+    info: ServerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """Acknowledgements of the inbox, in bulk."""
+
+    columns: list[AckColumns]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Any other message."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Ponged:
+    """The server has read everything that was sent before a ping of :meth:`ClientProtocol.send_ping`."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A permission violation.
+
+    :ivar kind: ``publish`` or ``subscription``
+    """
+
+    kind: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Another error behind which the connection goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """All that was under way has come: the connection can be closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection has ended, or did not come about: the caller closes the socket."""
+
+    cause: Cause
+    text: str
+
+
+Event = Write | StartTls | Connected | InfoChanged | Acked | Received | Ponged | Denied | Complaint | Drained | Lost

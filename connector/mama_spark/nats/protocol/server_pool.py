@@ -1,0 +1,132 @@
+"""Which server to connect to next, and when. Pure.
+
+Servers of the options come first, in any order; others are learned from the cluster. After a round over all of them
+that led to no connection, the next one waits.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+from mama_spark.contracts.backoff import Backoff
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.redaction import redact_url
+from mama_spark.options.urls import with_scheme
+
+_PORT = 4222
+_LEARNED = 64  #: servers that a cluster announced; where pods come and go, addresses do not come back
+#: Between two rounds over all servers; without a random part, all clients of a server would come back at once.
+BETWEEN_ROUNDS = Backoff(0.1, 2.0, jitter=0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a server listens.
+
+    :ivar tls_name: that its certificate must name
+    :ivar login: of its URL: user and password (None: the first is a token), percent-decoded
+    :ivar learned: a cluster announced it
+    """
+
+    host: str
+    port: int
+    tls_name: str
+    login: tuple[str, str | None] | None = None
+    learned: bool = False
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """:raises ConfigError: it is no URL of a server that is reached by TCP"""
+        try:
+            parts = urlsplit(with_scheme(url.strip()))
+            host, port = parts.hostname, parts.port or _PORT
+        except ValueError as e:
+            raise ConfigError(f"{redact_url(url)} is no URL of a server: {e}") from None
+        if parts.scheme not in ("nats", "tls") or not host:
+            raise ConfigError(f"{redact_url(url)} is not nats://host:port or tls://host:port (websockets are not used)")
+        login = None
+        if parts.username:
+            login = unquote(parts.username), None if parts.password is None else unquote(parts.password)
+        return cls(host, port, host, login)
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class ServerPool:
+    """The servers of one cluster.
+
+    :param urls: of the options
+    :param chance: source of the order and of the random part of delays
+    :ivar current: that was chosen last
+    """
+
+    def __init__(self, urls: Sequence[str], chance: random.Random) -> None:
+        self._chance = chance
+        self._servers = [Server.of(url) for url in urls]
+        chance.shuffle(self._servers)
+        self.current = self._servers[0]
+        self._tried = self._rounds = 0  # servers of this round, and rounds, since a connection came about
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    @property
+    def servers(self) -> list[Server]:
+        """All, in the order in which they will be tried."""
+        return list(self._servers)
+
+    def next(self) -> tuple[Server, float]:
+        """The server to try, and the seconds to wait before."""
+        delay = 0.0
+        if self._tried >= len(self._servers):
+            delay = BETWEEN_ROUNDS.delay(self._rounds, self._chance.random)
+            self._tried, self._rounds = 0, self._rounds + 1
+        self._tried += 1
+        self.current = self._servers.pop(0)
+        self._servers.append(self.current)
+        return self.current, delay
+
+    def connected(self) -> None:
+        """The server that was chosen last has taken the login: what fails from here on is a new outage."""
+        self._tried = self._rounds = 0
+
+    def learn(self, addresses: Sequence[str]) -> bool:
+        """Add what the cluster announces; whether there are new ones. An empty list says nothing.
+
+        A server that is not announced any more is down, or gone: it is kept, because it may be back when the others are
+        down, but not more than :data:`_LEARNED` of these, the oldest go. A bare address must have the certificate, and
+        gets the login, of the current server.
+        """
+        known = {server.address for server in self._servers}
+        new = [s for s in map(self._learned, dict.fromkeys(addresses)) if s is not None and s.address not in known]
+        self._chance.shuffle(new)
+        kept = [server for server in self._servers if server.learned][: max(0, _LEARNED - len(new))]
+        kept += [server for server in self._servers if not server.learned]
+        self._servers = new + [
+            s for s in self._servers if s in kept or s == self.current
+        ]  # the current one is the last
+        return bool(new)
+
+    def _learned(self, address: str) -> Server | None:
+        try:
+            server = Server.of(address)
+        except ConfigError:
+            return None
+        name = self.current.tls_name if _is_ip(server.host) and not _is_ip(self.current.tls_name) else server.tls_name
+        return replace(server, tls_name=name, login=self.current.login, learned=True)
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True

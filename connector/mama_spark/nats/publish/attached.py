@@ -1,0 +1,156 @@
+"""Publishes over a live JetStream context of the caller, on the event loop of its nats-py client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, Self
+
+import numpy as np
+
+from mama_spark.contracts.bridge import PollResult
+from mama_spark.contracts.errors import ClientClosed, MamaError
+from mama_spark.contracts.headers import MSG_ID
+from mama_spark.contracts.message import Int64s, MessageBatch
+
+from ..connection import nats_py_compat as compat
+from ..connection.connection import MAX_UNWRITTEN, Connection, Row
+from ..connection.event_loop import EventLoopThread
+from ..protocol.frames import TOKEN_WIDTH
+from ..settings import NatsSettings, shown_server
+from .answers import NatsAnswers
+from .bridge import NatsBridge
+from .requests import NatsRequests
+
+_CHUNK = 1024 * 1024  #: bytes of one call of ``send``
+
+
+class AttachedBridge(NatsBridge):
+    """Messages go by public calls of the client, which stays the caller's; made by :meth:`attach`."""
+
+    def __init__(self, settings: NatsSettings, context: Any, loop: EventLoopThread) -> None:
+        super().__init__(settings)
+        self._context, self._loop = context, loop
+        self._client: Connection | None = None
+
+    @classmethod
+    def attach(
+        cls, js: Any, *, loop: asyncio.AbstractEventLoop | None = None, dedup: bool = True, **options: Any
+    ) -> Self:
+        """A bridge that is not open yet.
+
+        :param js: ``nats.js.JetStreamContext``
+        :param loop: the client's loop; None = found from the client, or else the running one
+        :raises ConfigError: the loop cannot be found
+        """
+        settings = NatsSettings(dedup=dedup, fast=False, ack_mode="message", **options)
+        return cls(settings, js, EventLoopThread(loop or compat.loop_of(js)))
+
+    @property
+    def _routing(self) -> Connection | None:
+        return self._client
+
+    @property
+    def connected_to(self) -> str:
+        """Name, version and address of the server."""
+        if self._client is None:
+            return "nothing"
+        client = self._client.client
+        return f"nats-server {client.connected_server_version} at {shown_server(client.connected_url)}"
+
+    def _max_payload(self) -> int:
+        known = 0 if self._client is None else self._client.client.max_payload
+        return known or super()._max_payload()
+
+    def open(self) -> None:
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        client = compat.client_of(self._context)
+        connection = self._client = Connection(self._loop, client, False, compat.api_prefix_of(self._context))
+        connection.owned = False
+        answers = NatsAnswers(connection, None, self._ack_queue, self._router, self._warn)
+        connection.listener = self._answers = answers
+        self._loop.on_death(self._ack_queue.fail)
+        compat.add_callbacks(
+            client, connection.on_error, connection.on_disconnected, connection.on_reconnected, connection.on_closed
+        )
+        timeout = self.settings.connect_timeout
+        if self._loop.here():
+            self._loop.loop.create_task(self._start(connection, answers))
+        else:
+            self._loop.run(connection.start(timeout), timeout + 1, "subscribing")
+
+    async def _start(self, connection: Connection, answers: NatsAnswers) -> None:
+        try:
+            await connection.start(self.settings.connect_timeout)
+        except MamaError as e:
+            answers.on_closed(str(e))
+
+    def _capacity(self) -> int:
+        connection = self._client
+        if connection is None or connection.closed:
+            raise ClientClosed("the bridge is not open")
+        usable = connection.up or connection.client.is_connected  # it subscribes at this moment
+        return min(MAX_UNWRITTEN - connection.unwritten, _CHUNK) if usable else 0
+
+    def _write(self, part: MessageBatch, first_token: int, order: Int64s | None = None) -> None:
+        connection, answers = self._client, self._answers
+        assert connection is not None
+        assert answers is not None
+        token = answers.base + first_token
+        connection.next_token = max(connection.next_token, token + len(part))
+        rows = part if order is None else part.take(np.asarray(order))
+        connection.publish(_client_rows(rows, connection.inbox.decode(), token))
+
+    def poll(self, timeout: float, want: int = 1) -> PollResult:
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        return self._ack_queue.wait(timeout, want)
+
+    def explain_missing_acks(self) -> str:
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        connection = self._client
+        return "" if connection is None else self._explain(connection, connection.up, connection.why_down)
+
+    def requests(self) -> NatsRequests | None:
+        """None: the caller has the client."""
+        return None
+
+    def close(self) -> None:
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        connection, self._client = self._client, None
+        if connection is None:
+            return
+        connection.listener = None
+        self._loop.forget(self._ack_queue.fail)
+        if self._loop.alive:
+            with contextlib.suppress(MamaError):
+                self._loop.soon(lambda: self._loop.loop.create_task(connection.release()))
+
+
+class _Header(str):
+    """Key of a header in the client's dictionary, which has one value a key: each value gets a key of its own."""
+
+    _name: str
+
+    def __new__(cls, name: str, k: int) -> _Header:
+        made = super().__new__(cls, f"{name} {k}")
+        made._name = name
+        return made
+
+    def strip(self, chars: str | None = None, /) -> str:
+        """The name that the client writes."""
+        return self._name
+
+
+def _client_rows(part: MessageBatch, inbox: str, token: int) -> list[Row]:
+    """Messages as arguments of nats-py's public ``publish``."""
+    n = len(part)
+    ids: list[Any] = [None] * n if part.ids is None else part.ids.to_pylist()
+    pairs: list[Any] = [None] * n if part.headers is None else part.headers.to_pylist()
+    rows: list[Row] = []
+    for i, (topic, payload) in enumerate(zip(part.topics.to_pylist(), part.payloads.to_pylist(), strict=True)):
+        headers: dict[str, str] = {MSG_ID: ids[i]} if ids[i] is not None else {}
+        for name, values in pairs[i] or ():
+            headers.update((_Header(name, k), value) for k, value in enumerate(values or ()))
+        to = f"{inbox}{token + i:0{TOKEN_WIDTH}d}"
+        rows.append((token + i, topic, payload, to, headers or None))
+    return rows

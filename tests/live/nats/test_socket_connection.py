@@ -1,0 +1,254 @@
+"""A connection that its thread drives, with a real server: logins, lists of servers, TLS, what a fork inherits."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mama_spark.contracts.errors import NoResponders, Unavailable
+from mama_spark.nats import NatsSettings
+from mama_spark.nats.connection.socket_connection import SocketConnection
+from mama_spark.nats.protocol.parser import Frame
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.testing.waiting import TIMEOUT, eventually
+
+from tests.support.nats.nats_servers import make_certificates
+from tests.support.ports import lasting_port
+from tests.support.proxy import Proxy
+
+
+@contextmanager
+def opened(*urls: str, **options: Any) -> Iterator[SocketConnection]:
+    connection = SocketConnection(NatsSettings(urls, **options))
+    connection.open()
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def until(connection: SocketConnection, done: Callable[[], bool]) -> None:
+    def look() -> bool:
+        connection.drive(0.01)
+        return done()
+
+    eventually(look, "it is so")
+
+
+def echoes(connection: SocketConnection) -> bool:
+    """A message goes to the server and comes back."""
+    got: list[Frame] = []
+    sid = connection.subscribe("echo.>", got.append, TIMEOUT)
+    assert sid is not None
+    connection.publish("echo.a", b"hi", headers={"K": "v"})
+    connection.ping(TIMEOUT)
+    connection.unsubscribe(sid)
+    return [(frame.payload, frame.headers) for frame in got] == [(b"hi", [("K", "v")])]
+
+
+def test_requests_are_answered_refused_or_nobodys(nats_server: NatsServer) -> None:
+    with opened(nats_server.url) as connection:
+        assert echoes(connection)
+        answer = connection.request("$JS.API.INFO", b"", TIMEOUT)
+        assert answer is not None
+        assert b"account_info_response" in answer.payload
+        with pytest.raises(NoResponders):
+            connection.request("nobody", b"", TIMEOUT)
+        connection.subscribe("silent", lambda _: None, TIMEOUT)
+        with pytest.raises(Unavailable, match=r"no answer to silent within 0\.05 s"):
+            connection.request("silent", b"", 0.05)
+
+
+# --- TLS -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["false", "true", "auto", '"300ms"'])
+def test_tls_begins_as_the_server_wants_it(first: str, tmp_path: Path) -> None:
+    """And a client with a certificate."""
+    certs = make_certificates(tmp_path / "tls")
+    config = certs.verifying.replace("}", f"  handshake_first: {first}\n}}")
+    files = {"tls_ca": str(certs.ca), "tls_cert": str(certs.cert), "tls_key": str(certs.key)}
+    with NatsServer(tmp_path / "n", config=config, jetstream=None) as server:
+        for handshake_first in {"false": (False,), "true": (True,)}.get(first, (False, True)):
+            with opened(server.url, tls_handshake_first=handshake_first, **files) as connection:
+                assert echoes(connection)
+                got: list[Frame] = []
+                connection.subscribe("large", got.append, TIMEOUT)
+                for _ in range(8):
+                    connection.publish("large", bytes(1_000_000))
+                until(connection, lambda: len(got) == 8)  # noqa: B023
+                assert server.ask("connz")["connections"][0]["tls_version"] == "1.3"
+
+
+# --- servers -------------------------------------------------------------------------------------------------------
+
+
+def test_dead_members_of_a_list_are_passed_over(nats_server: NatsServer) -> None:
+    """One that refuses, one that says nothing, one that is no NATS server, one without a name."""
+    with ExitStack() as ends:
+        silent = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+        web = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def answer() -> None:
+            peer, _ = web.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        dead = [f"nats://127.0.0.1:{lasting_port()}", "nats://no.such.host.invalid"]
+        dead += [f"nats://127.0.0.1:{s.getsockname()[1]}" for s in (silent, web)]
+        with opened(*dead, nats_server.url, connect_timeout=TIMEOUT) as connection:
+            assert echoes(connection)
+
+
+def test_a_server_that_is_away_is_found_again_and_subscriptions_with_it(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "n") as server, opened(server.url) as connection:
+        got: list[Frame] = []
+        connection.subscribe("a", got.append, TIMEOUT)
+        for _ in range(3):
+            server.kill()
+            until(connection, lambda: not connection.up)
+            with pytest.raises(Unavailable):
+                connection.publish("a", b"")
+            server.start()
+            until(connection, lambda: connection.up)
+            connection.publish("a", b"")
+            connection.ping(TIMEOUT)
+        assert len(got) == 3
+
+
+def test_a_lame_duck_is_left_for_the_server_that_its_cluster_announces(tmp_path: Path) -> None:
+    route = lasting_port()
+    duck = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"\n'
+    first = f'cluster {{ name: c, listen: "127.0.0.1:{route}" }}\n{duck}'
+    second = f'cluster {{ name: c, listen: "127.0.0.1:-1", routes: ["nats://127.0.0.1:{route}"] }}\n'
+    with (
+        NatsServer(tmp_path / "a", name="a", config=first, jetstream=None) as a,
+        NatsServer(tmp_path / "b", name="b", config=second, jetstream=None) as b,
+        opened(a.url) as connection,
+    ):
+        until(connection, lambda: f"port={b.port}," in str(connection.driver.servers.servers))
+        os.kill(a.pid, signal.SIGUSR2)
+        until(connection, lambda: connection.up and connection.info.name == "b")
+        assert echoes(connection)
+
+
+@pytest.mark.parametrize("fault", [Proxy.cut, Proxy.reset], ids=["cut", "reset"])
+def test_a_way_that_breaks_is_gone_again(nats_server: NatsServer, fault: Callable[[Proxy], None]) -> None:
+    with Proxy(nats_server.url) as proxy, opened(proxy.url) as connection:
+        for _ in range(5):
+            fault(proxy)
+            connection.drive(TIMEOUT, lambda: not connection.up)
+            assert not connection.up
+            until(connection, lambda: connection.up)
+        assert echoes(connection)
+
+
+def test_a_way_that_says_nothing_any_more_is_left(nats_server: NatsServer) -> None:
+    """By the clock of the caller: two pings stay without an answer."""
+    now = 0.0
+    with Proxy(nats_server.url) as proxy:
+        connection = SocketConnection(NatsSettings((proxy.url,)), clock=lambda: now + time.monotonic())
+        connection.open()
+        proxy.silence()
+        for _ in range(3):
+            assert connection.up
+            now += 20.0
+            connection.drive(0)
+        assert not connection.up
+        assert "no answer to 2 pings" in connection.why_down
+        proxy.speak()
+        until(connection, lambda: connection.up)
+        connection.close()
+
+
+@pytest.mark.own_server
+def test_attempts_that_did_not_come_about_are_closed_at_once(nats_server: NatsServer) -> None:
+    """Also while nothing is collected: a server that comes and goes must not cost a socket each time."""
+    gc.disable()
+    try:
+        with opened(nats_server.url) as connection:
+            nats_server.kill()
+            with socket.create_server(("127.0.0.1", nats_server.port)) as impostor:
+                impostor.setblocking(False)
+                for _ in range(3):
+                    until(connection, lambda: readable(impostor))
+                    peer, _ = impostor.accept()
+                    with peer:
+                        peer.shutdown(socket.SHUT_WR)  # instead of a greeting
+                        until(connection, lambda: readable(peer))  # noqa: B023
+                        assert peer.recv(4_096) == b""
+            nats_server.start()
+            until(connection, lambda: connection.up)
+    finally:
+        gc.enable()
+
+
+def readable(one: socket.socket) -> bool:
+    return bool(select.select([one], [], [], 0)[0])
+
+
+@pytest.mark.own_server
+def test_nothing_is_sent_on_a_connection_that_ended_while_nobody_drove_it(nats_server: NatsServer) -> None:
+    """Its outcome would be unknown, for nothing."""
+    now = 0.0
+    connection = SocketConnection(NatsSettings((nats_server.url,)), clock=lambda: now + time.monotonic())
+    connection.open()
+    nats_server.kill()
+    assert connection.up, "nobody has looked"
+    now += 2.0
+    connection.driver.catch_up()
+    assert not connection.up
+    connection.close()
+
+
+# --- what is left behind -------------------------------------------------------------------------------------------
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def sockets() -> set[str]:
+    """Those that this process has open."""
+    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return {os.readlink(link) for link in links if os.path.lexists(link) and "socket" in os.readlink(link)}
+
+
+def test_connections_leave_neither_descriptors_nor_threads(nats_server: NatsServer) -> None:
+    with opened(nats_server.url) as connection:
+        assert echoes(connection)
+    before = descriptors(), threading.active_count()
+    for _ in range(200):
+        with opened(nats_server.url) as connection:
+            assert (descriptors(), threading.active_count()) == (before[0] + 1, before[1])
+    assert (descriptors(), threading.active_count()) == before
+
+
+def test_a_fork_inherits_nothing(nats_server: NatsServer) -> None:
+    before = sockets()
+    with opened(nats_server.url) as connection:
+        (mine,) = sockets() - before
+        ours, theirs = get_context("fork").Pipe()
+
+        def child() -> None:
+            connection.drive(0)
+            theirs.send((connection.closed, mine in sockets()))
+            connection.close()
+
+        process = get_context("fork").Process(target=child)
+        process.start()
+        assert ours.recv() == (True, False)
+        process.join(TIMEOUT)
+        assert echoes(connection), "the parent's goes on"

@@ -1,0 +1,84 @@
+"""Which server comes next: rounds with delays, what a cluster announces, which certificate and login it gets."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from mama_spark.contracts.errors import ConfigError
+from mama_spark.nats.protocol.server_pool import Server, ServerPool
+
+
+def pool(*urls: str) -> ServerPool:
+    return ServerPool(urls, random.Random(7))
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "login"),
+    [
+        ("nats://a:1", "a:1", None),
+        ("a", "a:4222", None),
+        (" TLS://h ", "h:4222", None),
+        ("nats://[::1]:5", "[::1]:5", None),
+        ("nats://b%40b:p%2Fw@h", "h:4222", ("b@b", "p/w")),
+        ("nats://t0ken@h:9", "h:9", ("t0ken", None)),
+    ],
+)
+def test_urls_of_servers(url: str, address: str, login: tuple[str, str | None] | None) -> None:
+    server = Server.of(url)
+    assert (server.address, server.login) == (address, login)
+
+
+@pytest.mark.parametrize("url", ["ws://h", "wss://u:secret@h", "nats://", "nats://h:99999", "http://h"])
+def test_what_is_no_server_is_refused_without_its_login(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Server.of(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_round_tries_every_server_at_once_and_the_next_one_waits() -> None:
+    servers = pool("a", "b", "c")
+    for round_number in range(50):
+        tries = [servers.next() for _ in range(3)]
+        assert {server.host for server, _ in tries} == {"a", "b", "c"}
+        assert [delay > 0 for _, delay in tries] == [round_number > 0, False, False]
+        assert tries[0][1] <= min(0.1 * 2 ** max(round_number - 1, 0), 2.0)
+    servers.connected()
+    assert servers.next()[1] == 0.0
+
+
+def test_a_day_of_reconnects_neither_storms_nor_sleeps() -> None:
+    """By simulated time: a server that is away for a day is asked every second or two, and not by all at once."""
+    servers, now, tries = pool("a", "b"), 0.0, 0
+    while now < 86_400:
+        now += servers.next()[1] + 0.001
+        tries += 1
+    assert 86_400 < tries < 2 * 86_400
+    others = [ServerPool(["a"], random.Random(n)) for n in range(9)]
+    assert len({[other.next() for _ in range(2)][1][1] for other in others}) == 9
+
+
+def test_what_a_cluster_announces_comes_first() -> None:
+    servers = pool("nats://u:p@given:4222")
+    servers.next()
+    assert servers.learn(["10.0.0.1:4222", "[fe80::1]:4222", "other:4222", "given:4222", "ws://x", "::::"])
+    assert not servers.learn(["10.0.0.1:4222", "[fe80::1]:4222", "other:4222"])
+    assert not servers.learn([]), "it says nothing"
+    found = {server.address: server for server in servers.servers}
+    assert servers.servers[-1].address == "given:4222"
+    assert found.keys() == {"given:4222", "10.0.0.1:4222", "[fe80::1]:4222", "other:4222"}
+    assert {server.tls_name for server in found.values()} == {"given", "other"}
+    assert {server.login for server in found.values()} == {("u", "p")}
+
+
+def test_members_that_are_down_are_kept_and_not_without_end() -> None:
+    """They may be back when the present one is down."""
+    servers = pool("given")
+    servers.next()
+    servers.learn(["a:1", "b:1"])
+    servers.learn(["c:1"])
+    assert {s.address for s in servers.servers} == {"a:1", "b:1", "c:1", "given:4222"}
+    for n in range(1_000):
+        servers.learn([f"pod-{n}:1"])
+    assert len(servers) == 65
+    assert {"given:4222", "pod-999:1", "pod-936:1"} <= {s.address for s in servers.servers}
