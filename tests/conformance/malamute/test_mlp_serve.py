@@ -26,7 +26,7 @@ from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.configuration import load
 from mama_spark.malamute.broker.serve import run
-from mama_spark.malamute.broker.session.byte_queue import Overflow
+from mama_spark.malamute.broker.session.settings import Overflow
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.options.window import RetryPolicy, WindowConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from mama_spark.malamute.broker.engines import Delivery
@@ -14,22 +15,40 @@ from mama_spark.malamute.broker.engines.commands import (
     SyncOutcomes,
 )
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
-from mama_spark.malamute.broker.session.client_state import ClientSession
+from mama_spark.malamute.broker.session.clients import ClientSession
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands as wire
-from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
+from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, StatusCode, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, write
+from mama_spark.malamute.protocol.log_query import LogQueryAnswer
 from mama_spark.malamute.protocol.patterns import BadPattern
 
 OK, INVALID, FAILED, PONG = Ok(), Error(500), Error(300), Pong()
+
+
+class Catalog:
+    """Streams of which none is stored; the engines of those that hold deliver only against credit."""
+
+    def has_flow_control(self, stream: bytes) -> bool:
+        return stream.startswith(b"holds")
+
+    def names(self, are_open: Iterable[bytes]) -> list[bytes]:
+        return []
+
+    def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
+        return LogQueryAnswer(0, StatusCode.NOT_IMPLEMENTED, b"nothing is stored here")
+
+
+def server(**values: Any) -> ServerMachine:
+    return ServerMachine(SessionSettings(**values), Catalog())
 
 
 class MachineHarness:
     """A machine with simple engines, obeyed at once, and what every client received."""
 
     def __init__(self, **values: Any) -> None:
-        self.machine = ServerMachine(SessionSettings(**values))
+        self.machine = server(**values)
         self.engines: dict[bytes, SimpleEngine] = {}
         self.received: dict[bytes, list[list[bytes]]] = {}
         self.now = 0.0
@@ -92,7 +111,7 @@ class MachineHarness:
                     answers.append((None, ()))
         for error, runs in answers:
             self.machine.command_done(stream, error, runs)
-        self.machine.subscriptions.delivered(stream, deliveries)
+        self.machine.deliveries.delivered(stream, deliveries)
 
     def expire(self, after: float) -> None:
         self.now += after

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ClientClosed, Unavailable
 from mama_spark.malamute.broker.engines.commands import AnsweredCommand
-from mama_spark.malamute.broker.session.client_state import ClientSession
-from mama_spark.malamute.broker.session.state_machine import ServerMachine
+from mama_spark.malamute.broker.session.clients import ClientSession
 from mama_spark.malamute.client.calls import Call, NoStream
 from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.client.states import ClientState
@@ -18,6 +17,7 @@ from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, enco
 from mama_spark.malamute.protocol.extensions import Extension, write
 
 from tests.support.malamute.client_machine import ALL, FAR, do
+from tests.support.malamute.session_machine import server
 from tests.support.tiers import examples
 
 ANSWERS = st.one_of(
@@ -79,7 +79,7 @@ class Pair:
     def __init__(self) -> None:
         self.client, self.broker, self.now, self.identity = (
             ClientMachine(ClientSettings(b"me", ALL)),
-            ServerMachine(),
+            server(),
             0.0,
             0,
         )
@@ -113,7 +113,7 @@ def test_client_and_broker_find_together_again_whatever_happens(events: list[str
     pair.run()
     for n, event in enumerate(events):
         if event == "restart":
-            pair.broker = ServerMachine()
+            pair.broker = server()
         elif event == "lose":
             pair.run(drop=True)
         elif event in ("silence", "wait"):

@@ -32,6 +32,7 @@ from mama_spark.malamute.protocol.log_query import (
 )
 
 from tests.support.malamute.log_queries import NAMES, QUESTIONS, RECORD, U32, bounds
+from tests.support.malamute.session_machine import Catalog
 from tests.support.tables import each
 from tests.support.tiers import examples
 
@@ -151,7 +152,7 @@ def test_a_question_does_not_outlive_its_connection() -> None:
 # --- the order of log queries at engines: behind their records, few at a time, and hostile clients --------------------
 
 
-class Everything:
+class Everything(Catalog):
     """A catalog that has every stream."""
 
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
@@ -165,7 +166,7 @@ class MachineHarness:
     """A machine, its clients, and the questions that its engines have."""
 
     def __init__(self, **values: Any) -> None:
-        self.machine = ServerMachine(SessionSettings(**values), catalog=Everything())
+        self.machine = ServerMachine(SessionSettings(**values), Everything())
 
     def open(self, name: str, features: Feature = Feature.LOG) -> Any:
         command = wire.Open(name.encode(), write(Extension(features=features)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.protocol import commands
@@ -21,6 +20,7 @@ from mama_spark.malamute.protocol.extensions import (
     write,
 )
 
+from tests.support.malamute.session_machine import server
 from tests.support.tables import each
 from tests.support.tiers import examples
 
@@ -148,7 +148,7 @@ def said(machine: ServerMachine) -> list[Command]:
 
 
 def test_a_ping_is_answered_when_the_engines_of_all_streams_have_answered() -> None:
-    machine = ServerMachine(SessionSettings())
+    machine = server()
     opened(machine, b"w", Feature.ACKS)
     for stream in (b"a", b"b"):
         machine.receive(b"w", encode(commands.StreamWrite(stream)), 0.0)
@@ -168,7 +168,7 @@ def test_a_ping_is_answered_when_the_engines_of_all_streams_have_answered() -> N
 @each("service", [False, True])
 @each("tracker", [b"", b"t"])
 def test_who_sends_a_letter_without_a_tracker_is_told_nothing_of_it(tracker: bytes, service: bool) -> None:
-    machine = ServerMachine(SessionSettings())
+    machine = server()
     opened(machine, b"w", Feature.CONFIRM)
     opened(machine, b"r", Feature(0))
     if service:

@@ -10,7 +10,7 @@ import zmq
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.malamute.zmq_fd_poller import readable, receive
 
-from ..session.client_state import ClientSession, Frames
+from ..session.clients import ClientSession, Frames
 from ..session.state_machine import ServerMachine
 from .security import ZapHandler
 from .settings import BrokerSettings

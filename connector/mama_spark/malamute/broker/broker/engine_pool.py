@@ -226,7 +226,7 @@ class StreamEngines:
                 deliveries.append(one)
                 continue
             if deliveries:
-                machine.subscriptions.delivered(name, deliveries)
+                machine.deliveries.delivered(name, deliveries)
                 deliveries = []
             if isinstance(one, CommandDone):
                 machine.command_done(name, one.error, one.runs, one.position)
@@ -237,7 +237,7 @@ class StreamEngines:
             elif isinstance(one, EngineFailed):
                 self._remove(stream, str(one.error))
                 stream.destroy()
-        machine.subscriptions.delivered(name, deliveries)
+        machine.deliveries.delivered(name, deliveries)
 
     # --- ending --------------------------------------------------------------------------------------------------
 

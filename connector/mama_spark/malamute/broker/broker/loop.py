@@ -25,7 +25,8 @@ from mama_spark.contracts.zmq_connections import TIMER
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
 
-from ..session.broker_events import BrokerEvent, EventFields
+from ..session.broker_events import BrokerEvent
+from ..session.clients import EventFields
 from ..session.state_machine import ServerMachine
 from .client_router import MAX_RETRY_INTERVAL, ClientRouter, SocketCounters
 from .engine_backlog import MAX_LAG, EngineBacklog
@@ -65,7 +66,7 @@ class BrokerLoop:
         self.reading_paused = False
         self._settings = settings
         self._selector = selector
-        self.machine = ServerMachine(settings.machine, selector.has_flow_control, selector)
+        self.machine = ServerMachine(settings.machine, selector)
         self.engines = StreamEngines(context, self.machine, selector, lambda: time.monotonic())
         self.clients = ClientRouter(context, settings, self.machine, self.counters)
         self._events = BrokerEventPublisher(self.machine, self.engines, selector, self.counters, encode)

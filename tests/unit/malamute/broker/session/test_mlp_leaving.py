@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from mama_spark.malamute.broker.engines.commands import AcceptMessage, CancelSubscriptions, SyncOutcomes
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
-from mama_spark.malamute.broker.session.settings import SessionSettings
-from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 
 from tests.support.malamute.session_machine import MachineHarness as SessionHarness
+from tests.support.malamute.session_machine import server
 from tests.support.tiers import EXPLORE
 
 CLIENTS = 2000 if EXPLORE else 100
@@ -25,7 +24,7 @@ class MachineHarness:
     """A machine and one durable engine, which executes its commands batch by batch."""
 
     def __init__(self, folder: Path) -> None:
-        self.machine = ServerMachine(SessionSettings(timeout=10.0))
+        self.machine = server(timeout=10.0)
         self.engine = DurableEngine(b"st", {"folder": str(folder)})
         self.engine.start()
 

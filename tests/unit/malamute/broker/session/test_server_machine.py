@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from mama_spark.malamute.broker.session import publishing
-from mama_spark.malamute.broker.session.byte_queue import Overflow
-from mama_spark.malamute.broker.session.mailbox_store import OVERHEAD, Limits
+from mama_spark.malamute.broker.session.settings import OVERHEAD, Limits, Overflow
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, StatusCode, encode
 from mama_spark.malamute.protocol.extensions import Feature
