@@ -12,7 +12,7 @@ import zmq
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines import Delivery, StreamEngine, engine_class, names, register, registry
 from mama_spark.malamute.broker.engines.commands import CommandDone, CreditReturned, EngineFailed, Report
-from mama_spark.malamute.broker.engines.engine_handle import ReportSocket
+from mama_spark.malamute.broker.engines.engine_threads import ReportSocket
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.broker.engines.subscription_index import CACHED_SUBJECTS
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
@@ -71,7 +71,7 @@ def test_an_engine_that_does_not_start_says_why(context: Any) -> None:
     closed: list[bytes] = []
     error = OSError("no such disk")
     stream = DrivenStream(context, b"st", Failing, {"start": error, "closed": closed})
-    until(lambda: stream.error is error)
+    until(lambda: stream.actor.error is error)
     traffic = ReportSocket(context)
     traffic.add(stream)
     assert traffic.take(60) == (stream, [EngineFailed(error)])
@@ -220,7 +220,7 @@ def test_deliveries_come_over_a_push_socket_to_the_pull_socket_that_traffic_name
         while not all(any(isinstance(one, Delivery) for one in said) for said in found.values()):
             assert pull.poll(int(TIMEOUT * 1000)), found
             name = pull.recv()
-            found[name] += streams[name].reports.popleft()
+            found[name] += streams[name].actor.reports.popleft()
         for name, said in found.items():
             (delivery,) = [one for one in said if isinstance(one, Delivery)]
             assert (delivery.client, delivery.content) == (name, [name]), "routed by the reference that it carries"

@@ -16,7 +16,7 @@ from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientR
 from mama_spark.malamute.broker.broker.security import Security, ZapHandler
 from mama_spark.malamute.broker.engines import Delivery, register
 from mama_spark.malamute.broker.engines.engine_actor import REPORT
-from mama_spark.malamute.broker.engines.engine_handle import ReportSocket
+from mama_spark.malamute.broker.engines.engine_threads import ReportSocket
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.broker.session.settings import Overflow, SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
@@ -145,7 +145,7 @@ def test_a_long_report_of_one_stream_does_not_come_before_a_short_one_of_another
         for number in range(4 * REPORT):
             busy.accept("writer", b"writer", b"%d" % number, [b""])
         busy.flush()
-        eventually(lambda: len(busy.reports) == 4, "the engine has reported")
+        eventually(lambda: len(busy.actor.reports) == 4, "the engine has reported")
         other.accept("writer", b"writer", b"late", [b""])
         other.destroy()  # what it has reported is in the socket now
         taken = [one for _ in range(5) if (one := reports.take(30))]

@@ -18,8 +18,7 @@ from .. import freed_memory
 from ..engines import Delivery, StreamEngine, engine_class
 from ..engines.base import shared_threads
 from ..engines.commands import CommandDone, CreditReturned, EngineCommand, EngineFailed, QueryAnswered, Report
-from ..engines.engine_handle import EngineHandle, ReportSocket
-from ..engines.engine_threads import EngineThreads
+from ..engines.engine_threads import EngineHandle, EngineThreads, ReportSocket
 from ..session.settings import EngineBacklogPolicy
 from ..session.state_machine import ServerMachine
 from .engine_backlog import COUNTED, MAX_LAG, EngineBacklog
@@ -74,7 +73,7 @@ class StreamEngines:
     def batches(self, stream: bytes) -> int:
         """Number of batches that the stream's engine has not begun."""
         engine = self.streams.get(stream)
-        return 0 if engine is None else engine.batches
+        return 0 if engine is None else len(engine.inbox)
 
     # --- commands ------------------------------------------------------------------------------------------------
 
@@ -92,7 +91,7 @@ class StreamEngines:
 
     def _post(self, name: bytes, stream: EngineHandle, batch: list[EngineCommand]) -> None:
         backlog, now = self.backlogs[name], self._now()
-        backlog.update(stream.batches, now)
+        backlog.update(len(stream.inbox), now)
         backlog.posted(batch, now)
         stream.post(batch)
         if len(backlog) >= COUNTED or backlog.full:
@@ -108,7 +107,7 @@ class StreamEngines:
         now, pause, full = self._now(), False, self._machine.streams.full
         for name, stream in list(self._lagging.items()):
             backlog = self.backlogs[name]
-            backlog.update(stream.batches, now)
+            backlog.update(len(stream.inbox), now)
             wait = policy is EngineBacklogPolicy.HOLD or backlog.keeps_pace(now)
             pause |= wait and (len(backlog) >= MAX_LAG or backlog.full)
             if backlog.full and not wait:
@@ -182,7 +181,12 @@ class StreamEngines:
         """End the engines of idle streams that keep nothing in memory; free those that have ended."""
         for name in self._machine.streams.idle(now):
             stream = self.streams.get(name)
-            if stream is not None and stream.may_end and not stream.batches and name not in self._start_deadlines:
+            if (
+                stream is not None
+                and stream.actor.may_end
+                and not len(stream.inbox)
+                and name not in self._start_deadlines
+            ):
                 self._reports.remove(stream)
                 for table in (self.streams, self.backlogs, self._lagging):
                     table.pop(name, None)
