@@ -14,7 +14,7 @@ from mama_spark.malamute.bridge.bridge import MalamuteBridge
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.broker import loop as broker_loop
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.broker.broker.engine_backlog import MAX_LAG, PACE, EngineBacklog
+from mama_spark.malamute.broker.broker.engine_pool import MAX_LAG, PACE, EngineBacklog
 from mama_spark.malamute.broker.engines import register
 from mama_spark.malamute.broker.engines.commands import AcceptMessage, SyncOutcomes
 from mama_spark.malamute.broker.engines.simple import SimpleEngine

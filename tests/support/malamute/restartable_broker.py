@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.durable.store_reader import StoreReader, store_path
-from mama_spark.malamute.broker.engines.frame_columns import unpack_headers
+from mama_spark.malamute.broker.engines.log_queries import unpack_headers
 from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_accounts import SharedNatsServer

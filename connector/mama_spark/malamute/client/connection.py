@@ -25,9 +25,8 @@ from mama_spark.contracts.zmq_connections import open_context
 from ..protocol.commands import SIGNATURE, Open
 from ..protocol.log_query import LogQuery, LogQueryAnswer
 from ..zmq_fd_poller import receive
-from .calls import Call
+from .calls import Call, PendingQuery
 from .connection_settings import FEATURES, ConnectionSettings, endpoint
-from .log_query_client import PendingQuery
 from .state_machine import ClientMachine, ClientSettings
 from .states import ClientState
 from .zmtp_probe import mechanism_of

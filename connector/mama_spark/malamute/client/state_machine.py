@@ -20,9 +20,7 @@ from ..protocol.credit import DeliveryCredit, GrantedWindow
 from ..protocol.extensions import AckRun, Extension, Feature, read, write
 from ..protocol.log_query import LogQuery
 from ..protocol.transition_table import IllegalMachineStep
-from .calls import Call, CallFailed, NoStream, PendingCalls
-from .log_query_client import LogQueryClient, PendingQuery
-from .registrations import Registrations
+from .calls import Call, CallFailed, LogQueryClient, NoStream, PendingCalls, PendingQuery, Registrations
 from .states import TABLE, ClientAction, ClientEvent, ClientState, event_of
 
 __all__ = ["Call", "CallFailed", "ClientEvent", "ClientMachine", "ClientSettings", "ClientState", "NoStream"]

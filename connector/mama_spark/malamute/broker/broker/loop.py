@@ -29,8 +29,7 @@ from ..session.broker_events import BrokerEvent
 from ..session.clients import EventFields
 from ..session.state_machine import ServerMachine
 from .client_router import MAX_RETRY_INTERVAL, ClientRouter, SocketCounters
-from .engine_backlog import MAX_LAG, EngineBacklog
-from .engine_pool import StreamEngines
+from .engine_pool import MAX_LAG, EngineBacklog, StreamEngines
 from .engine_selector import EngineSelector
 from .security import ZapHandler
 from .settings import BrokerSettings
