@@ -16,7 +16,7 @@ from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.session import log_queries
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
-from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
+from mama_spark.malamute.client.state_machine import ClientMachine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
@@ -31,6 +31,7 @@ from mama_spark.malamute.protocol.log_query import (
     parse_query,
 )
 
+from tests.support.malamute.client_machine import connected
 from tests.support.malamute.log_queries import NAMES, QUESTIONS, RECORD, U32, bounds
 from tests.support.malamute.session_machine import Catalog
 from tests.support.tables import each
@@ -103,11 +104,7 @@ def test_names_come_in_pages() -> None:
 
 
 def asking() -> ClientMachine:
-    machine = ClientMachine(ClientSettings(features=Feature.LOG))
-    machine.connect(0.0, 9.0)
-    machine.receive(wire.encode(wire.Ok(trailing=write(Extension(features=Feature.LOG)))), 0.0)
-    machine.out.clear()
-    return machine
+    return connected(Feature.LOG)
 
 
 def pong(answer: LogQueryAnswer) -> list[bytes]:

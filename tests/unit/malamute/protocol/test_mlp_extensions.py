@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
-from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame, Command, Confirm, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import (
@@ -20,6 +19,7 @@ from mama_spark.malamute.protocol.extensions import (
     write,
 )
 
+from tests.support.malamute.client_machine import connected
 from tests.support.malamute.session_machine import server
 from tests.support.tables import each
 from tests.support.tiers import examples
@@ -180,9 +180,7 @@ def test_who_sends_a_letter_without_a_tracker_is_told_nothing_of_it(tracker: byt
 
 
 def test_a_subscription_that_was_cancelled_does_not_come_back_after_a_reconnect() -> None:
-    client = ClientMachine(ClientSettings(b"me"))
-    client.connect(0.0, 9.0)
-    client.receive(encode(Ok()), 0.0)
+    client = connected()
     for stream in (b"kept", b"left"):
         client.call(commands.StreamRead(stream, b".*"), 9.0)
         client.receive(encode(Ok()), 0.0)
