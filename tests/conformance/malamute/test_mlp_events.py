@@ -241,7 +241,9 @@ def test_an_engine_that_fails_is_told(make: Make, caplog: pytest.LogCaptureFixtu
     _, connect = make((EngineChoice(b"^broken$", "stored-broken-for-tests"),))
     watcher = connect(b"watcher")
     assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"^STREAM_LOST")) == Ok()
-    assert isinstance(connect(b"p").ask(commands.StreamRead(b"broken", b"")), Error)
+    peer = connect(b"p")
+    assert peer.ask(commands.StreamRead(b"broken", b"")) == Error(502, b"disk full")
+    assert peer.ask(commands.Ping()) == Pong()
     assert watcher.told() == ("STREAM_LOST", "", "broken", "disk full")
 
 

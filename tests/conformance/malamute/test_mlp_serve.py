@@ -206,28 +206,6 @@ def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, error: st
 # --- security ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("ML-27", "C5", "C9", "T1")
-def test_plain_lets_in_who_has_a_password(ends: ExitStack, caplog: Any) -> None:
-    broker = ends.enter_context(Broker(BrokerSettings("tcp://127.0.0.1:*", security=Security({"u": "right"}))))
-    url = broker.endpoint
-    reader, writer = (
-        ends.enter_context(MalamuteClient(url, name, timeout=PATIENCE, user="u", password="right")) for name in "rw"
-    )
-    reader.read("weather", "temp.*")
-    writer.write("weather")
-    writer.send("rain.x")
-    writer.send("temp.x", b"1")
-    assert reader.receive().content == (b"1",)
-    for user, password in (("u", "wrong"), ("v", "right"), ("v", "v")):
-        with pytest.raises(ConfigError, match="refused the login"):
-            MalamuteClient(url, timeout=PATIENCE, user=user, password=password).open()
-    with pytest.raises(ConfigError, match="the broker wants another security mechanism"):
-        MalamuteClient(url, timeout=PATIENCE).open()
-    assert broker.clients() == [b"r", b"w"]
-    assert "wrong" not in caplog.text
-    assert "right" not in repr(broker.settings)
-
-
 @pytest.mark.spec("ML-27", "T1", "C5", "C9")
 def test_a_broker_from_a_file_with_a_login(tmp_path: Path, ends: ExitStack) -> None:
     conf = tmp_path / "broker.toml"
@@ -247,27 +225,6 @@ def test_a_broker_from_a_file_with_a_login(tmp_path: Path, ends: ExitStack) -> N
     last = got[-1]
     assert (last.kind, last.address, last.sender, last.content) == ("stream", "weather", "writer", (b"4",))
     assert broker.end(signal.SIGINT) == 130
-
-
-@pytest.mark.spec("ML-27")
-@pytest.mark.parametrize("chosen", [True, False])
-def test_curve_lets_in_who_has_a_key(ends: ExitStack, chosen: bool) -> None:
-    secret = zmq.curve_keypair()[1].decode()
-    public, mine = (key.decode() for key in zmq.curve_keypair())
-    security = Security(curve_secret_key=secret, curve_clients=(public,) if chosen else None)
-    broker = ends.enter_context(Broker(BrokerSettings("tcp://127.0.0.1:*", security=security)))
-    server = security.curve_public_key
-    keys: dict[str, Any] = {"curve_server_key": server, "curve_public_key": public, "curve_secret_key": mine}
-    ends.enter_context(MalamuteClient(broker.endpoint, "c", timeout=PATIENCE, **keys)).write("s")
-    stranger = MalamuteClient(broker.endpoint, "d", timeout=PATIENCE, curve_server_key=server)
-    if chosen:
-        with pytest.raises(ConfigError, match="refused the login"):
-            stranger.open()
-    else:
-        ends.enter_context(stranger)
-    with pytest.raises(ConfigError, match="the broker wants another security mechanism"):
-        MalamuteClient(broker.endpoint, timeout=PATIENCE).open()
-    assert secret not in repr(broker.settings)
 
 
 def test_security_that_cannot_be_is_refused() -> None:

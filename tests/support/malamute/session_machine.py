@@ -1,11 +1,11 @@
-"""A session machine with simple engines that execute its commands at once."""
+"""A session machine with engines that execute its commands at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from mama_spark.malamute.broker.engines import Delivery
+from mama_spark.malamute.broker.engines import Delivery, StreamEngine
 from mama_spark.malamute.broker.engines.commands import (
     AcceptMessage,
     CancelSubscriptions,
@@ -20,7 +20,7 @@ from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, StatusCode, decode, encode
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, write
+from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.malamute.protocol.log_query import LogQueryAnswer
 from mama_spark.malamute.protocol.patterns import BadPattern
 
@@ -45,11 +45,15 @@ def server(**values: Any) -> ServerMachine:
 
 
 class MachineHarness:
-    """A machine with simple engines, obeyed at once, and what every client received."""
+    """A machine with engines, obeyed at once, and what every client received.
 
-    def __init__(self, **values: Any) -> None:
+    :param make: makes the engine of a stream
+    """
+
+    def __init__(self, make: Callable[[bytes], StreamEngine] = SimpleEngine, **values: Any) -> None:
+        self._make = make
         self.machine = server(**values)
-        self.engines: dict[bytes, SimpleEngine] = {}
+        self.engines: dict[bytes, StreamEngine] = {}
         self.received: dict[bytes, list[list[bytes]]] = {}
         self.now = 0.0
         self.obedient = True
@@ -83,11 +87,13 @@ class MachineHarness:
                 self._engine(stream, commands)
 
     def _engine(self, stream: bytes, commands: list[EngineCommand]) -> None:
-        engine = self.engines.setdefault(stream, SimpleEngine(stream))
-        deliveries: list[Delivery] = []
+        engine = self.engines.get(stream)
+        if engine is None:
+            engine = self.engines[stream] = self._make(stream)
+            engine.start()
+        self._out: list[Delivery] = []
         engine.traffic(lambda delivery: self._out.append(delivery))
-        self._out = deliveries
-        answers: list[tuple[str | None, tuple[AckRun, ...]]] = []
+        answers: list[tuple[str | None, Any]] = []
         for command in commands:
             match command:
                 case AcceptMessage():
@@ -95,8 +101,7 @@ class MachineHarness:
                 case GiveCredit(client, amount):
                     engine.credit(client, amount)
                 case SyncOutcomes(client):
-                    runs = engine.sync(client)
-                    answers.append((None, runs if isinstance(runs, tuple) else runs() or ()))
+                    answers.append((None, engine.sync(client)))
                 case CompilePattern(client, pattern, after):
                     try:
                         engine.compile(client, pattern, after)
@@ -109,9 +114,10 @@ class MachineHarness:
                     answers.append((None, ()))
                 case _:
                     answers.append((None, ()))
+        engine.flush()
         for error, runs in answers:
-            self.machine.command_done(stream, error, runs)
-        self.machine.deliveries.delivered(stream, deliveries)
+            self.machine.command_done(stream, error, runs() if callable(runs) else runs)
+        self.machine.deliveries.delivered(stream, self._out)
 
     def expire(self, after: float) -> None:
         self.now += after

@@ -61,6 +61,7 @@ def test_a_refused_open_fails_connect_and_everything_after() -> None:
     call = machine.connect(0.0, FAR)
     told(machine, Error(300, b"who are you"))
     assert isinstance(call.error, CallFailed)
+    assert str(call.error) == "connecting was refused with 300: who are you"
     assert machine.state is ClientState.FAILED
     with pytest.raises(ClientClosed):
         machine.ping(0.0, FAR)

@@ -20,7 +20,6 @@ from mama_spark.malamute.broker.engines.commands import (
     RecallCredit,
 )
 from mama_spark.malamute.broker.session.clients import ClientSession
-from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.credit import (
@@ -449,17 +448,3 @@ def test_what_is_left_and_what_is_under_way_never_exceed_the_window_together(ste
         allowance.answered(octets)
     allowance.grant(WINDOW)
     assert (allowance.left, allowance.unanswered) == (WINDOW, 0)
-
-
-def test_credit_adds_up() -> None:
-    machine = server()
-    machine.receive(b"r", encode(commands.Open(b"r", write(Extension(features=Feature.CREDIT)))), 0.0)
-    machine.receive(b"w", encode(commands.Open(b"w")), 0.0)
-    for amount in (2, 3):
-        machine.receive(b"r", encode(commands.Credit(amount)), 0.0)
-    machine.clients.take_output()
-    for _ in range(7):
-        machine.receive(b"w", encode(commands.MailboxSend(b"r", b"s")), 0.0)
-    assert len(machine.clients.outgoing) == 5
-    machine.receive(b"r", encode(commands.Credit(1)), 0.0)
-    assert len(machine.clients.outgoing) == 6
