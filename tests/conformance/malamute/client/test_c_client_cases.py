@@ -67,6 +67,7 @@ def test_connecting_to_nonsense_fails_and_a_request_outlives_its_sender(broker: 
     worker, asker = client("worker"), client("asker")
     worker.offer("printer", "bw.*")
     worker.offer("printer", "color.*")
+    asker.request("printer", "text", b"nobody prints this")
     asker.request("printer", "color.A4", b"photo")
     asker.close()
     assert worker.receive() == Message("service", "printer", "asker", "color.A4", (b"photo",))

@@ -53,6 +53,12 @@ def test_silence_drops_and_any_frame_counts_malformed_too() -> None:
     assert desk.received == {}
 
 
+def test_what_only_a_server_sends_drops_its_sender() -> None:
+    desk = MachineHarness()
+    desk.open("a")
+    assert desk.send("a", wire.Pong(), wire.Ping()) == [INVALID, INVALID]
+
+
 def test_a_timeout_of_zero_never_drops() -> None:
     desk = MachineHarness(timeout=0)
     desk.open("a")
