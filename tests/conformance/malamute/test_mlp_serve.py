@@ -37,7 +37,7 @@ from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.send_loop import messages_of
 from mama_spark.testing.oracle import Outcome, conserve
 
-from tests.support.ports import lasting_port
+from tests.support.malamute.broker_process import BrokerProcess
 
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[3]
@@ -240,11 +240,8 @@ def test_security_that_cannot_be_is_refused() -> None:
 
 def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp_path: Path, ends: ExitStack) -> None:
     """Law 5 with the durable engine: SIGKILL twice, and every row is stored once, under the sequence it was told."""
-    conf = durable(tmp_path)
-    first = Process("--bind", f"tcp://127.0.0.1:{lasting_port()}", "--conf-file", str(conf), cwd=tmp_path)
-    running = [first]
-    ends.callback(lambda: running[-1].end())
-    bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((first.url,)), "orders"))
+    broker = ends.enter_context(BrokerProcess(tmp_path))
+    bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((broker.url,)), "orders"))
     bridge.open()
     ends.callback(bridge.close)
     assert (bridge.capabilities.ack, bridge.capabilities.dedup) == (Ack.STORED, True)
@@ -271,9 +268,8 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp
         names = [topics[i % 2] for i in range(size)]
         publisher.put(MessageBatch.of(names, rows, None, [f"id-{n}-{i}" for i in range(size)]))
         if n in (2, 5):
-            running[-1].end(signal.SIGKILL)
-            running.append(Process("--bind", first.url.replace("mlp", "tcp"), "--conf-file", str(conf), cwd=tmp_path))
-            assert running[-1].url == first.url, running[-1].line
+            broker.kill()
+            broker.start()
     publisher.drain()
     assert kinds.count(EventKind.DISCONNECTED) == kinds.count(EventKind.RECONNECTED) == 2
     outcomes = []
@@ -284,7 +280,7 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp
             batch.topics.to_pylist(), batch.payloads.to_pylist(), block.sequence.tolist(), strict=True
         ):
             outcomes.append(Outcome(topic, payload, "acked", False, sequence))
-    reader = ends.enter_context(MalamuteClient(first.url, "reader", timeout=PATIENCE))
+    reader = ends.enter_context(MalamuteClient(broker.url, "reader", timeout=PATIENCE))
     reader.read("orders", after=0)
     got = [reader.receive() for _ in range(size * rounds)]
     stored = [(m.sequence or -1, m.subject, b"".join(m.content)) for m in got]
