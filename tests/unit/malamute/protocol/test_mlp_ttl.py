@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -290,14 +291,15 @@ def test_one_that_expects_is_numbered_anew_when_those_before_it_are_not_stored(
 @given(st.lists(st.tuples(st.sampled_from(["start", "renew", "end", "look"]), st.integers(0, 3), st.integers(1, 9))))
 def test_running_timers_agree_with_a_model(steps: list[tuple[str, int, int]]) -> None:
     """The heap is compared with a scan of all subjects."""
-    kept, model, now = ExpiryQueue(), dict[bytes, tuple[float, int]](), 0.0
+    now = 0.0
+    kept, model = ExpiryQueue(lambda: now), dict[bytes, tuple[float, int]]()
     for number, (step, which, amount) in enumerate(steps):
         subject = b"%d" % which
         if step == "start":
-            kept.start(subject, number, amount, now)
+            kept.start(subject, number, amount)
             model[subject] = now + amount, amount
         elif step == "renew":
-            assert (kept.renew(subject, now) is None) == (subject not in model)
+            assert (kept.renew(subject) is None) == (subject not in model)
             if subject in model:
                 model[subject] = now + model[subject][1], model[subject][1]
         elif step == "end":
@@ -305,7 +307,7 @@ def test_running_timers_agree_with_a_model(steps: list[tuple[str, int, int]]) ->
             model.pop(subject, None)
         else:
             now += amount / 2
-            found = kept.expired(now)
+            found = kept.expired()
             assert found == [s for due, s in sorted((due, s) for s, (due, _) in model.items()) if due <= now]
             for one in found:
                 kept.end(one)
@@ -315,9 +317,10 @@ def test_running_timers_agree_with_a_model(steps: list[tuple[str, int, int]]) ->
 
 
 def test_a_subject_that_begins_and_ends_for_ever_costs_no_memory() -> None:
-    kept = ExpiryQueue()
+    ticks = itertools.count()
+    kept = ExpiryQueue(lambda: float(next(ticks)))
     for number in range(20_000):
-        kept.start(b"a", number, 1e6, float(number))
+        kept.start(b"a", number, 1e6)
         kept.end(b"a")
     assert len(kept._heap) < 2000
 
