@@ -89,7 +89,7 @@ def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
         time.sleep(0.001)
     serve_others(site, b"others")
     assert site.broker._loop is not None
-    backlog = site.broker._loop.backlogs[b"stuck"]
+    backlog = site.broker._loop.engines.streams[b"stuck"].backlog
     assert backlog.octets < LIMIT + 600 * 5256, "and no more than a round beyond"
     assert (b"w" in site.broker.clients()) is (behind is EngineBacklogPolicy.DROP_NEWEST)
     STUCK.set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import zmq
 
@@ -111,10 +112,21 @@ END_WAIT = 1.0
 TRIM_DELAY = 1.0
 
 
-class StreamEngines:
-    """:param now: a monotonic clock
-    :ivar backlogs: batches that the engine of each stream has not begun
+@dataclass(slots=True, eq=False)
+class OpenStream:
+    """:ivar backlog: batches that the engine has not begun
+    :ivar start_by: when the engine is given up; None = it has started
+    :ivar pending: commands that wait for its start
     """
+
+    handle: EngineHandle
+    backlog: EngineBacklog
+    start_by: float | None
+    pending: list[EngineCommand] = field(default_factory=list)
+
+
+class StreamEngines:
+    """:param now: a monotonic clock"""
 
     def __init__(
         self,
@@ -123,17 +135,15 @@ class StreamEngines:
         selector: EngineSelector,
         now: Callable[[], float],
     ) -> None:
-        self.backlogs: dict[bytes, EngineBacklog] = {}
-        self.streams: dict[bytes, EngineHandle] = {}
+        self.streams: dict[bytes, OpenStream] = {}
         self._context = context
         self._machine = machine
         self._selector = selector
         self._now = now
         self._reports = ReportSocket(context)
         self._threads: dict[type[StreamEngine], EngineThreads] = {}  # of engines that share some
-        self._lagging: dict[bytes, EngineHandle] = {}  # streams whose backlog is checked every round
-        self._start_deadlines: dict[bytes, float] = {}  # of engines that have not started
-        self._pending_commands: dict[bytes, list[EngineCommand]] = {}  # commands for these engines
+        self._starting: dict[bytes, OpenStream] = {}  # streams whose engine has not started
+        self._lagging: dict[bytes, OpenStream] = {}  # streams whose backlog is checked every round
         self._abandoned: list[EngineHandle] = []
         self._freed_at: float | None = None  # when the last stream has ended, until its memory is returned
         self._ending: dict[bytes, EngineHandle] = {}  # idle streams whose engine has not ended
@@ -142,15 +152,6 @@ class StreamEngines:
     def socket(self) -> zmq.Socket[bytes]:
         """The socket that is readable when an engine has sent a report."""
         return self._reports.socket
-
-    def pending_commands(self, stream: bytes) -> int:
-        """Number of commands that wait for the start of the stream's engine."""
-        return len(self._pending_commands.get(stream, ()))
-
-    def batches(self, stream: bytes) -> int:
-        """Number of batches that the stream's engine has not begun."""
-        engine = self.streams.get(stream)
-        return 0 if engine is None else len(engine.inbox)
 
     # --- commands ------------------------------------------------------------------------------------------------
 
@@ -161,18 +162,18 @@ class StreamEngines:
                 stream = self.streams.get(name) or self._open(name)
                 if stream is None:
                     continue
-                if name in self._start_deadlines:
-                    self._pending_commands[name] += batch
+                if stream.start_by is not None:
+                    stream.pending += batch
                 else:
-                    self._post(name, stream, batch)
+                    self._post(stream, batch)
 
-    def _post(self, name: bytes, stream: EngineHandle, batch: list[EngineCommand]) -> None:
-        backlog, now = self.backlogs[name], self._now()
-        backlog.update(len(stream.inbox), now)
+    def _post(self, stream: OpenStream, batch: list[EngineCommand]) -> None:
+        backlog, now = stream.backlog, self._now()
+        backlog.update(len(stream.handle.inbox), now)
         backlog.posted(batch, now)
-        stream.post(batch)
+        stream.handle.post(batch)
         if len(backlog) >= COUNTED or backlog.full:
-            self._lagging[name] = stream
+            self._lagging[stream.handle.name] = stream
 
     def must_pause_reading(self, policy: EngineBacklogPolicy) -> bool:
         """Whether no client may be read, because an engine lags behind and makes progress.
@@ -183,8 +184,8 @@ class StreamEngines:
             return False
         now, pause, full = self._now(), False, self._machine.streams.full
         for name, stream in list(self._lagging.items()):
-            backlog = self.backlogs[name]
-            backlog.update(len(stream.inbox), now)
+            backlog = stream.backlog
+            backlog.update(len(stream.handle.inbox), now)
             wait = policy is EngineBacklogPolicy.HOLD or backlog.keeps_pace(now)
             pause |= wait and (len(backlog) >= MAX_LAG or backlog.full)
             if backlog.full and not wait:
@@ -197,22 +198,20 @@ class StreamEngines:
 
     # --- start ---------------------------------------------------------------------------------------------------
 
-    def _open(self, name: bytes) -> EngineHandle | None:
+    def _open(self, name: bytes) -> OpenStream | None:
         engine, settings = self._selector.choose(name)
         try:
             self._require_ended(name)
             cls = engine_class(engine)
-            stream = EngineHandle(self._context, name, cls, settings, self._threads_of(cls, engine))
+            handle = EngineHandle(self._context, name, cls, settings, self._threads_of(cls, engine))
         except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: out of sockets, files or threads
             logger.error("stream %r cannot be opened: %s", name, e)
             self._machine.stream_lost(name, str(e))
             return None
-        self.streams[name] = stream
-        self._start_deadlines[name] = self._now() + START_TIMEOUT
-        self._pending_commands[name] = []
-        self.backlogs[name] = EngineBacklog(self._machine.settings.backlog)
-        self._reports.add(stream)
-        self._machine.opened(name, stream.stored)
+        stream = OpenStream(handle, EngineBacklog(self._machine.settings.backlog), self._now() + START_TIMEOUT)
+        self.streams[name] = self._starting[name] = stream
+        self._reports.add(handle)
+        self._machine.opened(name, handle.stored)
         return stream
 
     def _threads_of(self, cls: type[StreamEngine], engine: str) -> EngineThreads | None:
@@ -239,18 +238,18 @@ class StreamEngines:
         if any(stream.name == name for stream in self._abandoned):
             raise BackgroundTaskFailed("an engine of the stream that did not start has not ended")
 
-    def _started(self, name: bytes) -> None:
-        del self._start_deadlines[name]
-        pending = self._pending_commands.pop(name)
+    def _started(self, stream: OpenStream) -> None:
+        stream.start_by = None
+        pending, stream.pending = stream.pending, []
         if pending:
-            self._post(name, self.streams[name], pending)
+            self._post(stream, pending)
 
     def abandon_unstarted(self, now: float) -> None:
         """Abandon engines that have not started in time."""
-        for name, deadline in list(self._start_deadlines.items()):
-            if deadline <= now:
+        for name, stream in list(self._starting.items()):
+            if stream.start_by is not None and stream.start_by <= now:
                 logger.error("the engine of stream %r does not start", name)
-                self._abandon(self.streams[name], "the engine does not start", 0.0)
+                self._abandon(stream.handle, "the engine does not start", 0.0)
 
     # --- idle streams --------------------------------------------------------------------------------------------
 
@@ -258,18 +257,13 @@ class StreamEngines:
         """End the engines of idle streams that keep nothing in memory; free those that have ended."""
         for name in self._machine.streams.idle(now):
             stream = self.streams.get(name)
-            if (
-                stream is not None
-                and stream.actor.may_end
-                and not len(stream.inbox)
-                and name not in self._start_deadlines
-            ):
-                self._reports.remove(stream)
-                for table in (self.streams, self.backlogs, self._lagging):
-                    table.pop(name, None)
+            if stream is None or stream.handle.inbox or stream.start_by is not None:
+                continue
+            if stream.handle.actor.may_end:
+                self._forget(stream.handle)
                 self._machine.stream_ended(name)
-                self._ending[name] = stream
-                stream.end()
+                self._ending[name] = stream.handle
+                stream.handle.end()
         if self._ending:
             for name in [name for name, stream in self._ending.items() if stream.ended]:
                 self._ending.pop(name).destroy()
@@ -299,8 +293,8 @@ class StreamEngines:
 
     def _apply(self, stream: EngineHandle, report: Report) -> None:
         machine, name = self._machine, stream.name
-        if name in self._start_deadlines and not isinstance(report[0], EngineFailed):
-            self._started(name)
+        if name in self._starting and not isinstance(report[0], EngineFailed):
+            self._started(self._starting.pop(name))
         deliveries: list[Delivery] = []
         for one in report:
             if isinstance(one, Delivery):
@@ -330,18 +324,20 @@ class StreamEngines:
 
     def _remove(self, stream: EngineHandle, reason: str) -> None:
         self._machine.stream_lost(stream.name, reason)
+        self._forget(stream)
+
+    def _forget(self, stream: EngineHandle) -> None:
         self._reports.remove(stream)
-        for table in (self.streams, self._start_deadlines, self._pending_commands, self.backlogs, self._lagging):
+        for table in (self.streams, self._starting, self._lagging):
             table.pop(stream.name, None)
 
     def finish(self, deadline: float) -> None:
         """Wait until the engines have executed their commands, and pass their reports to the machine."""
-        for name, pending in self._pending_commands.items():
-            self.streams[name].post(pending)
-        self._pending_commands.clear()
-        self._start_deadlines.clear()
+        for stream in self._starting.values():
+            stream.handle.post(stream.pending)
+        self._starting.clear()
         for stream in self.streams.values():
-            stream.destroy(max(0.0, deadline - self._now()))
+            stream.handle.destroy(max(0.0, deadline - self._now()))
         while self.apply_next_report():
             pass
 
@@ -350,7 +346,7 @@ class StreamEngines:
         return any(not stream.closed for stream in self._all()) or any(one.running for one in self._threads.values())
 
     def _all(self) -> list[EngineHandle]:
-        return [*self.streams.values(), *self._ending.values(), *self._abandoned]
+        return [*(one.handle for one in self.streams.values()), *self._ending.values(), *self._abandoned]
 
     def close(self, timeout: float) -> None:
         for stream in self._all():

@@ -29,7 +29,7 @@ from ..session.broker_events import BrokerEvent
 from ..session.clients import EventFields
 from ..session.state_machine import ServerMachine
 from .client_router import MAX_RETRY_INTERVAL, ClientRouter, SocketCounters
-from .engine_pool import MAX_LAG, EngineBacklog, StreamEngines
+from .engine_pool import MAX_LAG, StreamEngines
 from .engine_selector import EngineSelector
 from .security import ZapHandler
 from .settings import BrokerSettings
@@ -81,10 +81,6 @@ class BrokerLoop:
         """Bind the socket; returns the endpoints for clients."""
         self._zap_handler = zap_handler
         return self.clients.bind(zap_handler)
-
-    @property
-    def backlogs(self) -> dict[bytes, EngineBacklog]:
-        return self.engines.backlogs
 
     def engine_of(self, stream: bytes) -> str:
         return self._selector.choose(stream)[0]
@@ -219,7 +215,8 @@ class BrokerEventPublisher:
             return
         # an event about the loss of this stream would open the stream again, in an endless loop
         events = [event for event in events if event[2] != name or event[0] != "STREAM_LOST"]
-        if self._engines.pending_commands(name) > MAX_PENDING_EVENTS or self._engines.batches(name) > MAX_LAG // 2:
+        stream = self._engines.streams.get(name)
+        if stream and (len(stream.pending) > MAX_PENDING_EVENTS or len(stream.handle.inbox) > MAX_LAG // 2):
             self._lost += len(events)
             self._counters.lost_events += len(events)
             return
