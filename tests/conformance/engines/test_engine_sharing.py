@@ -175,16 +175,6 @@ def test_streams_have_their_turns_one_after_another_whatever_waits_for_one_of_th
     streams.close()
 
 
-@pytest.mark.spec("ML-05")
-def test_an_engine_that_does_not_start_says_why_and_harms_no_other(streams: Streams) -> None:
-    broken, sound = streams.open(b"broken"), streams.open(b"sound")
-    streams.until(lambda: broken in streams.found)
-    assert [type(one) for one in streams.found[broken]] == [EngineFailed]
-    assert str(broken.actor.error) == "cannot start"
-    eventually(lambda: broken.ended, "it has ended")
-    streams.read(sound)
-
-
 def test_an_engine_that_fails_ends_its_own_stream(streams: Streams) -> None:
     failing, sound = streams.open(b"failing"), streams.open(b"sound")
     streams.read(failing, sound)

@@ -13,7 +13,7 @@ from mama_spark.malamute.client.state_machine import ClientMachine
 from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, read, write
 
 from tests.support.malamute.client_machine import ALL, FAR, client, connected, do, said, told
 from tests.support.tables import each
@@ -111,16 +111,6 @@ def test_an_answer_that_was_left_out_does_not_shift_the_later_ones() -> None:
     told(machine, Ok())
     assert read_.error is None
     assert read_.done
-
-
-def test_a_pong_may_overtake_an_answer_that_takes_its_time() -> None:
-    machine = connected()
-    slow, ping = machine.call(wire.StreamWrite(b"s"), FAR), machine.ping(0.0, FAR)
-    told(machine, Pong())
-    assert ping.done
-    assert not slow.done
-    told(machine, Ok())
-    assert (slow.done, slow.error, machine.registered.stream) == (True, None, b"s")
 
 
 def test_closing_ends_every_call_and_is_answered_in_its_turn() -> None:
@@ -295,11 +285,3 @@ def test_a_broker_without_extensions_gets_none() -> None:
     assert said(machine) == [wire.StreamRead(b"s", b"p")]
     with pytest.raises(ConfigError, match="no confirmations"):
         machine.confirm(b"t")
-
-
-def test_a_pong_brings_acknowledgements() -> None:
-    machine = connected(Feature.ACKS)
-    call = machine.ping(0.0, FAR)
-    runs = (AckRun(StoreOutcome.STORED, 3, 7),)
-    told(machine, Pong(write(Extension(acks=runs))))
-    assert call.extension.acks == runs
