@@ -76,9 +76,10 @@ class MlpSite:
         return broker
 
     def peer(
-        self, kind: type[P], broker: Broker, address: bytes, features: Feature | None = None, hwm: int = 1000
+        self, kind: type[P], broker: Broker | str, address: bytes, features: Feature | None = None, hwm: int = 1000
     ) -> P:
-        peer = kind(self._context, broker.endpoint, high_water=hwm)
+        """:param broker: or its URL"""
+        peer = kind(self._context, broker if isinstance(broker, str) else broker.endpoint, high_water=hwm)
         self._peers.append(peer)
         return peer.open(address, features)
 
