@@ -50,8 +50,7 @@ class LogQueries:
         self._pooled: PooledConnection | None = None
 
     def __repr__(self) -> str:
-        state = "closed" if self._pooled is None else self.connection.machine.state.value
-        return f"<LogQueries {', '.join(self.settings.connection.urls)}, {state}>"
+        return f"<LogQueries {', '.join(self.settings.connection.urls)}, {self.state}>"
 
     def open(self) -> None:
         """:raises ConfigError: the broker refuses this client, or keeps nothing that could be read

@@ -126,7 +126,9 @@ class OpenStream:
 
 
 class StreamEngines:
-    """:param now: a monotonic clock"""
+    """:param now: a monotonic clock
+    :ivar reports: of all engines; its socket is readable when there is one
+    """
 
     def __init__(
         self,
@@ -140,18 +142,13 @@ class StreamEngines:
         self._machine = machine
         self._selector = selector
         self._now = now
-        self._reports = ReportSocket(context)
+        self.reports = ReportSocket(context)
         self._threads: dict[type[StreamEngine], EngineThreads] = {}  # of engines that share some
         self._starting: dict[bytes, OpenStream] = {}  # streams whose engine has not started
         self._lagging: dict[bytes, OpenStream] = {}  # streams whose backlog is checked every round
         self._abandoned: list[EngineHandle] = []
         self._freed_at: float | None = None  # when the last stream has ended, until its memory is returned
         self._ending: dict[bytes, EngineHandle] = {}  # idle streams whose engine has not ended
-
-    @property
-    def socket(self) -> zmq.Socket[bytes]:
-        """The socket that is readable when an engine has sent a report."""
-        return self._reports.socket
 
     # --- commands ------------------------------------------------------------------------------------------------
 
@@ -210,7 +207,7 @@ class StreamEngines:
             return None
         stream = OpenStream(handle, EngineBacklog(self._machine.settings.backlog), self._now() + START_TIMEOUT)
         self.streams[name] = self._starting[name] = stream
-        self._reports.add(handle)
+        self.reports.add(handle)
         self._machine.opened(name, handle.stored)
         return stream
 
@@ -274,13 +271,10 @@ class StreamEngines:
 
     # --- reports -------------------------------------------------------------------------------------------------
 
-    def has_reports(self) -> bool:
-        return self._reports.has_reports
-
     def apply_next_report(self) -> int:
         """Pass one report of an engine to the machine; returns the number of things that it reports, 0 = there is no
         report."""
-        taken = self._reports.take()
+        taken = self.reports.take()
         if taken is None:
             return 0
         stream, report = taken
@@ -327,7 +321,7 @@ class StreamEngines:
         self._forget(stream)
 
     def _forget(self, stream: EngineHandle) -> None:
-        self._reports.remove(stream)
+        self.reports.remove(stream)
         for table in (self.streams, self._starting, self._lagging):
             table.pop(stream.name, None)
 
@@ -353,4 +347,4 @@ class StreamEngines:
             stream.destroy(timeout)
         for threads in self._threads.values():
             threads.close(timeout)
-        self._reports.close()
+        self.reports.close()

@@ -111,15 +111,6 @@ class Mailboxes:
         if client.address:
             self._deliver(client, self.mailboxes.take(client.address))
 
-    def return_messages(self, messages: Iterable[MailboxMessage]) -> None:
-        """Requeue what a receiver that left has not confirmed: for other clients that offer the service, or for the
-        next client with the address.
-
-        :param messages: newest first
-        """
-        for message in messages:
-            self._return(message)
-
     # --- expiry --------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
@@ -168,11 +159,13 @@ class Mailboxes:
     def _deliver(self, receiver: ClientSession, messages: Iterable[MailboxMessage]) -> None:
         for message in messages:
             if not receiver.connected:  # dropped meanwhile, because its queue is full
-                self._return(message)
+                self.give_back(message)
             elif not self._deliveries.deliver(receiver, _delivery_frames(message), message):
                 self._lost(message)
 
-    def _return(self, message: MailboxMessage) -> None:
+    def give_back(self, message: MailboxMessage) -> None:
+        """Requeue what a receiver that left has not confirmed, the newest first: for other clients that offer the
+        service, or for the next client with the address."""
         receiver = self._receiver(message)
         if receiver is not None:
             self._deliver(receiver, [message])

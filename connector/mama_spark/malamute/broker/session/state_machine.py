@@ -223,7 +223,8 @@ class ServerMachine:
         self._discarded += [q for q in (client.queue, client.lent_deliveries, client.replies) if len(q) > TURN]
         client.queue, client.unconfirmed = ByteQueue(0), ByteQueue(0)
         client.replies, client.lent_deliveries = ByteQueue(0), ByteQueue(0)
-        self.mailboxes.return_messages(reversed(undelivered))
+        for message in reversed(undelivered):
+            self.mailboxes.give_back(message)
         clients.events.record("GONE", client, detail=event.value.encode())
 
     # --- engines -------------------------------------------------------------------------------------------------
