@@ -26,8 +26,7 @@ from ..malamute.broker.engines.commands import (
     Report,
     SyncOutcomes,
 )
-from ..malamute.broker.engines.engine_handle import EngineHandle, ReportSocket
-from ..malamute.broker.engines.engine_threads import EngineThreads
+from ..malamute.broker.engines.engine_threads import EngineHandle, EngineThreads, ReportSocket
 from ..malamute.protocol.extensions import Extension
 from ..malamute.protocol.log_query import LogQuery
 from ..malamute.protocol.message_blocks import MessageBlock
@@ -107,12 +106,17 @@ class DrivenStream(EngineHandle):
 
     def flush(self) -> None:
         if self.batch:
-            batch, self.batch = self.batch, []
-            self.post(batch)
+            self.post(self.batch)
 
     def send(self, *frames: bytes) -> None:
-        self.flush()
-        super().send(*frames)
+        """A command made of strings."""
+        self.post(frames)
+
+    def post(self, command: list[EngineCommand] | tuple[bytes, ...]) -> None:
+        batch, self.batch = self.batch, []
+        if batch and batch is not command:
+            super().post(batch)
+        super().post(command)
 
 
 class EngineSetup:

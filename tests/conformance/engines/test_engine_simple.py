@@ -12,7 +12,7 @@ import zmq
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines import Delivery, StreamEngine, engine_class, names, register, registry
 from mama_spark.malamute.broker.engines.commands import CommandDone, CreditReturned, EngineFailed, Report
-from mama_spark.malamute.broker.engines.engine_handle import ReportSocket
+from mama_spark.malamute.broker.engines.engine_threads import ReportSocket
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.broker.engines.subscription_index import CACHED_SUBJECTS
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
@@ -71,7 +71,7 @@ def test_an_engine_that_does_not_start_says_why(context: Any) -> None:
     closed: list[bytes] = []
     error = OSError("no such disk")
     stream = DrivenStream(context, b"st", Failing, {"start": error, "closed": closed})
-    until(lambda: stream.error is error)
+    until(lambda: stream.actor.error is error)
     traffic = ReportSocket(context)
     traffic.add(stream)
     assert traffic.take(60) == (stream, [EngineFailed(error)])
@@ -220,7 +220,7 @@ def test_deliveries_come_over_a_push_socket_to_the_pull_socket_that_traffic_name
         while not all(any(isinstance(one, Delivery) for one in said) for said in found.values()):
             assert pull.poll(int(TIMEOUT * 1000)), found
             name = pull.recv()
-            found[name] += streams[name].reports.popleft()
+            found[name] += streams[name].actor.reports.popleft()
         for name, said in found.items():
             (delivery,) = [one for one in said if isinstance(one, Delivery)]
             assert (delivery.client, delivery.content) == (name, [name]), "routed by the reference that it carries"
@@ -284,72 +284,57 @@ class AskedEngine(LateEngine):
         return 0.01
 
 
-class LateEngineSetup:
-    def __init__(self) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.traffic = ReportSocket(self.context)
-        self.made: list[DrivenStream] = []
-
-    def stream(self, engine: type[SimpleEngine]) -> DrivenStream:
-        stream = DrivenStream(self.context, b"st", engine)
-        self.made.append(stream)
-        self.traffic.add(stream)
-        assert self.report() == [CommandDone()]
-        return stream
-
-    def report(self) -> Report:
-        taken = self.traffic.take(60.0)
-        assert taken is not None
-        return taken[1]
-
-
 @pytest.fixture
-def setup() -> Iterator[LateEngineSetup]:
-    setup = LateEngineSetup()
-    yield setup
-    for stream in setup.made:
-        stream.destroy()
-    setup.traffic.close()
-    setup.context.term()
+def late(request: pytest.FixtureRequest) -> Iterator[EngineSetup]:
+    late = EngineSetup(EngineKind(getattr(request, "param", LateEngine)), own_thread=True)
+    yield late
+    late.close()
 
 
-def test_what_was_said_before_a_late_answer_does_not_wait_and_what_comes_behind_it_does(setup: LateEngineSetup) -> None:
-    stream = setup.stream(LateEngine)
+def report(late: EngineSetup) -> Report:
+    taken = late.traffic.take(TIMEOUT)
+    assert taken is not None
+    return taken[1]
+
+
+def test_what_was_said_before_a_late_answer_does_not_wait_and_what_comes_behind_it_does(late: EngineSetup) -> None:
+    stream = late.stream()
     stream.compile("r", b"")
     stream.accept("w", b"", b"1", [])
     stream.sync("w")
     stream.accept("w", b"", b"2", [])
     stream.flush()
-    compiled, first = setup.report()
+    compiled, first = report(late)
     assert (compiled, first.subject) == (CommandDone(), b"1")  # type: ignore[union-attr]
     stream.accept("w", b"", b"3", [])
     stream.sync("w")
     stream.flush()
-    assert setup.traffic.take(0.1) is None
+    assert late.traffic.take(0.1) is None
     stream.cancel("now")
     stream.flush()
-    late = setup.report()
-    assert [one if isinstance(one, CommandDone) else one.subject for one in late] == [  # type: ignore[union-attr]
+    said = report(late)
+    assert [one if isinstance(one, CommandDone) else one.subject for one in said] == [  # type: ignore[union-attr]
         CommandDone(runs=STORED), b"2", b"3", CommandDone(runs=STORED), CommandDone(),
     ]  # fmt: skip
 
 
-def test_an_engine_is_asked_again_while_it_idles(setup: LateEngineSetup) -> None:
-    stream = setup.stream(AskedEngine)
+@pytest.mark.parametrize("late", [AskedEngine], indirect=True)
+def test_an_engine_is_asked_again_while_it_idles(late: EngineSetup) -> None:
+    stream = late.stream()
     stream.sync("w")
     stream.flush()
-    assert setup.report() == [CommandDone(runs=STORED)]
+    assert report(late) == [CommandDone(runs=STORED)]
 
 
-def test_credit_that_is_called_back_does_not_wait(setup: LateEngineSetup) -> None:
+def test_credit_that_is_called_back_does_not_wait(late: EngineSetup) -> None:
     """Other streams wait for it."""
-    stream = setup.stream(LateEngine)
+    stream = late.stream()
     stream.compile("r", b"")
     stream.credit("r", 5)
     stream.sync("w")
     stream.recall("r")
     stream.flush()
-    assert setup.report() == [CommandDone(), CreditReturned("r", 5)]
+    assert report(late) == [CommandDone(), CreditReturned("r", 5)]
     stream.cancel("now")
     stream.flush()
-    assert setup.report() == [CommandDone(runs=STORED), CommandDone()]
+    assert report(late) == [CommandDone(runs=STORED), CommandDone()]

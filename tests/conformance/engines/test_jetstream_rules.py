@@ -216,27 +216,6 @@ def test_an_outage_longer_than_ids_are_recognised_ends_the_engine_rather_than_gu
         server.resume()
 
 
-def test_what_waits_when_the_connection_is_lost_is_sent_once_it_is_back(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
-    with NatsServer(tmp_path) as server:
-        one = harness(**{**settings, "servers": server.url, "storage": "file"})
-        one.engine.compile("r", b"")
-        one.publish(b"a")
-        server.kill()
-        for n in range(100):
-            one.engine.accept("w", b"", b"%d" % n, [b""], NO_EXTENSION)
-            one.engine.flush()
-        outcome = one.engine.sync("w")
-        assert callable(outcome)
-        assert outcome() is None, "nobody knows"
-        server.start()
-        one.until(lambda: outcome() is not None)
-        assert outcome() == (AckRun(StoreOutcome.STORED, 100, 2),)
-        assert one.taken(101) == list(range(1, 102))
-        one.engine.close()
-
-
 def test_a_stream_that_is_not_there_or_does_not_fit_is_named(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="there is no stream"):
         harness(**settings, create=False)

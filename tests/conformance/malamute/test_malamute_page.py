@@ -6,18 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-import zmq
-from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.protocol.commands import (
-    Ok,
-    Open,
-    StreamDeliver,
-    StreamRead,
-    StreamSend,
-    StreamWrite,
-    decode,
-    encode,
-)
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
+from mama_spark.malamute.protocol.commands import Ok, StreamDeliver, StreamRead, StreamSend, StreamWrite
+
+from tests.support.malamute.mlp import MlpSite, Peer
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -35,36 +27,18 @@ def test_the_quick_start_works(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.spec("ML-02", "ML-06")
-def test_the_example_engine_gives_new_readers_the_last_message_of_each_subject() -> None:
+def test_the_example_engine_gives_new_readers_the_last_message_of_each_subject(site: MlpSite) -> None:
     """An engine of somebody else, plugged in by name."""
     exec(example("how-to/write-a-stream-engine.md"), {})
-    settings = BrokerSettings("tcp://127.0.0.1:*", engines=(EngineChoice(b"^prices$", "last-value"),))
-    with Broker(settings) as broker, zmq.Context() as context:
-        writer, reader = context.socket(zmq.DEALER), context.socket(zmq.DEALER)
-
-        def ask(socket: zmq.Socket[bytes], command: Open | StreamWrite | StreamRead) -> object:
-            socket.send_multipart(encode(command))
-            assert socket.poll(60_000)
-            return decode(socket.recv_multipart())
-
-        try:
-            for socket in (writer, reader):
-                socket.linger = 0
-                socket.connect(broker.endpoint)
-            assert ask(writer, Open(b"w")) == Ok()
-            assert ask(writer, StreamWrite(b"prices")) == Ok()
-            for subject, price in ((b"a", b"1"), (b"b", b"2"), (b"a", b"3")):
-                writer.send_multipart(encode(StreamSend(subject, [price])))
-            assert ask(writer, StreamWrite(b"prices")) == Ok()  # the engine has them
-            assert ask(reader, Open(b"r")) == Ok()
-            got = [ask(reader, StreamRead(b"prices", b"")), decode(reader.recv_multipart())]
-            got.append(decode(reader.recv_multipart()))
-            assert Ok() in got
-            assert StreamDeliver(b"prices", b"w", b"a", [b"3"]) in got
-            assert StreamDeliver(b"prices", b"w", b"b", [b"2"]) in got
-        finally:
-            writer.close()
-            reader.close()
+    broker = site.broker({b"^prices$": "last-value"})
+    writer, reader = (site.peer(Peer, broker, name) for name in (b"w", b"r"))
+    assert writer.ask(StreamWrite(b"prices")) == Ok()
+    writer.send(*(StreamSend(subject, [price]) for subject, price in ((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))))
+    assert writer.ask(StreamWrite(b"prices")) == Ok()  # the engine has them
+    got = [reader.ask(StreamRead(b"prices", b"")), reader.get(), reader.get()]
+    assert Ok() in got
+    assert StreamDeliver(b"prices", b"w", b"a", [b"3"]) in got
+    assert StreamDeliver(b"prices", b"w", b"b", [b"2"]) in got
 
 
 def test_every_metric_is_described() -> None:

@@ -19,9 +19,8 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.options import SinkOptions
 from mama_spark.testing.bridge_suite import TIMEOUT, publish
-from mama_spark.testing.waiting import eventually
 
-from tests.support.malamute.plain_broker import CLOSE, OPEN, PING, SEND, WRITE, PlainBroker
+from tests.support.malamute.plain_broker import OPEN, PING, SEND, WRITE, PlainBroker
 
 
 @pytest.fixture
@@ -103,16 +102,6 @@ def test_nothing_is_said_of_what_a_silent_mode_sends_but_closing_waits_until_it_
         sent += bridge.send(batch(5000).slice(sent, 5000 - sent), sent)
     bridge.close()
     assert len(plain.sent) == 5000
-
-
-def test_the_connection_is_kept_and_said_good_bye_to(plain: PlainBroker) -> None:
-    for n in range(4):
-        bridge = bridge_of(plain)
-        publish(bridge, batch(1), n)
-        bridge.close()
-    assert len(plain.commands(OPEN)) == len(plain.commands(WRITE)) == 1
-    POOL.clear()
-    eventually(lambda: len(plain.commands(CLOSE)) == 1, "the idle connection is closed")
 
 
 def test_a_broker_of_another_kind_in_the_middle_of_a_write_ends_it(plain: PlainBroker) -> None:

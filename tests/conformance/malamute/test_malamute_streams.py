@@ -12,18 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.bridge import EventKind
-from mama_spark.contracts.errors import BadRow, ConfigError, NotReady, PublishError, Rejected, Unavailable
+from mama_spark.contracts.errors import BadRow, ConfigError, NotReady, PublishError, Rejected
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
 from mama_spark.malamute.bridge.pool import MAX_PENDING_WRITES, POOL
-from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.broker.broker import Broker, EngineChoice
 from mama_spark.malamute.broker.engines.durable.store_reader import StoreReader, store_path
-from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.options import SinkOptions
 from mama_spark.testing.bridge_suite import TIMEOUT, Answers, publish
 
-from tests.support.ports import lasting_port
+from tests.support.malamute import malamute_clients
 from tests.support.tiers import EXPLORE
 
 
@@ -33,16 +32,7 @@ def start(folder: Path, bind: str = "", **machine: Any) -> Broker:
         EngineChoice(b"^d", "durable", {"folder": str(folder)}),
         EngineChoice(b"^x", "durable", {"folder": "/proc/nowhere"}),
     )
-    bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
-    broker = Broker(BrokerSettings(bind, SessionSettings(timeout=60.0, **machine), choices, linger=0.5))
-    until = time.monotonic() + TIMEOUT
-    while True:
-        try:
-            broker.start()
-            return broker
-        except Unavailable:  # the port of the one before is not free yet
-            assert time.monotonic() < until
-            time.sleep(0.05)
+    return malamute_clients.start(bind, choices, timeout=60.0, **machine)
 
 
 @pytest.fixture

@@ -5,22 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
 
 import pytest
-import zmq
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge.bridge import MalamuteBridge
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.broker import loop as broker_loop
-from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.broker.broker.engine_backlog import MAX_LAG, PACE, EngineBacklog
+from mama_spark.malamute.broker.broker.engine_pool import MAX_LAG, PACE, EngineBacklog
 from mama_spark.malamute.broker.engines import register
 from mama_spark.malamute.broker.engines.commands import AcceptMessage, SyncOutcomes
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.broker.session import streams
-from mama_spark.malamute.broker.session.settings import EngineBacklogPolicy, SessionSettings
-from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.broker.session.settings import EngineBacklogPolicy
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, StreamDeliver
@@ -28,7 +25,7 @@ from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 
-from tests.support.malamute.mlp import Peer
+from tests.support.malamute.mlp import MlpSite, Peer
 
 PATIENCE = 60.0
 LIMIT = 1_000_000
@@ -41,46 +38,25 @@ class StuckEngine(SimpleEngine):
 
 
 class Site:
-    def __init__(self, behind: EngineBacklogPolicy, timeout: float = 0) -> None:
+    """A broker with engines that are stuck while the test says so."""
+
+    def __init__(self, site: MlpSite, behind: EngineBacklogPolicy, timeout: float = 0) -> None:
         register("stuck-for-tests", StuckEngine)
         STUCK.set()
-        # plain clients, as these peers are, would get a PONG unasked while an engine is stuck
-        machine = SessionSettings(timeout=timeout, backlog=LIMIT, behind=behind, pong_silence=0)
-        choices = (EngineChoice(b"^stuck", "stuck-for-tests"),)
-        self.broker = Broker(BrokerSettings("tcp://127.0.0.1:*", machine, choices))
-        self.broker.start()
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.peers: list[Peer] = []
+        self._site = site
+        self.broker = site.broker({b"^stuck": "stuck-for-tests"}, timeout=timeout, backlog=LIMIT, behind=behind)
 
     def peer(self, address: bytes) -> Peer:
-        self.peers.append(Peer(self.context, self.broker.endpoint, high_water=0).open(address))
-        return self.peers[-1]
-
-    def client(self, **options: Any) -> MalamuteClient:
-        return MalamuteClient(self.broker.endpoint.replace("tcp", "mlp"), **options)
+        return self._site.peer(Peer, self.broker, address, hwm=0)
 
     def counted(self, name: str) -> int:
         return self.broker.counters()[name]
 
-    def close(self) -> None:
-        STUCK.set()
-        for peer in self.peers:
-            peer.socket.close(0)
-        self.context.term()
-        self.broker.stop()
-
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Site]]:
-    sites: list[Site] = []
-
-    def made(behind: EngineBacklogPolicy, timeout: float = 0) -> Site:
-        sites.append(Site(behind, timeout))
-        return sites[-1]
-
-    yield made
-    for site in sites:
-        site.close()
+def make(site: MlpSite) -> Iterator[Callable[..., Site]]:
+    yield partial(Site, site)
+    STUCK.set()
 
 
 def serve_others(site: Site, name: bytes, count: int = 3000) -> None:
@@ -113,7 +89,7 @@ def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
         time.sleep(0.001)
     serve_others(site, b"others")
     assert site.broker._loop is not None
-    backlog = site.broker._loop.backlogs[b"stuck"]
+    backlog = site.broker._loop.engines.streams[b"stuck"].backlog
     assert backlog.octets < LIMIT + 600 * 5256, "and no more than a round beyond"
     assert (b"w" in site.broker.clients()) is (behind is EngineBacklogPolicy.DROP_NEWEST)
     STUCK.set()
@@ -154,21 +130,6 @@ def test_those_who_come_and_go_add_no_more_than_a_limit_to_what_a_stuck_engine_o
     assert peer.ask(commands.StreamRead(b"stuck", b"")) == Ok()
 
 
-def test_whoever_asked_for_it_is_held_rather_than_lose_anything(make: Callable[..., Site]) -> None:
-    site = make(EngineBacklogPolicy.HOLD)
-    writer, reader = site.peer(b"w"), site.peer(b"r")
-    assert writer.ask(commands.StreamWrite(b"stuck")) == Ok()
-    assert reader.ask(commands.StreamRead(b"stuck", b"")) == Ok()
-    STUCK.clear()
-    sent = write_until_held(site, writer)
-    STUCK.set()
-    for n in range(sent):
-        one = reader.get()
-        assert isinstance(one, StreamDeliver)
-        assert one.subject == b"%d" % n
-    assert site.counted("lost_sends") == 0
-
-
 def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
     """While nobody is read, nobody can be heard: clients that ping are there afterwards, and get everything."""
     clock = Clock()
@@ -196,6 +157,7 @@ def test_whoever_is_held_is_not_silent(make: Callable[..., Site], monkeypatch: p
             assert one == commands.Pong()
     assert got == list(range(sent))
     assert site.broker.clients() == [b"r", b"w"]
+    assert site.counted("lost_sends") == 0
 
 
 def write_until_held(site: Site, writer: Peer, *pinging: Peer) -> int:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
-import zmq
 from mama_spark.malamute.broker.broker import loop
-from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.broker.engines import register
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.broker.session.broker_events import BrokerEvent, encode
-from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.testing.waiting import TIMEOUT
 
-from tests.support.malamute.mlp import Peer
+from tests.support.malamute.mlp import MlpSite, Peer
 
 GATE = threading.Event()
 
@@ -60,35 +57,17 @@ class Watcher(Peer):
 Connect = Callable[..., Watcher]
 
 
+Make = Callable[..., tuple[Broker, Connect]]
+
+
 @pytest.fixture
-def make() -> Iterator[Callable[..., tuple[Broker, Connect]]]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    peers: list[Watcher] = []
-    brokers: list[Broker] = []
-
-    def made(engines: tuple[EngineChoice, ...] = (), **values: Any) -> tuple[Broker, Connect]:
-        machine = replace(values.pop("machine", SessionSettings(timeout=0)), pong_silence=0)  # no PONG comes unasked
-        settings = BrokerSettings("tcp://127.0.0.1:*", machine, engines)
-        broker = Broker(settings, **values)
-        broker.start()
-        brokers.append(broker)
-
-        def connect(address: bytes, features: Feature | None = None) -> Watcher:
-            peers.append(Watcher(context, broker.endpoint).open(address, features))
-            return peers[-1]
-
-        return broker, connect
+def make(site: MlpSite) -> Iterator[Make]:
+    def made(events_engine: str | tuple[str, dict[str, str]] = "simple", **values: Any) -> tuple[Broker, Connect]:
+        broker = site.broker({b"^_MAMA_EVENTS$": events_engine, b"^broken$": "stored-broken-for-tests"}, **values)
+        return broker, lambda address, features=None: site.peer(Watcher, broker, address, features)
 
     yield made
     GATE.set()
-    for peer in peers:
-        peer.socket.close(0)
-    context.destroy(0)
-    for broker in brokers:
-        broker.stop()
-
-
-Make = Callable[..., tuple[Broker, Connect]]
 
 
 def test_clients_coming_and_going_writing_reading_and_failing_are_told(make: Make) -> None:
@@ -134,7 +113,7 @@ def test_who_announced_discovery_may_write_there_where_it_is_kept_and_is_not_tol
     announced = Feature.DISCOVERY | Feature.SEQUENCE
     _, plain = make()
     assert isinstance(plain(b"p", announced).ask(commands.StreamWrite(b"_MAMA_EVENTS")), Error), "it is not kept"
-    _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "durable", {"folder": str(tmp_path)}),))
+    _, connect = make(("durable", {"folder": str(tmp_path)}))
     peer = connect(b"quiet", announced)
     assert peer.ask(commands.StreamWrite(b"_MAMA_EVENTS")) == Ok()
     peer.send(commands.StreamSend(b"_mine", [b"x"]), commands.StreamSend(b"GONE.lie", [b"x"]))
@@ -166,13 +145,13 @@ def test_clients_cannot_write_to_it(make: Make) -> None:
 
 
 def test_its_name_is_a_setting_and_empty_is_none(make: Make) -> None:
-    _, connect = make(machine=SessionSettings(events=b"happenings"))
+    _, connect = make(events=b"happenings")
     watcher = connect(b"watcher")
     assert watcher.ask(commands.StreamRead(b"happenings", b"^CONNECTED")) == Ok()
     connect(b"p")
     assert watcher.told() == ("CONNECTED", "p", "", "")
     assert watcher.ask(commands.StreamWrite(b"_MAMA_EVENTS")) == Ok()
-    broker, connect = make(machine=SessionSettings(events=b""))
+    broker, connect = make(events=b"")
     assert connect(b"p").ask(commands.StreamRead(b"x", b"")) == Ok()
     assert broker.streams() == [b"x"]
 
@@ -197,8 +176,7 @@ def test_messages_are_made_by_the_encoder_that_is_given_and_one_that_fails_stops
 @pytest.mark.spec("ML-22")
 def test_on_a_stored_stream_they_are_kept_though_nobody_reads(make: Make, tmp_path: Any) -> None:
     """What happened before the reader came is replayed."""
-    choice = EngineChoice(b"^_MAMA_EVENTS$", "durable", {"folder": str(tmp_path)})
-    _, connect = make((choice,))
+    _, connect = make(("durable", {"folder": str(tmp_path)}))
     connect(b"early").ask(commands.StreamRead(b"s", b"p"))
     late = connect(b"late", Feature.SEQUENCE)
     read = commands.StreamRead(b"_MAMA_EVENTS", b"^SUBSCRIBED", write(Extension(after=0)))
@@ -211,7 +189,7 @@ def test_a_stream_of_events_that_is_behind_holds_up_nobody_and_says_what_is_miss
 ) -> None:
     monkeypatch.setattr(loop, "MAX_LAG", 4)
     GATE.set()
-    _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "sluggish-for-tests"),))
+    _, connect = make("sluggish-for-tests")
     watcher = connect(b"watcher")
     assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"")) == Ok()
     assert watcher.told()[:2] == ("SUBSCRIBED", "watcher")
@@ -230,7 +208,7 @@ def test_a_stream_of_events_that_is_behind_holds_up_nobody_and_says_what_is_miss
 
 
 def test_a_stream_of_events_whose_engine_fails_disturbs_nobody(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    _, connect = make((EngineChoice(b"^_MAMA_EVENTS$", "stored-broken-for-tests"),))
+    _, connect = make("stored-broken-for-tests")
     peer = connect(b"p")
     assert peer.ask(commands.StreamWrite(b"s")) == Ok()
     assert peer.ask(commands.StreamRead(b"s", b"")) == Ok()
@@ -238,10 +216,12 @@ def test_a_stream_of_events_whose_engine_fails_disturbs_nobody(make: Make, caplo
 
 
 def test_an_engine_that_fails_is_told(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    _, connect = make((EngineChoice(b"^broken$", "stored-broken-for-tests"),))
+    _, connect = make()
     watcher = connect(b"watcher")
     assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"^STREAM_LOST")) == Ok()
-    assert isinstance(connect(b"p").ask(commands.StreamRead(b"broken", b"")), Error)
+    peer = connect(b"p")
+    assert peer.ask(commands.StreamRead(b"broken", b"")) == Error(502, b"disk full")
+    assert peer.ask(commands.Ping()) == Pong()
     assert watcher.told() == ("STREAM_LOST", "", "broken", "disk full")
 
 

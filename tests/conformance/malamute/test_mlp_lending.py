@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zmq
-from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Feature
 
-from tests.support.malamute.mlp import Peer
+from tests.support.malamute.mlp import MlpSite, Peer
 
 
 class ReadingClient(Peer):
@@ -34,28 +32,13 @@ Connect = Callable[..., ReadingClient]
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    choices = (EngineChoice(b"^d", "durable", {"folder": str(tmp_path)}),)
-    settings = BrokerSettings(
-        "tcp://127.0.0.1:*", SessionSettings(timeout=0, pong_silence=0, queue=200_000), choices, high_water=20
-    )
-    with Broker(settings) as broker:
-        yield broker
+def broker(site: MlpSite, tmp_path: Path) -> Broker:
+    return site.broker({b"^d": ("durable", {"folder": str(tmp_path)})}, high_water=20, queue=200_000)
 
 
 @pytest.fixture
-def connect(broker: Broker) -> Iterator[Connect]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    peers: list[ReadingClient] = []
-
-    def made(address: bytes, features: Feature | None = None) -> ReadingClient:
-        peers.append(ReadingClient(context, broker.endpoint, high_water=10).open(address, features))
-        return peers[-1]
-
-    yield made
-    for peer in peers:
-        peer.socket.close(0)
-    context.term()
+def connect(site: MlpSite, broker: Broker) -> Connect:
+    return lambda address, features=None: site.peer(ReadingClient, broker, address, features, hwm=10)
 
 
 def publish(connect: Connect, stream: bytes, count: int, size: int = 1) -> ReadingClient:

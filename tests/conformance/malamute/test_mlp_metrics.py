@@ -20,8 +20,7 @@ from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, Eng
 from mama_spark.malamute.broker.broker.metrics import CONTENT_TYPE, Metric, exposition, summary
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.serve import run
-from mama_spark.malamute.broker.session.mailbox_store import Limits
-from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.session.settings import Limits, SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands
 from mama_spark.telemetry.prometheus.server import MetricsServer

@@ -26,7 +26,7 @@ from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.configuration import load
 from mama_spark.malamute.broker.serve import run
-from mama_spark.malamute.broker.session.byte_queue import Overflow
+from mama_spark.malamute.broker.session.settings import Overflow
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.options.window import RetryPolicy, WindowConfig
@@ -37,7 +37,7 @@ from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.send_loop import messages_of
 from mama_spark.testing.oracle import Outcome, conserve
 
-from tests.support.ports import lasting_port
+from tests.support.malamute.broker_process import BrokerProcess
 
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[3]
@@ -206,28 +206,6 @@ def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, error: st
 # --- security ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("ML-27", "C5", "C9", "T1")
-def test_plain_lets_in_who_has_a_password(ends: ExitStack, caplog: Any) -> None:
-    broker = ends.enter_context(Broker(BrokerSettings("tcp://127.0.0.1:*", security=Security({"u": "right"}))))
-    url = broker.endpoint
-    reader, writer = (
-        ends.enter_context(MalamuteClient(url, name, timeout=PATIENCE, user="u", password="right")) for name in "rw"
-    )
-    reader.read("weather", "temp.*")
-    writer.write("weather")
-    writer.send("rain.x")
-    writer.send("temp.x", b"1")
-    assert reader.receive().content == (b"1",)
-    for user, password in (("u", "wrong"), ("v", "right"), ("v", "v")):
-        with pytest.raises(ConfigError, match="refused the login"):
-            MalamuteClient(url, timeout=PATIENCE, user=user, password=password).open()
-    with pytest.raises(ConfigError, match="the broker wants another security mechanism"):
-        MalamuteClient(url, timeout=PATIENCE).open()
-    assert broker.clients() == [b"r", b"w"]
-    assert "wrong" not in caplog.text
-    assert "right" not in repr(broker.settings)
-
-
 @pytest.mark.spec("ML-27", "T1", "C5", "C9")
 def test_a_broker_from_a_file_with_a_login(tmp_path: Path, ends: ExitStack) -> None:
     conf = tmp_path / "broker.toml"
@@ -249,27 +227,6 @@ def test_a_broker_from_a_file_with_a_login(tmp_path: Path, ends: ExitStack) -> N
     assert broker.end(signal.SIGINT) == 130
 
 
-@pytest.mark.spec("ML-27")
-@pytest.mark.parametrize("chosen", [True, False])
-def test_curve_lets_in_who_has_a_key(ends: ExitStack, chosen: bool) -> None:
-    secret = zmq.curve_keypair()[1].decode()
-    public, mine = (key.decode() for key in zmq.curve_keypair())
-    security = Security(curve_secret_key=secret, curve_clients=(public,) if chosen else None)
-    broker = ends.enter_context(Broker(BrokerSettings("tcp://127.0.0.1:*", security=security)))
-    server = security.curve_public_key
-    keys: dict[str, Any] = {"curve_server_key": server, "curve_public_key": public, "curve_secret_key": mine}
-    ends.enter_context(MalamuteClient(broker.endpoint, "c", timeout=PATIENCE, **keys)).write("s")
-    stranger = MalamuteClient(broker.endpoint, "d", timeout=PATIENCE, curve_server_key=server)
-    if chosen:
-        with pytest.raises(ConfigError, match="refused the login"):
-            stranger.open()
-    else:
-        ends.enter_context(stranger)
-    with pytest.raises(ConfigError, match="the broker wants another security mechanism"):
-        MalamuteClient(broker.endpoint, timeout=PATIENCE).open()
-    assert secret not in repr(broker.settings)
-
-
 def test_security_that_cannot_be_is_refused() -> None:
     key = zmq.curve_keypair()[1].decode()
     for values in ({"users": {"u": "p"}, "curve_secret_key": key}, {"curve_secret_key": " " * 40}):
@@ -283,11 +240,8 @@ def test_security_that_cannot_be_is_refused() -> None:
 
 def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp_path: Path, ends: ExitStack) -> None:
     """Law 5 with the durable engine: SIGKILL twice, and every row is stored once, under the sequence it was told."""
-    conf = durable(tmp_path)
-    first = Process("--bind", f"tcp://127.0.0.1:{lasting_port()}", "--conf-file", str(conf), cwd=tmp_path)
-    running = [first]
-    ends.callback(lambda: running[-1].end())
-    bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((first.url,)), "orders"))
+    broker = ends.enter_context(BrokerProcess(tmp_path))
+    bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((broker.url,)), "orders"))
     bridge.open()
     ends.callback(bridge.close)
     assert (bridge.capabilities.ack, bridge.capabilities.dedup) == (Ack.STORED, True)
@@ -314,9 +268,8 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp
         names = [topics[i % 2] for i in range(size)]
         publisher.put(MessageBatch.of(names, rows, None, [f"id-{n}-{i}" for i in range(size)]))
         if n in (2, 5):
-            running[-1].end(signal.SIGKILL)
-            running.append(Process("--bind", first.url.replace("mlp", "tcp"), "--conf-file", str(conf), cwd=tmp_path))
-            assert running[-1].url == first.url, running[-1].line
+            broker.kill()
+            broker.start()
     publisher.drain()
     assert kinds.count(EventKind.DISCONNECTED) == kinds.count(EventKind.RECONNECTED) == 2
     outcomes = []
@@ -327,7 +280,7 @@ def test_nothing_acknowledged_is_lost_when_the_broker_is_killed_in_mid_write(tmp
             batch.topics.to_pylist(), batch.payloads.to_pylist(), block.sequence.tolist(), strict=True
         ):
             outcomes.append(Outcome(topic, payload, "acked", False, sequence))
-    reader = ends.enter_context(MalamuteClient(first.url, "reader", timeout=PATIENCE))
+    reader = ends.enter_context(MalamuteClient(broker.url, "reader", timeout=PATIENCE))
     reader.read("orders", after=0)
     got = [reader.receive() for _ in range(size * rounds)]
     stored = [(m.sequence or -1, m.subject, b"".join(m.content)) for m in got]

@@ -7,19 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import zmq
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.broker import engine_pool, loop
-from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.broker.engines import register
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.broker.session import streams
-from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StreamDeliver
 from mama_spark.testing.waiting import TIMEOUT, until
 
-from tests.support.malamute.mlp import Peer
+from tests.support.malamute.mlp import MlpSite, Peer
 
 GATE = threading.Event()
 
@@ -50,29 +48,18 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def connect() -> Iterator[Connect]:
+def connect(site: MlpSite) -> Iterator[Connect]:
     """Peers of one broker, by address; settings of its machine with the first."""
     GATE.clear()
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    peers: list[Peer] = []
     brokers: list[Broker] = []
 
     def made(address: bytes, **machine: Any) -> Peer:
         if not brokers:
-            choices = (EngineChoice(b"^gated", "gated-for-tests"),)
-            given = SessionSettings(timeout=0, pong_silence=0, **machine)
-            brokers.append(Broker(BrokerSettings("tcp://127.0.0.1:*", given, choices)))
-            brokers[0].start()
-        peers.append(Peer(context, brokers[0].endpoint).open(address))
-        return peers[-1]
+            brokers.append(site.broker({b"^gated": "gated-for-tests"}, **machine))
+        return site.peer(Peer, brokers[0], address)
 
     yield made
     GATE.set()
-    for peer in peers:
-        peer.socket.close(0)
-    context.term()
-    for broker in brokers:
-        broker.stop()
 
 
 @pytest.mark.spec("ML-08", "ML-09")
@@ -158,45 +145,38 @@ def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
 
 
 @pytest.mark.spec("ML-10")
-def test_stopping_while_an_engine_starts_loses_nothing_that_was_accepted(connect: Connect) -> None:
+def test_stopping_while_an_engine_starts_loses_nothing_that_was_accepted(site: MlpSite) -> None:
     """$TERM comes behind all that was said."""
     stored: list[bytes] = []
+    GATE.clear()
 
     class Recording(GatedEngine):
         def accept(self, client: Any, address: bytes, subject: bytes, *more: Any) -> None:
             stored.append(subject)
 
     register("recording-for-tests", Recording)
-    broker = Broker(BrokerSettings("tcp://127.0.0.1:*", engines=(EngineChoice(b"", "recording-for-tests"),)))
-    broker.start()
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    peer = Peer(context, broker.endpoint).open(b"w")
+    broker = site.broker({b"": "recording-for-tests"})
+    peer = site.peer(Peer, broker, b"w")
     peer.send(commands.StreamWrite(b"gated"), *(commands.StreamSend(b"%d" % n) for n in range(50)))
     ping(peer)
     opener = threading.Timer(0.2, GATE.set)
     opener.start()
     broker.stop()
     opener.join()
-    peer.socket.close(0)
-    context.term()
     assert stored == [b"%d" % n for n in range(50)]
 
 
 def test_stopping_with_an_engine_that_does_not_end_comes_to_an_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, site: MlpSite
 ) -> None:
     GATE.clear()
     monkeypatch.setattr(loop, "END_TIMEOUT", 0.1)
-    broker = Broker(BrokerSettings("tcp://127.0.0.1:*", engines=(EngineChoice(b"", "gated-for-tests"),)))
-    broker.start()
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    peer = Peer(context, broker.endpoint).open(b"w")
+    broker = site.broker({b"": "gated-for-tests"})
+    peer = site.peer(Peer, broker, b"w")
     peer.send(commands.StreamWrite(b"gated"))
     ping(peer)
     broker.stop()  # the engine ends below, when its gate opens
     assert "does not end" in caplog.text
-    peer.socket.close(0)
-    context.term()
     GATE.set()
     for thread in threading.enumerate():
         if thread.name == "stream-gated":

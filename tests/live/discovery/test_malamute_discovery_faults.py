@@ -12,9 +12,8 @@ from mama_spark.contracts.bridge import DiscoveryEvent, SourceKey
 from mama_spark.contracts.errors import ConfigError, DataLost, MamaError
 from mama_spark.discovery import lease_keeper
 from mama_spark.malamute.bridge.discovery import client as discovery_client
-from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery
+from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery, MalamuteLeases
 from mama_spark.malamute.bridge.discovery.codec import DiscoveryMessage
-from mama_spark.malamute.bridge.discovery.lease import MalamuteLeases
 from mama_spark.malamute.broker.broker.loop import BrokerLoop
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient

@@ -6,18 +6,15 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import zmq
 from mama_spark.contracts.errors import MamaError, Unavailable
 from mama_spark.malamute.bridge.check import check_server
 from mama_spark.malamute.bridge.logs import MalamuteLogs
 from mama_spark.malamute.bridge.settings import MalamuteSettings
-from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.engines.jetstream import engine, publisher
-from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands
@@ -29,7 +26,7 @@ from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.broker_process import BrokerProcess
-from tests.support.malamute.mlp import Peer
+from tests.support.malamute.mlp import MlpSite, Peer
 from tests.support.nats.full_disk import limit_files
 from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
@@ -51,38 +48,27 @@ class PlainPeer(Peer):
         return read(pong.trailing).acks
 
     def deliveries(self, n: int) -> list[StreamDeliver]:
-        found = list[StreamDeliver]()
-        while len(found) < n:
-            one = self.get()
-            assert isinstance(one, StreamDeliver | Pong), one  # brokers send PONG unasked to plain clients
-            if isinstance(one, StreamDeliver):
-                found.append(one)
-        return found
+        found = [self.get() for _ in range(n)]
+        assert all(isinstance(one, StreamDeliver) for one in found), found
+        return [one for one in found if isinstance(one, StreamDeliver)]
 
 
-class BrokersHarness:
+class BrokersHarness(MlpSite):
     """Brokers over the servers of one NATS, and their clients."""
 
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self.context = stack.enter_context(zmq.Context())
-
-    def broker(self, servers: str, **settings: object) -> str:
-        engines = (EngineChoice(b".*", "jetstream", {"servers": servers, **settings}),)
-        machine = SessionSettings(timeout=0)  # plain clients here do not ping by themselves
-        broker = self._stack.enter_context(Broker(BrokerSettings("tcp://127.0.0.1:*", machine, engines)))
-        return broker.endpoint.replace("tcp:", "mlp:")
+    def over(self, servers: str, **settings: object) -> str:
+        """URL of a broker."""
+        return self.broker({b".*": ("jetstream", {"servers": servers, **settings})}).endpoint.replace("tcp:", "mlp:")
 
     def plain(self, url: str, address: bytes = b"", features: Feature | None = None) -> PlainPeer:
-        client = PlainPeer(self.context, url, high_water=0)
-        self._stack.callback(client.socket.close)
-        return client.open(address, features=features)
+        return self.peer(PlainPeer, url, address, features, hwm=0)
 
 
 @pytest.fixture
 def brokers() -> Iterator[BrokersHarness]:
-    with ExitStack() as stack:
-        yield BrokersHarness(stack)
+    brokers = BrokersHarness()
+    yield brokers
+    brokers.close()
 
 
 class Writer:
@@ -141,7 +127,7 @@ def test_plain_clients_of_two_brokers_share_a_stream_and_nobody_hears_itself(
     nats_server: NatsServer, brokers: BrokersHarness
 ) -> None:
     """Subjects of any octets, several frames, none; sender and stream as everywhere"""
-    urls = [brokers.broker(nats_server.url) for _ in range(2)]
+    urls = [brokers.over(nats_server.url) for _ in range(2)]
     clients = [brokers.plain(url, name) for url, name in zip(urls, (b"alice", b"bob"), strict=True)]
     for client in clients:
         for command in (commands.StreamRead(b"st", b""), commands.StreamWrite(b"st")):
@@ -167,7 +153,7 @@ def test_a_stream_that_no_client_has_opened_is_read_from_nats_and_an_open_one_fr
     nats_server: NatsServer, brokers: BrokersHarness
 ) -> None:
     """A broker does not ask NATS for streams that its configuration does not name, and a query makes none."""
-    url = brokers.broker(nats_server.url)
+    url = brokers.over(nats_server.url)
     with MalamuteLogs(MalamuteSettings(ConnectionSettings((url,))), 0.5) as logs, pytest.raises(Unavailable):
         logs.log("st")
     (told,) = (text for _, text in check_server(MalamuteSettings(ConnectionSettings((url,)), "st")) if "st, " in text)
@@ -192,7 +178,7 @@ def test_a_stream_that_no_client_has_opened_is_read_from_nats_and_an_open_one_fr
 def test_what_was_acknowledged_survives_the_death_of_nats_and_what_waited_follows_in_order(
     nats_server: NatsServer, brokers: BrokersHarness
 ) -> None:
-    url = brokers.broker(nats_server.url)
+    url = brokers.over(nats_server.url)
     plain, reader = brokers.plain(url), brokers.plain(url)
     assert isinstance(plain.ask(commands.StreamWrite(b"st")), Ok)
     assert isinstance(reader.ask(commands.StreamRead(b"st", b"^plain$")), Ok)
@@ -234,7 +220,7 @@ def test_a_broker_that_is_killed_loses_nothing_that_it_acknowledged(
     with pytest.raises(MamaError):
         writer.write_once(process.url, 10_000, PATIENCE, kill)
     assert len(writer.acked) == 500, "the rest was on the way"
-    writer.write(brokers.broker(nats_server.url), 1_200)
+    writer.write(brokers.over(nats_server.url), 1_200)
     with Admin(nats_server.url) as admin:
         writer.conserved(admin)
 
@@ -245,7 +231,7 @@ def test_a_stream_of_three_replicas_goes_on_when_its_leader_is_killed(tmp_path: 
         eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
         config = {"name": NAME, "subjects": ["mlp.st.>"], "num_replicas": 3, "storage": "file"}
         eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{NAME}", config), "three peers are known")
-        urls = [brokers.broker(cluster.url) for _ in range(2)]
+        urls = [brokers.over(cluster.url) for _ in range(2)]
         reader = brokers.plain(urls[1])
         assert isinstance(reader.ask(commands.StreamRead(b"st", b"")), Ok)
         writer = Writer()
@@ -266,7 +252,7 @@ def test_beyond_the_buffer_messages_are_refused_and_the_others_stored(
     nats_server: NatsServer, brokers: BrokersHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is said about an outage is true: refused = not stored, stored = stored."""
-    client = brokers.plain(brokers.broker(nats_server.url, buffer=100_000), features=Feature.ACKS)
+    client = brokers.plain(brokers.over(nats_server.url, buffer=100_000), features=Feature.ACKS)
     assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)
     client.publish(b"before", b"x")
     assert client.acks() == (AckRun(StoreOutcome.STORED, 1, 1),)
@@ -293,7 +279,7 @@ def test_a_full_disk_of_nats_is_named_in_the_log_of_the_broker_and_what_waits_is
 ) -> None:
     monkeypatch.setattr(publisher, "ACK_TIMEOUT", 0.5)
     monkeypatch.setattr(engine, "CHECK_STREAM", 0.5)
-    client = brokers.plain(brokers.broker(nats_server.url, buffer=1_500_000), features=Feature.ACKS)
+    client = brokers.plain(brokers.over(nats_server.url, buffer=1_500_000), features=Feature.ACKS)
     assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)
     client.publish(b"before", b"x")
     assert client.acks() == (AckRun(StoreOutcome.STORED, 1, 1),)

@@ -118,12 +118,11 @@ class BrokerProcess(_StoringBroker):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self.running:
-            self.kill()
+        self.kill()
 
     @property
     def running(self) -> bool:
-        return self._process is not None
+        return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
         """At the same port as before; whoever had it meanwhile is waited for."""
@@ -146,10 +145,10 @@ class BrokerProcess(_StoringBroker):
         return True
 
     def kill(self) -> None:
-        """As ``kill -9`` does."""
-        assert self._process is not None
-        self._process.kill()
-        self._end()
+        """As ``kill -9`` does. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._end()
 
     def stop(self) -> None:
         """As Ctrl-C does: what was accepted is stored."""

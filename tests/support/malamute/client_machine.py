@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
+from mama_spark.malamute.client.state_machine import ClientMachine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Ok, decode, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
@@ -25,8 +26,13 @@ def told(machine: ClientMachine, *commands: Command, now: float = 0.0) -> None:
         machine.receive(encode(command), now)
 
 
+def client(address: str = "me", features: Feature | None = None, **values: Any) -> ClientMachine:
+    """As the C client, unless it announces features."""
+    return ClientMachine(ConnectionSettings(address=address, features=features, **values))
+
+
 def connected(features: Feature | None = None, **values: Any) -> ClientMachine:
-    machine = ClientMachine(ClientSettings(b"me", features, **values))
+    machine = client(features=features, **values)
     call = machine.connect(0.0, FAR)
     told(machine, Ok(trailing=write(Extension(features=features)) if features else b""))
     assert call.done

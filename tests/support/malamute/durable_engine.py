@@ -26,6 +26,7 @@ class EngineHarness:
         self.engine = DurableEngine(name, {"folder": str(folder), **settings})
         self.engine._clock = lambda: self.now + self.set
         self.engine._ticks = lambda: self.now
+        self.engine._ttl.tick = lambda: self.now / SECOND
         self.engine.start()
         self.engine.open_for_writing()
         self.engine.traffic(self.got.append)

@@ -1,13 +1,19 @@
-"""A raw client of a Malamute broker: it says what the test says, and pings only then.
+"""Raw clients of Malamute brokers: they say what the test says, and ping only then.
 
-A client that announces no features is sent PONG unasked after a second, unless the broker has ``pong_silence=0``.
+A client that announces no features is sent PONG unasked after a second, unless the broker has ``pong_silence=0`` as
+those of :class:`MlpSite`.
 """
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
 
 import zmq
+from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.session.broker_events import BrokerEvent
+from mama_spark.malamute.broker.session.broker_events import encode as encode_event
+from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.protocol.commands import Command, Ok, Open, decode, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.testing.waiting import TIMEOUT
@@ -40,3 +46,46 @@ class Peer:
         """What comes next."""
         self.send(command)
         return self.get()
+
+
+P = TypeVar("P", bound=Peer)
+
+
+class MlpSite:
+    """Brokers of one test, and raw clients, which need not ping; all of them end with it."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._peers: list[Peer] = []
+        self._brokers: list[Broker] = []
+
+    def broker(
+        self,
+        engines: dict[bytes, str | tuple[str, dict[str, Any]]],
+        high_water: int = 1000,
+        encode: Callable[[BrokerEvent], bytes] = encode_event,
+        **machine: Any,
+    ) -> Broker:
+        """:param engines: name and settings, by pattern"""
+        named = {pattern: (one, {}) if isinstance(one, str) else one for pattern, one in engines.items()}
+        choices = tuple(EngineChoice(pattern, *one) for pattern, one in named.items())
+        given = SessionSettings(**{"timeout": 0, "pong_silence": 0, **machine})
+        broker = Broker(BrokerSettings("tcp://127.0.0.1:*", given, choices, high_water=high_water), encode)
+        broker.start()
+        self._brokers.append(broker)
+        return broker
+
+    def peer(
+        self, kind: type[P], broker: Broker | str, address: bytes, features: Feature | None = None, hwm: int = 1000
+    ) -> P:
+        """:param broker: or its URL"""
+        peer = kind(self._context, broker if isinstance(broker, str) else broker.endpoint, high_water=hwm)
+        self._peers.append(peer)
+        return peer.open(address, features)
+
+    def close(self) -> None:
+        for peer in self._peers:
+            peer.socket.close(0)
+        self._context.term()
+        for broker in self._brokers:
+            broker.stop()

@@ -165,9 +165,3 @@ register("broken-for-tests", BrokenEngine)
 
 
 register("wild-for-tests", WildEngine)
-
-
-OURS = {"aaa80f012c024f4b": "aaa80f012c00", "aaa80f01f4024f4b": "aaa80f01f400"}
-
-
-SCENARIOS = [v for v in VECTORS if v["kind"] == "scenario"]

@@ -11,8 +11,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable
 from contextlib import closing
@@ -24,12 +22,12 @@ from urllib.parse import quote
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.durable.store_reader import StoreReader, store_path
-from mama_spark.malamute.broker.engines.frame_columns import unpack_headers
+from mama_spark.malamute.broker.engines.log_queries import unpack_headers
 from mama_spark.nats.server.nats_server import NatsServer
 
+from tests.support.malamute.broker_process import BrokerProcess
 from tests.support.nats.nats_accounts import SharedNatsServer
 from tests.support.nats.nats_servers import Admin, FetchedMessage
-from tests.support.ports import lasting_port
 
 PATIENCE = 60.0
 
@@ -117,7 +115,7 @@ def _held_by_nats(monitor: str, account: str, stream: str) -> int:
     return sum(s["state"]["messages"] for a in accounts for s in a.get("stream_detail", ()) if s["name"] == stream)
 
 
-class RestartableMalamuteBroker:
+class RestartableMalamuteBroker(BrokerProcess):
     """Serves one test after another: :meth:`fresh`.
 
     :param folder: for its configuration and its streams
@@ -126,53 +124,19 @@ class RestartableMalamuteBroker:
     id_header = "Id"
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        self.folder, self.url, self._test = folder, "", ""
+        super().__init__(folder, "^[A-Z]+[0-9]*$")
+        self._test = ""
         self._tests = itertools.count(1)
-        self._bind = f"tcp://127.0.0.1:{lasting_port()}"
-        self._process: subprocess.Popen[str] | None = None
-        streams = f'[[stream]]\npattern = "^[A-Z]+[0-9]*$"\nengine = "durable"\nfolder = "{folder}"\n'
-        (folder / "broker.toml").write_text(streams)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.kill()
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
 
     @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> object:
-        conf = str(self.folder / "broker.toml")
-        command = [sys.executable, "-u", "-m", "mama_spark.cli", "broker", "--bind", self._bind, "--conf-file", conf]
-        with (self.folder / "broker.log").open("a") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line.startswith("ready: "), f"{line}{(self.folder / 'broker.log').read_text()}"
-        self.url = line.split()[1]
-        return self
-
-    def kill(self) -> None:
-        if self._process is not None and self._process.stdout is not None:
-            if self._process.poll() is None:
-                os.kill(self._process.pid, signal.SIGKILL)
-            self._process.wait(PATIENCE)
-            self._process.stdout.close()
-
     def fresh(self) -> Self:
         """The broker, for a test that finds none of its streams written to."""
         self._test = str(next(self._tests))
-        assert self._process is not None
-        if self._process.poll() is not None:  # a test has failed while it was down
+        if not self.running:  # a test has failed while it was down
             self.start()
         return self
 
@@ -208,7 +172,7 @@ class RestartableMalamuteBroker:
         return partial(_held_in_store, self._store(stream))
 
     def _store(self, stream: str) -> Path:
-        return store_path(str(self.folder), self.named(stream).encode())
+        return store_path(self.streams, self.named(stream).encode())
 
 
 def _held_in_store(path: Path) -> int:

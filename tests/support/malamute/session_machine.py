@@ -1,10 +1,11 @@
-"""A session machine with simple engines that execute its commands at once."""
+"""A session machine with engines that execute its commands at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from mama_spark.malamute.broker.engines import Delivery
+from mama_spark.malamute.broker.engines import Delivery, StreamEngine
 from mama_spark.malamute.broker.engines.commands import (
     AcceptMessage,
     CancelSubscriptions,
@@ -14,23 +15,45 @@ from mama_spark.malamute.broker.engines.commands import (
     SyncOutcomes,
 )
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
-from mama_spark.malamute.broker.session.client_state import ClientSession
+from mama_spark.malamute.broker.session.clients import ClientSession
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands as wire
-from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, decode, encode
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, write
+from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, StatusCode, decode, encode
+from mama_spark.malamute.protocol.extensions import Extension, Feature, write
+from mama_spark.malamute.protocol.log_query import LogQueryAnswer
 from mama_spark.malamute.protocol.patterns import BadPattern
 
 OK, INVALID, FAILED, PONG = Ok(), Error(500), Error(300), Pong()
 
 
-class MachineHarness:
-    """A machine with simple engines, obeyed at once, and what every client received."""
+class Catalog:
+    """Streams of which none is stored; the engines of those that hold deliver only against credit."""
 
-    def __init__(self, **values: Any) -> None:
-        self.machine = ServerMachine(SessionSettings(**values))
-        self.engines: dict[bytes, SimpleEngine] = {}
+    def has_flow_control(self, stream: bytes) -> bool:
+        return stream.startswith(b"holds")
+
+    def names(self, are_open: Iterable[bytes]) -> list[bytes]:
+        return []
+
+    def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
+        return LogQueryAnswer(0, StatusCode.NOT_IMPLEMENTED, b"nothing is stored here")
+
+
+def server(**values: Any) -> ServerMachine:
+    return ServerMachine(SessionSettings(**values), Catalog())
+
+
+class MachineHarness:
+    """A machine with engines, obeyed at once, and what every client received.
+
+    :param make: makes the engine of a stream
+    """
+
+    def __init__(self, make: Callable[[bytes], StreamEngine] = SimpleEngine, **values: Any) -> None:
+        self._make = make
+        self.machine = server(**values)
+        self.engines: dict[bytes, StreamEngine] = {}
         self.received: dict[bytes, list[list[bytes]]] = {}
         self.now = 0.0
         self.obedient = True
@@ -64,11 +87,13 @@ class MachineHarness:
                 self._engine(stream, commands)
 
     def _engine(self, stream: bytes, commands: list[EngineCommand]) -> None:
-        engine = self.engines.setdefault(stream, SimpleEngine(stream))
-        deliveries: list[Delivery] = []
+        engine = self.engines.get(stream)
+        if engine is None:
+            engine = self.engines[stream] = self._make(stream)
+            engine.start()
+        self._out: list[Delivery] = []
         engine.traffic(lambda delivery: self._out.append(delivery))
-        self._out = deliveries
-        answers: list[tuple[str | None, tuple[AckRun, ...]]] = []
+        answers: list[tuple[str | None, Any]] = []
         for command in commands:
             match command:
                 case AcceptMessage():
@@ -76,8 +101,7 @@ class MachineHarness:
                 case GiveCredit(client, amount):
                     engine.credit(client, amount)
                 case SyncOutcomes(client):
-                    runs = engine.sync(client)
-                    answers.append((None, runs if isinstance(runs, tuple) else runs() or ()))
+                    answers.append((None, engine.sync(client)))
                 case CompilePattern(client, pattern, after):
                     try:
                         engine.compile(client, pattern, after)
@@ -90,9 +114,10 @@ class MachineHarness:
                     answers.append((None, ()))
                 case _:
                     answers.append((None, ()))
+        engine.flush()
         for error, runs in answers:
-            self.machine.command_done(stream, error, runs)
-        self.machine.subscriptions.delivered(stream, deliveries)
+            self.machine.command_done(stream, error, runs() if callable(runs) else runs)
+        self.machine.deliveries.delivered(stream, self._out)
 
     def expire(self, after: float) -> None:
         self.now += after

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from mama_spark.options import ReadOptions, SinkOptions, SubscribeOptions, TransportOptions
 
-from .batches.ledger import MalamuteBatchLedger
+from .batch_ledger import MalamuteBatchLedger
 from .bridge import MalamuteBridge
 from .discovery.bridge import MalamuteDiscovery
 from .discovery.client import DiscoverySettings

@@ -27,14 +27,13 @@ from mama_spark.contracts.bridge import (
 )
 from mama_spark.contracts.errors import ClientClosed, ConfigError, MamaError, OutcomeUnknown, OutOfResources, Rejected
 from mama_spark.contracts.message import Int64s, MessageBatch
-from mama_spark.malamute.client.calls import Call, CallFailed
+from mama_spark.malamute.client.calls import Call, CallFailed, refused
 from mama_spark.malamute.client.connection_settings import endpoint
 from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 
 from . import frames as fr
 from .pool import POOL, PooledConnection, WritableStream, stream_error
-from .refusals import refused
 from .settings import MalamuteSettings
 
 log = logging.getLogger("mama_spark")

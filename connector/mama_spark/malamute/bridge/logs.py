@@ -28,8 +28,7 @@ from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from . import records as rc
 from .bridge import MalamuteBridge
-from .log_queries import LogQueries
-from .read_session import ReadSession
+from .log_queries import LogQueries, ReadSession
 from .settings import MAX_NAME, MalamuteSettings
 
 T = TypeVar("T")

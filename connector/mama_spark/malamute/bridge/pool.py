@@ -14,13 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mama_spark.contracts.errors import NotReady, PublishError, Rejected
-from mama_spark.malamute.client.calls import Call, CallFailed
+from mama_spark.malamute.client.calls import Call, CallFailed, passes
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.commands import StreamWrite
 
 from ...contracts.connection_pool import ConnectionPool
-from .refusals import passes
 
 #: Seconds for which a bridge relies on what an earlier user of its connection learned of a stream.
 KNOWN_FOR = 60.0

@@ -34,18 +34,17 @@ Octets = npt.NDArray[np.uint8]
 _Places = tuple[Int64s, Int64s, Int64s, Int64s, Int64s]
 
 
-def records(messages: Sequence[Sequence[bytes]], headers: bool = True) -> Records:
+def records(messages: Sequence[Sequence[bytes]]) -> Records:
     """At least one message; STREAM DELIVERs with sequence and time.
 
-    :param headers: False: leave ids and headers out
     :raises Unavailable: a message is none of a fetch
     """
     frames = [message[0] for message in messages]
     ends: Int64s = np.cumsum(np.fromiter(map(len, frames), np.int64, len(frames)))
-    return _records(b"".join((*frames, _MORE)), ends, _payloads(messages), headers)
+    return _records(b"".join((*frames, _MORE)), ends, _payloads(messages))
 
 
-def block(message: Sequence[bytes], headers: bool = True) -> Records:
+def block(message: Sequence[bytes]) -> Records:
     """The same of a BLOCK, whose payloads stay where they are.
 
     :raises Unavailable: it is none
@@ -57,7 +56,7 @@ def block(message: Sequence[bytes], headers: bool = True) -> Records:
     edges = np.zeros(n + 1, np.int32)
     np.cumsum(lengths[n:], out=edges[1:])
     payloads = pa.BinaryArray.from_buffers(_BINARY, n, [None, pa.py_buffer(edges), pa.py_buffer(message[3])])
-    return _records(message[2] + _MORE, np.cumsum(lengths[:n]), payloads, headers)
+    return _records(message[2] + _MORE, np.cumsum(lengths[:n]), payloads)
 
 
 def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
@@ -74,7 +73,7 @@ def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
     return np.frombuffer(message[1], ">u8").astype(np.int64), found
 
 
-def _records(joined: bytes, ends: Int64s, payloads: pa.Array, headers: bool) -> Records:
+def _records(joined: bytes, ends: Int64s, payloads: pa.Array) -> Records:
     """:param joined: command frames, one behind another, and :data:`_MORE`
     :param ends: of each
     """
@@ -86,7 +85,7 @@ def _records(joined: bytes, ends: Int64s, payloads: pa.Array, headers: bool) -> 
     at = subject + length
     if (at + _STAMPED > ends).any() or not (_same(buffer, at, _STAMP[0]) and _same(buffer, at + 14, _STAMP[1])):
         raise Unavailable("the broker sent a message without its sequence")
-    found, faults = _headers(buffer, at + _STAMPED, ends) if headers else (None, {})
+    found, faults = _headers(buffer, at + _STAMPED, ends)
     return Records(
         _number(buffer, at + 6),
         _number(buffer, at + 17),

@@ -22,8 +22,7 @@ from .broker.security import Security
 from .broker.settings import BrokerSettings, EngineChoice
 from .engines import engine_class
 from .engines.registry import settings_classes
-from .session.mailbox_store import Limits
-from .session.settings import SessionSettings
+from .session.settings import Limits, SessionSettings
 
 _TABLES = ("broker", "clients", "mailboxes", "services", "events", "security", "stream")
 

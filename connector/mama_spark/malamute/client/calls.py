@@ -1,15 +1,21 @@
-"""Pending calls of a client: commands that the broker answers in order. Pure."""
+"""What a broker is to answer a client, and what it knows of the client. Pure.
+
+:class:`PendingCalls` are commands that the broker answers in order, :class:`LogQueryClient` queries about stored
+streams (:mod:`mama_spark.malamute.protocol.log_query`); a query is not repeated on a new connection.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
-from ..protocol.commands import Close, Command, Ping
-from ..protocol.extensions import Extension
+from ..protocol import commands as wire
+from ..protocol.commands import Close, Command, Ping, StatusCode
+from ..protocol.extensions import Extension, read, write
+from ..protocol.log_query import LogQuery, LogQueryAnswer, parse_answer
 
 
 class CallFailed(MamaError):
@@ -120,3 +126,143 @@ class PendingCalls:
         for call in self._calls:
             if call.deadline <= now:
                 call.finish(Unavailable("the broker did not answer in time"))
+
+
+def passes(code: int) -> bool:
+    """Whether a call that was refused with this code may succeed later: ERROR 502 says that an engine did not start or
+    has failed. Any other refusal is final: the user must change something."""
+    return code == StatusCode.INTERNAL_ERROR
+
+
+def refused(code: int, text: str) -> Unavailable | ConfigError:
+    """The error of a call that the broker refused."""
+    return Unavailable(text) if passes(code) else ConfigError(text)
+
+
+_DELIVER = wire.SIGNATURE + bytes([wire.StreamDeliver.id])
+
+
+@dataclass(slots=True, eq=False)
+class PendingQuery:
+    """A query that was sent.
+
+    :ivar done: answered or expired
+    :ivar error: why there is no answer
+    :ivar records: frames of the messages received for the query
+    """
+
+    query: LogQuery
+    deadline: float
+    done: bool = False
+    error: MamaError | None = None
+    answer: LogQueryAnswer | None = None
+    records: list[Sequence[bytes]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        state = "pending" if not self.done else repr(self.error) if self.error else "done"
+        return f"<PendingQuery {self.query.op.name} {state}>"
+
+
+class LogQueryClient:
+    """The queries of one :class:`~mama_spark.malamute.client.state_machine.ClientMachine`. What a fetch returns is kept
+    as frames, so that it can be decoded in columns."""
+
+    def __init__(self) -> None:
+        self.pending: dict[int, PendingQuery] = {}  #: queries without an answer, by number
+        self._records: list[Sequence[bytes]] = []
+        self._last_number = 0
+
+    def ask(self, query: LogQuery, deadline: float) -> tuple[PendingQuery, list[bytes]]:
+        """Register a query; returns it and the frames to send.
+
+        :raises BadFrame: the query does not fit in a frame
+        """
+        self._last_number = self._last_number % 0xFFFFFFFF + 1
+        pending = PendingQuery(replace(query, number=self._last_number), deadline)
+        frames = wire.encode(wire.Ping(write(Extension(question=pending.query.pack()))))
+        self.pending[self._last_number] = pending
+        return pending, frames
+
+    def keep(self, frames: Sequence[bytes]) -> bool:
+        """Keep a message of a fetch; False if the frames are no message. Call it while a query is pending."""
+        if frames and frames[0].startswith(_DELIVER):
+            self._records.append(frames)
+            return True
+        return False
+
+    def answered(self, packed: bytes) -> None:
+        """Finish a query: the messages before its answer belong to it, even if it has expired."""
+        records, self._records = self._records, []
+        answer = parse_answer(packed)
+        pending = None if answer is None else self.pending.pop(answer.number, None)
+        if pending is not None:
+            pending.done, pending.answer, pending.records = True, answer, records
+
+    def expire(self, now: float) -> None:
+        for number, pending in list(self.pending.items()):
+            if pending.deadline <= now:
+                del self.pending[number]
+                pending.done, pending.error = True, Unavailable("the broker did not answer in time")
+
+    def next_deadline(self) -> float:
+        return min((pending.deadline for pending in self.pending.values()), default=float("inf"))
+
+    def give_up(self, error: MamaError) -> None:
+        """Finish all queries with an error."""
+        queries, self.pending = self.pending, {}
+        self._records = []
+        for pending in queries.values():
+            pending.done, pending.error = True, error
+
+
+class Registrations:
+    """The commands of one client that stay in effect: the broker forgets them when it is restarted or the client
+    expires; the client then sends them again.
+
+    :ivar stream: the stream that is written to
+    :ivar reads: stream -> pattern -> sequence after which the subscription begins
+    :ivar offers: service and pattern
+    :ivar sequences: stream -> last sequence delivered
+    """
+
+    def __init__(self) -> None:
+        self.stream: bytes | None = None
+        self.reads: dict[bytes, dict[bytes, int | None]] = {}
+        self.offers: dict[tuple[bytes, bytes], None] = {}
+        self.sequences: dict[bytes, int] = {}
+
+    def accepted(self, command: Command, position: int | None) -> None:
+        """The broker has answered ``command`` with OK.
+
+        :param position: from the answer to READ: the subscription is for messages with higher sequences
+        """
+        if isinstance(command, wire.StreamWrite):
+            self.stream = command.stream
+        elif isinstance(command, wire.StreamRead):
+            after = read(command.trailing).after
+            self.reads.setdefault(command.stream, {}).setdefault(command.pattern, position if after is None else after)
+        elif isinstance(command, wire.StreamCancel):
+            self.reads.pop(command.stream, None)
+            self.sequences.pop(command.stream, None)
+        elif isinstance(command, wire.ServiceOffer):
+            self.offers[command.address, command.pattern] = None
+
+    def delivered(self, stream: bytes, sequence: int | None) -> None:
+        """:param sequence: of the message; None: the stream has no sequences"""
+        if sequence is not None:
+            self.sequences[stream] = max(sequence, self.sequences.get(stream, 0))
+
+    def commands(self, with_sequences: bool) -> list[Command]:
+        """What to send to a broker that knows nothing of the client.
+
+        :param with_sequences: the broker takes positions: a stream is read from the message after the last one
+            delivered
+        """
+        commands: list[Command] = [] if self.stream is None else [wire.StreamWrite(self.stream)]
+        for stream, patterns in self.reads.items():
+            delivered = self.sequences.get(stream, 0)
+            for pattern, after in patterns.items():
+                known = with_sequences and (delivered or after is not None)
+                trailing = write(Extension(after=max(delivered, after or 0))) if known else b""
+                commands.append(wire.StreamRead(stream, pattern, trailing))
+        return commands + [wire.ServiceOffer(*offer) for offer in self.offers]

@@ -25,14 +25,11 @@ from mama_spark.contracts.zmq_connections import open_context
 from ..protocol.commands import SIGNATURE, Open
 from ..protocol.log_query import LogQuery, LogQueryAnswer
 from ..zmq_fd_poller import receive
-from .calls import Call
-from .connection_settings import FEATURES, ConnectionSettings, endpoint
-from .log_query_client import PendingQuery
-from .state_machine import ClientMachine, ClientSettings
+from .calls import Call, PendingQuery
+from .connection_settings import ConnectionSettings, endpoint
+from .state_machine import ClientMachine
 from .states import ClientState
 from .zmtp_probe import mechanism_of
-
-__all__ = ["FEATURES", "MAX_UNWRITTEN", "ClientConnection", "ConnectionSettings", "endpoint"]
 
 #: Bytes that may be queued for the socket; at this number senders wait.
 MAX_UNWRITTEN = 4 * 1024 * 1024
@@ -83,8 +80,7 @@ class ClientConnection:
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.settings = settings
-        address = settings.address.encode("utf-8", "surrogateescape")
-        self.machine = ClientMachine(ClientSettings(address, settings.features, settings.ping, settings.silence))
+        self.machine = ClientMachine(settings)
         self.changed = threading.Condition()
         self.fatal: MamaError | None = None
         self._endpoints = [endpoint(url) for url in settings.urls]

@@ -27,7 +27,7 @@ class ConnectionSettings:
     :param curve_server_key: the broker's public key (Z85, 40 characters): CURVE. Without a key pair of its own
         (``curve_public_key``, ``curve_secret_key``) the client generates one
     :param features: features announced to the broker; None = none, as the C client
-    :param ping: interval of PINGs
+    :param ping: interval of PINGs, as the C client
     :param silence: time without input after which the connection is replaced
     :param high_water: messages of any size that ZeroMQ may queue in each direction: keep it low
     """

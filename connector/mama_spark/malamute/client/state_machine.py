@@ -9,7 +9,7 @@ given again, and a stream with sequences is read from the sequence after the las
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from mama_spark.contracts.errors import ClientClosed, ConfigError, MamaError, Unavailable
@@ -20,24 +20,11 @@ from ..protocol.credit import DeliveryCredit, GrantedWindow
 from ..protocol.extensions import AckRun, Extension, Feature, read, write
 from ..protocol.log_query import LogQuery
 from ..protocol.transition_table import IllegalMachineStep
-from .calls import Call, CallFailed, NoStream, PendingCalls
-from .log_query_client import LogQueryClient, PendingQuery
-from .registrations import Registrations
+from .calls import Call, CallFailed, LogQueryClient, NoStream, PendingCalls, PendingQuery, Registrations
+from .connection_settings import ConnectionSettings
 from .states import TABLE, ClientAction, ClientEvent, ClientState, event_of
 
-__all__ = ["Call", "CallFailed", "ClientEvent", "ClientMachine", "ClientSettings", "ClientState", "NoStream"]
-
 _NEVER = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class ClientSettings:
-    """Times in seconds; the defaults are those of the C client."""
-
-    address: bytes = b""
-    features: Feature | None = None
-    ping: float = 1.0
-    silence: float = 4.0
 
 
 class ClientMachine:
@@ -49,8 +36,9 @@ class ClientMachine:
     :ivar send_window: bytes that may be sent to streams
     """
 
-    def __init__(self, settings: ClientSettings | None = None) -> None:
-        self.settings = settings or ClientSettings()
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.settings = settings
+        self._address = settings.address.encode("utf-8", "surrogateescape")
         self.state = ClientState.START
         self.out: list[Sequence[bytes]] = []
         self.received: list[Command] = []
@@ -69,7 +57,7 @@ class ClientMachine:
         self._last_ping = 0.0
 
     def __repr__(self) -> str:
-        return f"<ClientMachine {self.settings.address!r} {self.state.value}, {len(self._calls)} calls>"
+        return f"<ClientMachine {self._address!r} {self.state.value}, {len(self._calls)} calls>"
 
     def _step(self, event: ClientEvent, command: Command | None = None) -> None:
         """Execute a step of the table; the state changes nowhere else.
@@ -202,14 +190,11 @@ class ClientMachine:
         self.send_window.grow(credit)
         self._request_window()
 
-    def send_message(self, message: wire.MailboxSend | wire.ServiceSend) -> None:
-        self._send_command(message)
-
     def confirm(self, tracker: bytes, code: int = StatusCode.SUCCESS, reason: bytes = b"") -> None:
         """:raises ConfigError: the broker drops clients that confirm (it is not ours)"""
         if Feature.CONFIRM not in self.features:
             raise ConfigError("this broker takes no confirmations")
-        self._send_command(wire.Confirm(tracker, code, reason))
+        self.send_message(wire.Confirm(tracker, code, reason))
 
     def give_credit(self, amount: int) -> None:
         """Allow the broker to deliver ``amount`` messages more, of all kinds together."""
@@ -222,7 +207,7 @@ class ClientMachine:
             self.out.append(wire.encode(wire.Credit(min(amount, 65535))))
             amount -= 65535
 
-    def _send_command(self, command: Command) -> None:
+    def send_message(self, command: wire.MailboxSend | wire.ServiceSend | wire.Confirm) -> None:
         self._require_connection()
         self.out.append(wire.encode(command))
 
@@ -285,7 +270,7 @@ class ClientMachine:
 
     def _open_command(self) -> wire.Open:
         features = self.settings.features
-        return wire.Open(self.settings.address, b"" if features is None else write(Extension(features=features)))
+        return wire.Open(self._address, b"" if features is None else write(Extension(features=features)))
 
     def _reopen(self) -> None:
         """Send OPEN again. Pending PINGs are lost, and with them the acknowledgements of earlier sends; other calls are

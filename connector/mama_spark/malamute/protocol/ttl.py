@@ -83,10 +83,11 @@ class _Running:
 class ExpiryQueue:
     """Subjects with a running timer, by time of expiry (a heap).
 
-    Times are seconds of one monotonic clock.
+    :param tick: monotonic clock, seconds
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tick: Callable[[], float]) -> None:
+        self.tick = tick
         self._running: dict[bytes, _Running] = {}
         self._heap: list[tuple[float, bytes]] = []
 
@@ -96,35 +97,36 @@ class ExpiryQueue:
     def __contains__(self, subject: bytes) -> bool:
         return subject in self._running
 
-    def start(self, subject: bytes, sequence: int, ttl: float, now: float) -> None:
+    def start(self, subject: bytes, sequence: int, ttl: float) -> None:
         """Start the timer of a message; it replaces an earlier message of the subject."""
-        due, before = now + ttl, self._running.get(subject)
+        due, before = self.tick() + ttl, self._running.get(subject)
         planned = due if before is None else min(due, before.planned)
         self._running[subject] = _Running(sequence, ttl, due, planned)
         if before is None or planned < before.planned:
             self._plan(planned, subject)
 
-    def renew(self, subject: bytes, now: float) -> int | None:
+    def renew(self, subject: bytes) -> int | None:
         """Restart the timer of the subject. Returns the sequence of its message; None if it has no timer."""
         one = self._running.get(subject)
         if one is None:
             return None
-        one.due = now + one.ttl
+        one.due = self.tick() + one.ttl
         return one.sequence
 
-    def sequence(self, subject: bytes) -> int | None:
-        """Sequence of the subject's message; None if it has no timer."""
+    def sequence(self, subject: bytes) -> int:
+        """Sequence of the subject's message; 0 if it has no timer."""
         one = self._running.get(subject)
-        return None if one is None else one.sequence
+        return 0 if one is None else one.sequence
 
     def end(self, subject: bytes) -> None:
         """Stop the timer of the subject."""
         self._running.pop(subject, None)
 
-    def expired(self, now: float) -> list[bytes]:
+    def expired(self) -> list[bytes]:
         """Expired subjects in order of expiry, which is the order of their markers. A subject is returned again after
         :data:`RETRY` until :meth:`end` is called for it."""
         found: list[tuple[float, bytes]] = []
+        now = self.tick() if self._heap else 0.0
         while self._heap and self._heap[0][0] <= now:
             planned, subject = heapq.heappop(self._heap)
             one = self._running.get(subject)
@@ -149,48 +151,37 @@ class ExpiryQueue:
             heapq.heapify(self._heap)
 
 
-class TtlTracker:
+class TtlTracker(ExpiryQueue):
     """TTLs of stored messages, and of the batch that is being stored.
 
     :param most: limit of subjects with a running timer
-    :param tick: monotonic clock, seconds
     """
 
     def __init__(self, most: int, tick: Callable[[], float]) -> None:
-        self.tick = tick
+        super().__init__(tick)
         self._most = most
-        self._index = ExpiryQueue()
         self._unstored: dict[int, int] = {}  # messages not stored yet: sequence -> milliseconds
 
     def __bool__(self) -> bool:
-        return bool(self._unstored or len(self._index))
+        return bool(self._unstored or len(self))
 
     def load(self, running: Iterable[tuple[bytes, int, int]]) -> None:
         """Load stored messages: subject, sequence and milliseconds. Their timers start now."""
-        now = self.tick()
         for subject, sequence, ttl in running:
-            self._index.start(subject, sequence, ttl / 1000, now)
+            self.start(subject, sequence, ttl / 1000)
 
     def note(self, sequence: int, subject: bytes, ttl: int, octets: int) -> bool:
         """Add a message that will be stored. False: refused, because it or the number of timers is too large."""
         if ttl:
-            full = len(self._index) + len(self._unstored) >= self._most
-            if octets > MOST_OCTETS or (full and subject not in self._index):
+            full = len(self) + len(self._unstored) >= self._most
+            if octets > MOST_OCTETS or (full and subject not in self):
                 return False
         self._unstored[sequence] = ttl
         return True
 
-    def renew(self, subject: bytes) -> int | None:
-        """See :meth:`ExpiryQueue.renew`."""
-        return self._index.renew(subject, self.tick())
-
-    def sequence(self, subject: bytes) -> int:
-        """Sequence of the stored message whose timer runs at the subject; 0 = none runs."""
-        return self._index.sequence(subject) or 0
-
     def repeated(self, subject: bytes, sequence: int) -> None:
         """Restart the timer, if it runs, of a stored message that was sent again."""
-        if self._index.sequence(subject) == sequence:
+        if self.sequence(subject) == sequence:
             self.renew(subject)
 
     def changes(self, batch: Iterable[tuple[int, bytes]]) -> dict[bytes, tuple[int, int]]:
@@ -202,26 +193,21 @@ class TtlTracker:
                 ttl = self._unstored.get(sequence)
                 if ttl is not None:
                     found[subject] = sequence, ttl
-                elif subject in found or subject in self._index:
+                elif subject in found or subject in self:
                     found[subject] = sequence, 0
         return found
 
     def settle(self, changes: Mapping[bytes, tuple[int, int]]) -> None:
         """Apply the changes of a stored batch; no changes if it was refused."""
         self._unstored.clear()
-        now = self.tick()
         for subject, (sequence, ttl) in changes.items():
             if ttl:
-                self._index.start(subject, sequence, ttl / 1000, now)
+                self.start(subject, sequence, ttl / 1000)
             else:
-                self._index.end(subject)
-
-    def expired(self) -> list[bytes]:
-        """See :meth:`ExpiryQueue.expired`."""
-        return self._index.expired(self.tick()) if len(self._index) else []
+                self.end(subject)
 
     @property
     def seconds_to_next_expiry(self) -> float | None:
         """Seconds until :meth:`expired` may return a subject; None without a running timer."""
-        due = self._index.next
+        due = self.next
         return None if due is None else max(0.001, due - self.tick())

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.malamute.protocol import commands as wire
-from mama_spark.malamute.protocol.commands import Error, encode
+from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.extensions import ALL, Extension, write
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
 
-from tests.support.malamute.raw_malamute_clients import INVALID, OK, VECTORS, Make, RawClient
+from tests.support.malamute.raw_malamute_clients import VECTORS, Make, RawClient
 from tests.support.tiers import EXPLORE
 
 
@@ -33,41 +33,6 @@ def test_a_req_socket_is_ignored(make: Make) -> None:
     site.peer(kind=zmq.REQ).socket.send(b"\xaa\xa8\x02")
     site.healthy()
     assert site.broker.counters()["malformed"] == 1
-
-
-def test_fatal_inputs_of_the_reference_one_after_another(make: Make) -> None:
-    """Section 5: each of these ends or stalls the reference broker."""
-    site = make()
-    stranger = site.peer()
-    stranger.send(wire.Close(), wire.Close())
-    assert stranger.get(2) == [OK, OK]
-    older, newer = site.peer(b"same"), site.peer(b"same")
-    older.send(wire.Close())
-    assert older.get() == [OK]
-    assert newer.ask() == []
-    newer.socket.send_multipart([*encode(wire.Ping()), b"extra"])
-    for pattern in (b")", b"*", b"+", b"a**", b"(a*)*"):
-        (refused,) = newer.ask(wire.StreamRead(b"A", pattern))
-        assert isinstance(refused, Error)
-        assert refused.code == 300
-    assert newer.ask(wire.StreamRead(b"A", b"x"), wire.StreamRead(b"B", b"x"), wire.StreamCancel(b"B")) == [OK] * 3
-    newer.send(wire.Close())
-    writer = site.peer(b"w")
-    assert writer.ask(wire.StreamWrite(b"A"), wire.StreamSend(b"x")) == [OK]
-    for frames in ([b""], [b"\xaa\xa8\x06\x20abc"]):
-        writer.socket.send_multipart(frames)
-    site.healthy()
-
-
-@pytest.mark.spec("S5")
-def test_ping_as_the_only_command_and_then_silence(make: Make) -> None:
-    site = make(timeout=60.0)
-    peer = site.peer()
-    peer.send(wire.Ping())
-    assert peer.get() == [INVALID]
-    site.peer(b"goes")
-    site.until_nobody_is_left()
-    site.healthy()
 
 
 def beside(chance: random.Random) -> bytes:

@@ -16,10 +16,9 @@ from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientR
 from mama_spark.malamute.broker.broker.security import Security, ZapHandler
 from mama_spark.malamute.broker.engines import Delivery, register
 from mama_spark.malamute.broker.engines.engine_actor import REPORT
-from mama_spark.malamute.broker.engines.engine_handle import ReportSocket
+from mama_spark.malamute.broker.engines.engine_threads import ReportSocket
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
-from mama_spark.malamute.broker.session.byte_queue import Overflow
-from mama_spark.malamute.broker.session.settings import SessionSettings
+from mama_spark.malamute.broker.session.settings import Overflow, SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands as wire
@@ -29,6 +28,7 @@ from mama_spark.testing.engine_setup import DrivenStream
 from mama_spark.testing.waiting import eventually, until
 
 from tests.support.malamute.raw_malamute_clients import Make
+from tests.support.malamute.session_machine import Catalog
 
 # The broker works in turns: what there is for one client, or of one stream, does not keep the others waiting
 
@@ -47,7 +47,7 @@ class Clients:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         settings = BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=0.0), high_water=10 * MAIL)
-        self.machine = ServerMachine(settings.machine)
+        self.machine = ServerMachine(settings.machine, Catalog())
         self.counters = SocketCounters()
         self.router = ClientRouter(context, settings, self.machine, self.counters)
         zap_handler = ZapHandler(context, Security())
@@ -145,7 +145,7 @@ def test_a_long_report_of_one_stream_does_not_come_before_a_short_one_of_another
         for number in range(4 * REPORT):
             busy.accept("writer", b"writer", b"%d" % number, [b""])
         busy.flush()
-        eventually(lambda: len(busy.reports) == 4, "the engine has reported")
+        eventually(lambda: len(busy.actor.reports) == 4, "the engine has reported")
         other.accept("writer", b"writer", b"late", [b""])
         other.destroy()  # what it has reported is in the socket now
         taken = [one for _ in range(5) if (one := reports.take(30))]

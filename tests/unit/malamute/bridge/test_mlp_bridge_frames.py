@@ -26,9 +26,8 @@ from mama_spark.malamute.bridge import frames as fr
 from mama_spark.malamute.bridge import log_queries, pool, records
 from mama_spark.malamute.bridge.bridge import _Chunk, _report_outcomes
 from mama_spark.malamute.bridge.pool import WritableStream
-from mama_spark.malamute.bridge.refusals import passes, refused
 from mama_spark.malamute.bridge.settings import MalamuteSettings, stream_of
-from mama_spark.malamute.client.calls import Call, CallFailed
+from mama_spark.malamute.client.calls import Call, CallFailed, passes, refused
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.commands import Ping, StatusCode, StreamSend, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, read, write

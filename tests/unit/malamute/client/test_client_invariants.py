@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ClientClosed, Unavailable
 from mama_spark.malamute.broker.engines.commands import AnsweredCommand
-from mama_spark.malamute.broker.session.client_state import ClientSession
-from mama_spark.malamute.broker.session.state_machine import ServerMachine
+from mama_spark.malamute.broker.session.clients import ClientSession
 from mama_spark.malamute.client.calls import Call, NoStream
-from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
+from mama_spark.malamute.client.state_machine import ClientMachine
 from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong, encode
 from mama_spark.malamute.protocol.extensions import Extension, write
 
-from tests.support.malamute.client_machine import ALL, FAR, do
+from tests.support.malamute.client_machine import ALL, FAR, client, do
+from tests.support.malamute.session_machine import server
 from tests.support.tiers import examples
 
 ANSWERS = st.one_of(
@@ -39,7 +39,7 @@ ACTS = st.one_of(
 @examples(300)
 @given(st.lists(ACTS, max_size=40))
 def test_nothing_a_broker_says_raises_and_no_call_stays_open(acts: list[Any]) -> None:
-    machine, now = ClientMachine(ClientSettings(b"me", ALL)), 0.0
+    machine, now = client(features=ALL), 0.0
     calls: list[Call] = [machine.connect(now, 20.0)]
     for act in acts:
         if isinstance(act, float):
@@ -78,8 +78,8 @@ class Pair:
 
     def __init__(self) -> None:
         self.client, self.broker, self.now, self.identity = (
-            ClientMachine(ClientSettings(b"me", ALL)),
-            ServerMachine(),
+            client(features=ALL),
+            server(),
             0.0,
             0,
         )
@@ -100,8 +100,8 @@ class Pair:
                     if isinstance(command, AnsweredCommand):
                         self.broker.command_done(stream)
             answers = self.broker.clients.take_output()
-            for client, frames in [] if drop else answers:
-                if (client.identity if isinstance(client, ClientSession) else client) == me:
+            for to, frames in [] if drop else answers:
+                if (to.identity if isinstance(to, ClientSession) else to) == me:
                     self.client.receive(frames, self.now)
 
 
@@ -113,7 +113,7 @@ def test_client_and_broker_find_together_again_whatever_happens(events: list[str
     pair.run()
     for n, event in enumerate(events):
         if event == "restart":
-            pair.broker = ServerMachine()
+            pair.broker = server()
         elif event == "lose":
             pair.run(drop=True)
         elif event in ("silence", "wait"):

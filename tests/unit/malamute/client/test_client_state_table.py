@@ -14,16 +14,16 @@ from mama_spark.malamute.client.states import TABLE, ClientAction, ClientEvent, 
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, Ok, Pong
 
-from tests.support.malamute.client_machine import FAR, connected, said, told
+from tests.support.malamute.client_machine import FAR, client, connected, said, told
 from tests.support.tables import each
 
 
 def brought_to(state: ClientState) -> ClientMachine:
     """A machine that is there by what its application and its broker said."""
     if state is ClientState.START:
-        return ClientMachine()
+        return client()
     if state in (ClientState.CONNECTING, ClientState.FAILED):
-        machine = ClientMachine()
+        machine = client()
         machine.connect(0.0, FAR)
         told(machine, *([Error(300)] if state is ClientState.FAILED else []))
     else:

@@ -16,7 +16,7 @@ from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.session import log_queries
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
-from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
+from mama_spark.malamute.client.state_machine import ClientMachine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
@@ -31,7 +31,9 @@ from mama_spark.malamute.protocol.log_query import (
     parse_query,
 )
 
+from tests.support.malamute.client_machine import connected
 from tests.support.malamute.log_queries import NAMES, QUESTIONS, RECORD, U32, bounds
+from tests.support.malamute.session_machine import Catalog
 from tests.support.tables import each
 from tests.support.tiers import examples
 
@@ -102,11 +104,7 @@ def test_names_come_in_pages() -> None:
 
 
 def asking() -> ClientMachine:
-    machine = ClientMachine(ClientSettings(features=Feature.LOG))
-    machine.connect(0.0, 9.0)
-    machine.receive(wire.encode(wire.Ok(trailing=write(Extension(features=Feature.LOG)))), 0.0)
-    machine.out.clear()
-    return machine
+    return connected(Feature.LOG)
 
 
 def pong(answer: LogQueryAnswer) -> list[bytes]:
@@ -151,7 +149,7 @@ def test_a_question_does_not_outlive_its_connection() -> None:
 # --- the order of log queries at engines: behind their records, few at a time, and hostile clients --------------------
 
 
-class Everything:
+class Everything(Catalog):
     """A catalog that has every stream."""
 
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
@@ -165,7 +163,7 @@ class MachineHarness:
     """A machine, its clients, and the questions that its engines have."""
 
     def __init__(self, **values: Any) -> None:
-        self.machine = ServerMachine(SessionSettings(**values), catalog=Everything())
+        self.machine = ServerMachine(SessionSettings(**values), Everything())
 
     def open(self, name: str, features: Feature = Feature.LOG) -> Any:
         command = wire.Open(name.encode(), write(Extension(features=features)))

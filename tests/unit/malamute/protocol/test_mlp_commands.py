@@ -107,13 +107,6 @@ def test_extra_frames_are_flagged_with_the_command_in_front_of_them() -> None:
     assert "Ping with 2 extra frames" in str(caught.value)
 
 
-def test_trailing_octets_are_kept_and_written_again() -> None:
-    for number, cls in wire.COMMANDS.items():
-        values = {f.name: SAMPLES[f.name] for f in fields(cls)} | {"trailing": b"\0\xff ext"}  # type: ignore[arg-type]
-        again = decode(encode(cls(**values)))
-        assert again == cls(**values), number
-
-
 def test_a_nul_is_not_written_and_ends_a_string_that_is_read() -> None:
     with pytest.raises(BadFrame, match="NUL"):
         encode(wire.StreamWrite(b"a\0b"))

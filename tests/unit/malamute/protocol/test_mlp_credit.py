@@ -19,10 +19,7 @@ from mama_spark.malamute.broker.engines.commands import (
     GiveCredit,
     RecallCredit,
 )
-from mama_spark.malamute.broker.session.client_state import ClientSession
-from mama_spark.malamute.broker.session.settings import SessionSettings
-from mama_spark.malamute.broker.session.state_machine import ServerMachine
-from mama_spark.malamute.protocol import commands
+from mama_spark.malamute.broker.session.clients import ClientSession
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.credit import (
@@ -35,12 +32,13 @@ from mama_spark.malamute.protocol.credit import (
 )
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 
+from tests.support.malamute.session_machine import server
 from tests.support.tables import each
 from tests.support.tiers import examples
 
 # Credit of one client over several streams (ML-07, ML-21): never exceeded, and no message is lost without credit
 
-STREAMS = [b"h1", b"h2", b"h3", b"live"]  #: the last does not hold
+STREAMS = [b"holds1", b"holds2", b"holds3", b"live"]  #: the last does not hold
 
 
 class Holder:
@@ -48,7 +46,7 @@ class Holder:
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self.holds = name.startswith(b"h")
+        self.holds = name.startswith(b"holds")
         self.inbox: deque[list[EngineCommand]] = deque()
         self.reports: deque[list[tuple[Any, ...]]] = deque()
         self.waiting: dict[Hashable, deque[bytes]] = {}
@@ -98,7 +96,7 @@ class Site:
     """A machine, slow engines, and a client whose socket may be full."""
 
     def __init__(self, **values: Any) -> None:
-        self.machine = ServerMachine(SessionSettings(timeout=0, **values), lambda stream: stream.startswith(b"h"))
+        self.machine = server(timeout=0, **values)
         self.engines = {name: Holder(name) for name in STREAMS}
         self.got: list[wire.StreamDeliver] = []
         self.full = False
@@ -141,13 +139,13 @@ class Site:
             if kind == "delivery":
                 run += rest
                 continue
-            self.machine.subscriptions.delivered(name, run)
+            self.machine.deliveries.delivered(name, run)
             run = []
             if kind == "taken":
                 self.machine.command_done(name)
             else:
                 self.machine.credit_returned(name, *rest)
-        self.machine.subscriptions.delivered(name, run)
+        self.machine.deliveries.delivered(name, run)
         self.pump()
 
     def drain(self) -> None:
@@ -254,12 +252,12 @@ def test_with_less_credit_than_streams_the_credit_rotates() -> None:
     site.open(b"r", Feature.CREDIT)
     site.say(b"r", *(wire.StreamRead(name, b"") for name in STREAMS[:3]), wire.Credit(1))
     site.open(b"w")
-    site.say(b"w", wire.StreamWrite(b"h3"), wire.StreamSend(b"a", []), wire.StreamSend(b"b", []))
+    site.say(b"w", wire.StreamWrite(b"holds3"), wire.StreamSend(b"a", []), wire.StreamSend(b"b", []))
     site.settle()
-    assert subjects(site, b"h3") == [b"a"]
+    assert subjects(site, b"holds3") == [b"a"]
     site.say(b"r", wire.Credit(1))
     site.settle()
-    assert subjects(site, b"h3") == [b"a", b"b"]
+    assert subjects(site, b"holds3") == [b"a", b"b"]
 
 
 @pytest.mark.spec("ML-21")
@@ -268,7 +266,7 @@ def test_clients_that_need_no_rotation_are_not_checked() -> None:
     site = Site()
     for name in (b"r", b"gone"):
         site.open(name, Feature.CREDIT)
-        site.say(name, wire.StreamRead(b"h1", b""), wire.StreamRead(b"h2", b""), wire.Credit(1))
+        site.say(name, wire.StreamRead(b"holds1", b""), wire.StreamRead(b"holds2", b""), wire.Credit(1))
     assert len(site.machine.deliveries.rotating) > 0
     site.say(b"gone", wire.Close())
     site.machine.expire(site.now)
@@ -283,7 +281,7 @@ def test_credit_lent_to_idle_engines_is_recalled_for_waiting_messages() -> None:
     """All credit is lent to a stream without messages, and a message of another kind arrives."""
     site = Site()
     reader = site.open(b"r", Feature.CREDIT)
-    site.say(b"r", wire.StreamRead(b"h1", b""), wire.StreamRead(b"live", b""), wire.Credit(5))
+    site.say(b"r", wire.StreamRead(b"holds1", b""), wire.StreamRead(b"live", b""), wire.Credit(5))
     site.settle(2)
     assert reader.allocator.lent == 5
     site.open(b"w")
@@ -296,15 +294,15 @@ def test_credit_lent_to_idle_engines_is_recalled_for_waiting_messages() -> None:
 def test_a_busy_stream_gets_what_an_idle_one_does_not_use_without_waiting_for_its_turn() -> None:
     site = Site()
     site.open(b"r", Feature.CREDIT)
-    site.say(b"r", wire.StreamRead(b"h1", b""), wire.StreamRead(b"h2", b""), wire.Credit(100))
+    site.say(b"r", wire.StreamRead(b"holds1", b""), wire.StreamRead(b"holds2", b""), wire.Credit(100))
     site.open(b"w")
-    site.say(b"w", wire.StreamWrite(b"h2"), *(wire.StreamSend(b"%d" % i, []) for i in range(99)))
+    site.say(b"w", wire.StreamWrite(b"holds2"), *(wire.StreamSend(b"%d" % i, []) for i in range(99)))
     for _ in range(40):
         for name, engine in site.engines.items():
             while engine.inbox or engine.reports:
                 engine.step()
                 site.report(name)
-    assert len(subjects(site, b"h2")) == 99, "all but the one that the idle stream keeps"
+    assert len(subjects(site, b"holds2")) == 99, "all but the one that the idle stream keeps"
 
 
 @pytest.mark.spec("ML-21")
@@ -312,31 +310,31 @@ def test_an_unlimited_client_that_does_not_read_is_lent_a_window_and_loses_nothi
     """The policy for slow readers never applies to a stored stream, because the engine keeps its messages."""
     site = Site(queue=10_000)
     reader = site.open(b"r")
-    site.say(b"r", wire.StreamRead(b"h1", b""))
+    site.say(b"r", wire.StreamRead(b"holds1", b""))
     site.open(b"w")
-    site.say(b"w", wire.StreamWrite(b"h1"))
+    site.say(b"w", wire.StreamWrite(b"holds1"))
     site.settle(2)
     site.full = True
     for i in range(500):
         site.say(b"w", wire.StreamSend(b"%d" % i, [b"x" * 100]))
-        site.engines[b"h1"].step()
-        site.report(b"h1")
-    assert len(site.engines[b"h1"].waiting[reader]) > 300
+        site.engines[b"holds1"].step()
+        site.report(b"holds1")
+    assert len(site.engines[b"holds1"].waiting[reader]) > 300
     assert reader.lent_deliveries.size + reader.replies.size <= 20_000
     site.settle()
-    assert subjects(site, b"h1") == [b"%d" % i for i in range(500)]
+    assert subjects(site, b"holds1") == [b"%d" % i for i in range(500)]
     assert site.machine.clients.counters.lost_deliveries == 0
 
 
 def test_credit_of_a_stream_that_is_lost_or_left_goes_to_the_others() -> None:
     site = Site()
     reader = site.open(b"r", Feature.CREDIT)
-    site.say(b"r", wire.StreamRead(b"h1", b""), wire.StreamRead(b"h2", b""), wire.Credit(10))
+    site.say(b"r", wire.StreamRead(b"holds1", b""), wire.StreamRead(b"holds2", b""), wire.Credit(10))
     site.settle(2)
-    site.machine.stream_lost(b"h1", "gone")
-    site.say(b"r", wire.StreamCancel(b"h2"), wire.StreamRead(b"h3", b""))
+    site.machine.stream_lost(b"holds1", "gone")
+    site.say(b"r", wire.StreamCancel(b"holds2"), wire.StreamRead(b"holds3", b""))
     site.open(b"w")
-    site.say(b"w", wire.StreamWrite(b"h3"), *(wire.StreamSend(b"%d" % i, []) for i in range(10)))
+    site.say(b"w", wire.StreamWrite(b"holds3"), *(wire.StreamSend(b"%d" % i, []) for i in range(10)))
     site.settle(3)
     assert len(site.got) == 10
     assert reader.credit.left == reader.allocator.lent == 0
@@ -346,9 +344,9 @@ def test_an_engine_that_delivers_beyond_its_share_is_held_to_the_limits_of_the_o
     """An engine of another package may break the rules; the client's limits still hold."""
     site = Site(queue=500)
     reader = site.open(b"r", Feature.CREDIT)
-    site.say(b"r", wire.StreamRead(b"h1", b""), wire.Credit(2))
+    site.say(b"r", wire.StreamRead(b"holds1", b""), wire.Credit(2))
     site.settle(2)
-    site.machine.subscriptions.delivered(b"h1", [Delivery(reader, b"w", b"%d" % i, []) for i in range(50)])
+    site.machine.deliveries.delivered(b"holds1", [Delivery(reader, b"w", b"%d" % i, []) for i in range(50)])
     site.pump()
     assert len(site.got) == 2
     assert reader.queue.size <= 500
@@ -450,17 +448,3 @@ def test_what_is_left_and_what_is_under_way_never_exceed_the_window_together(ste
         allowance.answered(octets)
     allowance.grant(WINDOW)
     assert (allowance.left, allowance.unanswered) == (WINDOW, 0)
-
-
-def test_credit_adds_up() -> None:
-    machine = ServerMachine(SessionSettings())
-    machine.receive(b"r", encode(commands.Open(b"r", write(Extension(features=Feature.CREDIT)))), 0.0)
-    machine.receive(b"w", encode(commands.Open(b"w")), 0.0)
-    for amount in (2, 3):
-        machine.receive(b"r", encode(commands.Credit(amount)), 0.0)
-    machine.clients.take_output()
-    for _ in range(7):
-        machine.receive(b"w", encode(commands.MailboxSend(b"r", b"s")), 0.0)
-    assert len(machine.clients.outgoing) == 5
-    machine.receive(b"r", encode(commands.Credit(1)), 0.0)
-    assert len(machine.clients.outgoing) == 6

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
-from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.protocol import commands
-from mama_spark.malamute.protocol.commands import BadFrame, Command, Confirm, Ok, Pong, decode, encode
+from mama_spark.malamute.protocol.commands import BadFrame, Command, Confirm, Ok, decode, encode
 from mama_spark.malamute.protocol.extensions import (
     ALL,
     NO_EXTENSION,
@@ -21,6 +19,8 @@ from mama_spark.malamute.protocol.extensions import (
     write,
 )
 
+from tests.support.malamute.client_machine import connected
+from tests.support.malamute.session_machine import server
 from tests.support.tables import each
 from tests.support.tiers import examples
 
@@ -147,28 +147,10 @@ def said(machine: ServerMachine) -> list[Command]:
     return [decode(frames) for _, frames in out]
 
 
-def test_a_ping_is_answered_when_the_engines_of_all_streams_have_answered() -> None:
-    machine = ServerMachine(SessionSettings())
-    opened(machine, b"w", Feature.ACKS)
-    for stream in (b"a", b"b"):
-        machine.receive(b"w", encode(commands.StreamWrite(stream)), 0.0)
-        machine.command_done(stream)
-        machine.receive(b"w", encode(commands.StreamSend(b"s", [b"1"])), 0.0)
-    said(machine)
-    machine.receive(b"w", encode(commands.Ping()), 0.0)
-    run = AckRun(StoreOutcome.STORED, 1, 1)
-    machine.command_done(b"b", outcomes=(run,))
-    assert said(machine) == []
-    machine.command_done(b"a", outcomes=(run,))
-    (pong,) = said(machine)
-    assert isinstance(pong, Pong)
-    assert read(pong.trailing).acks == (run, run)
-
-
 @each("service", [False, True])
 @each("tracker", [b"", b"t"])
 def test_who_sends_a_letter_without_a_tracker_is_told_nothing_of_it(tracker: bytes, service: bool) -> None:
-    machine = ServerMachine(SessionSettings())
+    machine = server()
     opened(machine, b"w", Feature.CONFIRM)
     opened(machine, b"r", Feature(0))
     if service:
@@ -180,9 +162,7 @@ def test_who_sends_a_letter_without_a_tracker_is_told_nothing_of_it(tracker: byt
 
 
 def test_a_subscription_that_was_cancelled_does_not_come_back_after_a_reconnect() -> None:
-    client = ClientMachine(ClientSettings(b"me"))
-    client.connect(0.0, 9.0)
-    client.receive(encode(Ok()), 0.0)
+    client = connected()
     for stream in (b"kept", b"left"):
         client.call(commands.StreamRead(stream, b".*"), 9.0)
         client.receive(encode(Ok()), 0.0)

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import frames as fr
 from mama_spark.malamute.broker.engines.commands import AcceptBlock, AcceptMessage
-from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
-from mama_spark.malamute.client.state_machine import ClientMachine, ClientSettings
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import message_blocks
 from mama_spark.malamute.protocol.commands import BadFrame, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, read, write
 
+from tests.support.malamute import client_machine
+from tests.support.malamute.session_machine import server
 from tests.support.tables import each
 from tests.support.tiers import examples
 
@@ -36,7 +36,7 @@ def batch_of(rows: list[tuple[Any, ...]], with_headers: bool, with_ids: bool) ->
 
 def connected(features: Feature = OURS, **values: Any) -> ServerMachine:
     """A machine with a client that writes to an open stream."""
-    machine = ServerMachine(SessionSettings(**values))
+    machine = server(**values)
     machine.receive(b"w", encode(wire.Open(b"w", write(Extension(features=features)))), 0.0)
     machine.receive(b"w", encode(wire.StreamWrite(b"st")), 0.0)
     machine.opened(b"st", stored=True)
@@ -77,7 +77,7 @@ def test_a_block_leads_to_what_its_messages_lead_to_one_by_one(
 def test_both_sides_count_the_same_octets_for_a_block() -> None:
     """Otherwise the client would wait forever, or send more than its window allows."""
     batch = MessageBatch.of(["a"] * 50, [b"x" * 100] * 50, ids=[str(n) for n in range(50)])
-    broker, client = ServerMachine(), ClientMachine(ClientSettings(b"w", OURS))
+    broker, client = server(), client_machine.client("w", OURS)
 
     def exchange() -> None:
         for frames in client.out:

@@ -2,80 +2,73 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute.broker.engines import Delivery
 from mama_spark.malamute.broker.engines.durable import engine as durable_engine
-from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
 from mama_spark.malamute.broker.engines.jetstream.publisher import PendingPublish, expect_last
 from mama_spark.malamute.protocol import ttl
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
 from mama_spark.malamute.protocol.ttl import ExpiryQueue, TtlRequest, ttl_request_of
 
+from tests.support.malamute.durable_engine import SECOND, EngineHarness
 from tests.support.tables import each
 
 TTL, RENEWAL, MARKER = b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker"
 EXPECTED = b"Mama-Expected-Sequence"
 
 
-class EngineHarness:
-    """One engine with a test clock, and its deliveries to a client that reads everything."""
+class TtlHarness(EngineHarness):
+    """An engine, and its deliveries to a client that reads everything."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self.clock = 100.0
-        self.got: list[Delivery] = []
+        super().__init__(folder, **settings)
         self.folder = folder
-        self.engine = DurableEngine(b"st", {"folder": str(folder), **settings})
-        self.engine._ttl.tick = lambda: self.clock
-        self.engine.start()
-        self.engine.traffic(self.got.append)
         self.engine.compile("r", b"")
 
     def send(self, subject: bytes, body: bytes = b"x", *, id: str = "", **headers: str) -> AckRun:
         """One message in a batch of its own; ``ttl="5000"`` is ``Mama-Ttl: 5000``."""
         pairs = tuple((b"Mama-" + name.capitalize().encode(), value.encode()) for name, value in headers.items())
         self.engine.accept("w", b"writer", subject, [body], Extension(message_id=id.encode(), headers=pairs))
-        runs = self.engine.sync("w")
-        self.engine.flush()
-        (run,) = runs if isinstance(runs, tuple) else runs()
+        (run,) = self.sync()
         return run
 
     def pass_(self, seconds: float) -> list[bytes]:
         """Let time pass; returns the subjects of the markers delivered."""
-        self.clock += seconds
+        self.now += round(seconds * SECOND)
         self.got.clear()
         self.engine.idle()
         return [d.subject for d in self.got if d.extension is not None and (MARKER, b"MaxAge") in d.extension.headers]
 
     def standing(self) -> list[tuple[int, bytes, bytes]]:
         """Sequence, subject and content of the messages that STANDING returns, read as by another process."""
-        reader = StoreReader(store_path(self.folder, b"st"))
-        found = [(row[0], row[3], row[4]) for row in reader.read_ttl(0, 1 << 40, 1000, 1 << 30)]
-        reader.close()
-        return found
+        with closing(StoreReader(store_path(self.folder, b"st"))) as reader:
+            return [(row[0], row[3], row[4]) for row in reader.read_ttl(0, 1 << 40, 1000, 1 << 30)]
 
 
 @pytest.fixture
-def engines(tmp_path: Path) -> Iterator[Callable[..., EngineHarness]]:
-    made: list[EngineHarness] = []
+def engines(tmp_path: Path) -> Iterator[Make]:
+    made: list[TtlHarness] = []
 
-    def make(**settings: Any) -> EngineHarness:
+    def make(**settings: Any) -> TtlHarness:
+        now = made[-1].now if made else 100 * SECOND
         for one in made:
             one.engine.close()
-        made.append(EngineHarness(tmp_path, **settings))
+        made.append(TtlHarness(tmp_path, now=now, **settings))
         return made[-1]
 
     yield make
     made[-1].engine.close()
 
 
-Make = Callable[..., EngineHarness]
+Make = Callable[..., TtlHarness]
 
 
 def test_what_nobody_renews_gets_a_numbered_marker_in_time_and_once(engines: Make) -> None:
@@ -149,9 +142,7 @@ def test_a_renewal_in_the_batch_of_its_message_finds_it(engines: Make) -> None:
     one = engines()
     one.engine.accept("w", b"", b"a", [b"x"], Extension(headers=((TTL, b"5000"),)))
     one.engine.accept("w", b"", b"a", [b""], Extension(headers=((RENEWAL, b"1"),)))
-    runs = one.engine.sync("w")
-    one.engine.flush()
-    assert runs == (AckRun(StoreOutcome.STORED, 1, 1), AckRun(StoreOutcome.DUPLICATE, 1, 1))
+    assert one.sync() == (AckRun(StoreOutcome.STORED, 1, 1), AckRun(StoreOutcome.DUPLICATE, 1, 1))
 
 
 def test_a_message_that_comes_again_is_a_renewal_if_it_is_what_runs(engines: Make) -> None:
@@ -239,15 +230,12 @@ def test_a_stream_that_uses_none_of_it_has_no_table_and_looks_at_nothing(
     assert one.engine.idle() is None
 
 
-def swap(one: EngineHarness, *expected: int, subject: bytes = b"a") -> list[tuple[StoreOutcome, int]]:
+def swap(one: TtlHarness, *expected: int, subject: bytes = b"a") -> list[tuple[StoreOutcome, int]]:
     """Messages of one batch, each of which expects a sequence."""
     for number in expected:
         headers = ((TTL, b"5000"), (EXPECTED, b"%d" % number))
         one.engine.accept("w", b"writer", subject, [b"%d" % number], Extension(headers=headers))
-    runs = one.engine.sync("w")
-    one.engine.flush()
-    found = runs if isinstance(runs, tuple) else runs()
-    return [(run.outcome, run.first + i if run.first else 0) for run in found for i in range(run.count)]
+    return [(run.outcome, run.first + i if run.first else 0) for run in one.sync() for i in range(run.count)]
 
 
 def test_a_message_that_expects_another_one_is_stored_if_that_one_runs(engines: Make) -> None:
@@ -303,14 +291,15 @@ def test_one_that_expects_is_numbered_anew_when_those_before_it_are_not_stored(
 @given(st.lists(st.tuples(st.sampled_from(["start", "renew", "end", "look"]), st.integers(0, 3), st.integers(1, 9))))
 def test_running_timers_agree_with_a_model(steps: list[tuple[str, int, int]]) -> None:
     """The heap is compared with a scan of all subjects."""
-    kept, model, now = ExpiryQueue(), dict[bytes, tuple[float, int]](), 0.0
+    now = 0.0
+    kept, model = ExpiryQueue(lambda: now), dict[bytes, tuple[float, int]]()
     for number, (step, which, amount) in enumerate(steps):
         subject = b"%d" % which
         if step == "start":
-            kept.start(subject, number, amount, now)
+            kept.start(subject, number, amount)
             model[subject] = now + amount, amount
         elif step == "renew":
-            assert (kept.renew(subject, now) is None) == (subject not in model)
+            assert (kept.renew(subject) is None) == (subject not in model)
             if subject in model:
                 model[subject] = now + model[subject][1], model[subject][1]
         elif step == "end":
@@ -318,7 +307,7 @@ def test_running_timers_agree_with_a_model(steps: list[tuple[str, int, int]]) ->
             model.pop(subject, None)
         else:
             now += amount / 2
-            found = kept.expired(now)
+            found = kept.expired()
             assert found == [s for due, s in sorted((due, s) for s, (due, _) in model.items()) if due <= now]
             for one in found:
                 kept.end(one)
@@ -328,9 +317,10 @@ def test_running_timers_agree_with_a_model(steps: list[tuple[str, int, int]]) ->
 
 
 def test_a_subject_that_begins_and_ends_for_ever_costs_no_memory() -> None:
-    kept = ExpiryQueue()
+    ticks = itertools.count()
+    kept = ExpiryQueue(lambda: float(next(ticks)))
     for number in range(20_000):
-        kept.start(b"a", number, 1e6, float(number))
+        kept.start(b"a", number, 1e6)
         kept.end(b"a")
     assert len(kept._heap) < 2000
 

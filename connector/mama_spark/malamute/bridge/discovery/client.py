@@ -12,7 +12,7 @@ from typing import TypeVar
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ClientClosed, ConfigError, OutOfResources, Unavailable
 from mama_spark.contracts.record_log import Bounds
-from mama_spark.malamute.client.calls import CallFailed
+from mama_spark.malamute.client.calls import CallFailed, refused
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.commands import StatusCode, StreamWrite
@@ -27,7 +27,6 @@ from mama_spark.malamute.protocol.log_query import (
     parse_numbers,
 )
 
-from ..refusals import refused
 from .codec import DiscoveryCodec, DiscoveryMessage, StoredRecord, stored
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.malamute.zmq_fd_poller import readable, receive
 from mama_spark.options.urls import is_port
 
-from ..session.client_state import ClientSession, Frames
+from ..session.clients import ClientSession, Frames
 from ..session.state_machine import ServerMachine
 from .security import ZapHandler
 from .settings import BrokerSettings

@@ -1,29 +1,106 @@
 """The engines of all streams: opens them, sends them commands in batches, and applies their reports.
 
 An engine gets its commands when it has started. An engine that lags behind has a backlog with a limit and a policy
-(:mod:`.engine_backlog`).
+(:class:`EngineBacklog`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import zmq
 
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 from mama_spark.malamute.protocol.commands import BadFrame
+from mama_spark.malamute.protocol.credit import send_cost
 
 from .. import freed_memory
 from ..engines import Delivery, StreamEngine, engine_class
 from ..engines.base import shared_threads
-from ..engines.commands import CommandDone, CreditReturned, EngineCommand, EngineFailed, QueryAnswered, Report
-from ..engines.engine_handle import EngineHandle, ReportSocket
-from ..engines.engine_threads import EngineThreads
+from ..engines.commands import (
+    AcceptBlock,
+    AcceptMessage,
+    CommandDone,
+    CreditReturned,
+    EngineCommand,
+    EngineFailed,
+    QueryAnswered,
+    Report,
+)
+from ..engines.engine_threads import EngineHandle, EngineThreads, ReportSocket
 from ..session.settings import EngineBacklogPolicy
 from ..session.state_machine import ServerMachine
-from .engine_backlog import COUNTED, MAX_LAG, EngineBacklog
 from .engine_selector import EngineSelector
+
+#: Batches that an engine may lag behind before reading stops.
+MAX_LAG = 64
+#: Batches from which bytes are counted; fewer are bounded by the limits of a round.
+COUNTED = 8
+#: Seconds per batch up to which reading stops for an engine.
+PACE = 0.05
+
+
+class EngineBacklog:
+    """Counts the batches that one engine has not begun, and measures its pace.
+
+    All clients share one ROUTER socket, so the broker can only stop reading all of them. This is right for an engine
+    that makes progress: TCP then stops its senders and nothing is lost. It is wrong for a stalled engine, so the broker
+    stops reading only while the engine keeps a minimum pace. Messages for a slower engine are queued up to a limit in
+    bytes; :class:`~mama_spark.malamute.broker.session.settings.EngineBacklogPolicy` decides about further ones.
+
+    :param limit: bytes at which the backlog is full; it is no longer full at half of that
+    """
+
+    __slots__ = ("limit", "octets", "full", "_sizes", "_since", "_pace")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.octets = 0
+        self.full = False
+        self._sizes: deque[int] = deque()
+        self._since = 0.0  # when the engine last began a batch
+        self._pace = 0.0  # seconds per batch, moving average
+
+    def __repr__(self) -> str:
+        return f"<EngineBacklog {len(self._sizes)} batches, {self.octets} octets{', full' if self.full else ''}>"
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def posted(self, batch: Sequence[EngineCommand], now: float) -> None:
+        """To be called when a batch was posted to the engine."""
+        if not self._sizes:
+            self._since = now
+        size = sum(map(_octets, batch)) if len(self._sizes) >= COUNTED else 0
+        self._sizes.append(size)
+        self.octets += size
+        self.full = self.full or self.octets > self.limit
+
+    def update(self, waiting: int, now: float) -> None:
+        """Set the number of batches that the engine has not begun."""
+        begun = len(self._sizes) - waiting
+        if begun <= 0:
+            return
+        self._pace += ((now - self._since) / begun - self._pace) * min(1.0, begun / 8)
+        self._since = now
+        for _ in range(begun):
+            self.octets -= self._sizes.popleft()
+        self.full = self.full and self.octets > self.limit // 2
+
+    def keeps_pace(self, now: float) -> bool:
+        """Whether the engine is fast enough to stop reading for it."""
+        return self._pace <= PACE and now - self._since <= PACE
+
+
+def _octets(command: EngineCommand) -> int:
+    if isinstance(command, AcceptBlock):
+        contents = command.block.contents
+        return send_cost(sum(map(len, contents)), len(contents))
+    return send_cost(sum(map(len, command.content)) if isinstance(command, AcceptMessage) else 0, 1)
+
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +112,22 @@ END_WAIT = 1.0
 TRIM_DELAY = 1.0
 
 
+@dataclass(slots=True, eq=False)
+class OpenStream:
+    """:ivar backlog: batches that the engine has not begun
+    :ivar start_by: when the engine is given up; None = it has started
+    :ivar pending: commands that wait for its start
+    """
+
+    handle: EngineHandle
+    backlog: EngineBacklog
+    start_by: float | None
+    pending: list[EngineCommand] = field(default_factory=list)
+
+
 class StreamEngines:
     """:param now: a monotonic clock
-    :ivar backlogs: batches that the engine of each stream has not begun
+    :ivar reports: of all engines; its socket is readable when there is one
     """
 
     def __init__(
@@ -47,34 +137,18 @@ class StreamEngines:
         selector: EngineSelector,
         now: Callable[[], float],
     ) -> None:
-        self.backlogs: dict[bytes, EngineBacklog] = {}
-        self.streams: dict[bytes, EngineHandle] = {}
+        self.streams: dict[bytes, OpenStream] = {}
         self._context = context
         self._machine = machine
         self._selector = selector
         self._now = now
-        self._reports = ReportSocket(context)
+        self.reports = ReportSocket(context)
         self._threads: dict[type[StreamEngine], EngineThreads] = {}  # of engines that share some
-        self._lagging: dict[bytes, EngineHandle] = {}  # streams whose backlog is checked every round
-        self._start_deadlines: dict[bytes, float] = {}  # of engines that have not started
-        self._pending_commands: dict[bytes, list[EngineCommand]] = {}  # commands for these engines
+        self._starting: dict[bytes, OpenStream] = {}  # streams whose engine has not started
+        self._lagging: dict[bytes, OpenStream] = {}  # streams whose backlog is checked every round
         self._abandoned: list[EngineHandle] = []
         self._freed_at: float | None = None  # when the last stream has ended, until its memory is returned
         self._ending: dict[bytes, EngineHandle] = {}  # idle streams whose engine has not ended
-
-    @property
-    def socket(self) -> zmq.Socket[bytes]:
-        """The socket that is readable when an engine has sent a report."""
-        return self._reports.socket
-
-    def pending_commands(self, stream: bytes) -> int:
-        """Number of commands that wait for the start of the stream's engine."""
-        return len(self._pending_commands.get(stream, ()))
-
-    def batches(self, stream: bytes) -> int:
-        """Number of batches that the stream's engine has not begun."""
-        engine = self.streams.get(stream)
-        return 0 if engine is None else engine.batches
 
     # --- commands ------------------------------------------------------------------------------------------------
 
@@ -85,18 +159,18 @@ class StreamEngines:
                 stream = self.streams.get(name) or self._open(name)
                 if stream is None:
                     continue
-                if name in self._start_deadlines:
-                    self._pending_commands[name] += batch
+                if stream.start_by is not None:
+                    stream.pending += batch
                 else:
-                    self._post(name, stream, batch)
+                    self._post(stream, batch)
 
-    def _post(self, name: bytes, stream: EngineHandle, batch: list[EngineCommand]) -> None:
-        backlog, now = self.backlogs[name], self._now()
-        backlog.update(stream.batches, now)
+    def _post(self, stream: OpenStream, batch: list[EngineCommand]) -> None:
+        backlog, now = stream.backlog, self._now()
+        backlog.update(len(stream.handle.inbox), now)
         backlog.posted(batch, now)
-        stream.post(batch)
+        stream.handle.post(batch)
         if len(backlog) >= COUNTED or backlog.full:
-            self._lagging[name] = stream
+            self._lagging[stream.handle.name] = stream
 
     def must_pause_reading(self, policy: EngineBacklogPolicy) -> bool:
         """Whether no client may be read, because an engine lags behind and makes progress.
@@ -107,8 +181,8 @@ class StreamEngines:
             return False
         now, pause, full = self._now(), False, self._machine.streams.full
         for name, stream in list(self._lagging.items()):
-            backlog = self.backlogs[name]
-            backlog.update(stream.batches, now)
+            backlog = stream.backlog
+            backlog.update(len(stream.handle.inbox), now)
             wait = policy is EngineBacklogPolicy.HOLD or backlog.keeps_pace(now)
             pause |= wait and (len(backlog) >= MAX_LAG or backlog.full)
             if backlog.full and not wait:
@@ -121,22 +195,20 @@ class StreamEngines:
 
     # --- start ---------------------------------------------------------------------------------------------------
 
-    def _open(self, name: bytes) -> EngineHandle | None:
+    def _open(self, name: bytes) -> OpenStream | None:
         engine, settings = self._selector.choose(name)
         try:
             self._require_ended(name)
             cls = engine_class(engine)
-            stream = EngineHandle(self._context, name, cls, settings, self._threads_of(cls, engine))
+            handle = EngineHandle(self._context, name, cls, settings, self._threads_of(cls, engine))
         except (MamaError, zmq.ZMQError, RuntimeError) as e:  # also: out of sockets, files or threads
             logger.error("stream %r cannot be opened: %s", name, e)
             self._machine.stream_lost(name, str(e))
             return None
-        self.streams[name] = stream
-        self._start_deadlines[name] = self._now() + START_TIMEOUT
-        self._pending_commands[name] = []
-        self.backlogs[name] = EngineBacklog(self._machine.settings.backlog)
-        self._reports.add(stream)
-        self._machine.opened(name, stream.stored)
+        stream = OpenStream(handle, EngineBacklog(self._machine.settings.backlog), self._now() + START_TIMEOUT)
+        self.streams[name] = self._starting[name] = stream
+        self.reports.add(handle)
+        self._machine.opened(name, handle.stored)
         return stream
 
     def _threads_of(self, cls: type[StreamEngine], engine: str) -> EngineThreads | None:
@@ -163,18 +235,18 @@ class StreamEngines:
         if any(stream.name == name for stream in self._abandoned):
             raise BackgroundTaskFailed("an engine of the stream that did not start has not ended")
 
-    def _started(self, name: bytes) -> None:
-        del self._start_deadlines[name]
-        pending = self._pending_commands.pop(name)
+    def _started(self, stream: OpenStream) -> None:
+        stream.start_by = None
+        pending, stream.pending = stream.pending, []
         if pending:
-            self._post(name, self.streams[name], pending)
+            self._post(stream, pending)
 
     def abandon_unstarted(self, now: float) -> None:
         """Abandon engines that have not started in time."""
-        for name, deadline in list(self._start_deadlines.items()):
-            if deadline <= now:
+        for name, stream in list(self._starting.items()):
+            if stream.start_by is not None and stream.start_by <= now:
                 logger.error("the engine of stream %r does not start", name)
-                self._abandon(self.streams[name], "the engine does not start", 0.0)
+                self._abandon(stream.handle, "the engine does not start", 0.0)
 
     # --- idle streams --------------------------------------------------------------------------------------------
 
@@ -182,13 +254,13 @@ class StreamEngines:
         """End the engines of idle streams that keep nothing in memory; free those that have ended."""
         for name in self._machine.streams.idle(now):
             stream = self.streams.get(name)
-            if stream is not None and stream.may_end and not stream.batches and name not in self._start_deadlines:
-                self._reports.remove(stream)
-                for table in (self.streams, self.backlogs, self._lagging):
-                    table.pop(name, None)
+            if stream is None or stream.handle.inbox or stream.start_by is not None:
+                continue
+            if stream.handle.actor.may_end:
+                self._forget(stream.handle)
                 self._machine.stream_ended(name)
-                self._ending[name] = stream
-                stream.end()
+                self._ending[name] = stream.handle
+                stream.handle.end()
         if self._ending:
             for name in [name for name, stream in self._ending.items() if stream.ended]:
                 self._ending.pop(name).destroy()
@@ -199,13 +271,10 @@ class StreamEngines:
 
     # --- reports -------------------------------------------------------------------------------------------------
 
-    def has_reports(self) -> bool:
-        return self._reports.has_reports
-
     def apply_next_report(self) -> int:
         """Pass one report of an engine to the machine; returns the number of things that it reports, 0 = there is no
         report."""
-        taken = self._reports.take()
+        taken = self.reports.take()
         if taken is None:
             return 0
         stream, report = taken
@@ -218,15 +287,15 @@ class StreamEngines:
 
     def _apply(self, stream: EngineHandle, report: Report) -> None:
         machine, name = self._machine, stream.name
-        if name in self._start_deadlines and not isinstance(report[0], EngineFailed):
-            self._started(name)
+        if name in self._starting and not isinstance(report[0], EngineFailed):
+            self._started(self._starting.pop(name))
         deliveries: list[Delivery] = []
         for one in report:
             if isinstance(one, Delivery):
                 deliveries.append(one)
                 continue
             if deliveries:
-                machine.subscriptions.delivered(name, deliveries)
+                machine.deliveries.delivered(name, deliveries)
                 deliveries = []
             if isinstance(one, CommandDone):
                 machine.command_done(name, one.error, one.runs, one.position)
@@ -237,7 +306,7 @@ class StreamEngines:
             elif isinstance(one, EngineFailed):
                 self._remove(stream, str(one.error))
                 stream.destroy()
-        machine.subscriptions.delivered(name, deliveries)
+        machine.deliveries.delivered(name, deliveries)
 
     # --- ending --------------------------------------------------------------------------------------------------
 
@@ -249,18 +318,20 @@ class StreamEngines:
 
     def _remove(self, stream: EngineHandle, reason: str) -> None:
         self._machine.stream_lost(stream.name, reason)
-        self._reports.remove(stream)
-        for table in (self.streams, self._start_deadlines, self._pending_commands, self.backlogs, self._lagging):
+        self._forget(stream)
+
+    def _forget(self, stream: EngineHandle) -> None:
+        self.reports.remove(stream)
+        for table in (self.streams, self._starting, self._lagging):
             table.pop(stream.name, None)
 
     def finish(self, deadline: float) -> None:
         """Wait until the engines have executed their commands, and pass their reports to the machine."""
-        for name, pending in self._pending_commands.items():
-            self.streams[name].post(pending)
-        self._pending_commands.clear()
-        self._start_deadlines.clear()
+        for stream in self._starting.values():
+            stream.handle.post(stream.pending)
+        self._starting.clear()
         for stream in self.streams.values():
-            stream.destroy(max(0.0, deadline - self._now()))
+            stream.handle.destroy(max(0.0, deadline - self._now()))
         while self.apply_next_report():
             pass
 
@@ -269,11 +340,11 @@ class StreamEngines:
         return any(not stream.closed for stream in self._all()) or any(one.running for one in self._threads.values())
 
     def _all(self) -> list[EngineHandle]:
-        return [*self.streams.values(), *self._ending.values(), *self._abandoned]
+        return [*(one.handle for one in self.streams.values()), *self._ending.values(), *self._abandoned]
 
     def close(self, timeout: float) -> None:
         for stream in self._all():
             stream.destroy(timeout)
         for threads in self._threads.values():
             threads.close(timeout)
-        self._reports.close()
+        self.reports.close()

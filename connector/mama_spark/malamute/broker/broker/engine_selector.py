@@ -25,7 +25,7 @@ _NAME = re.compile(rb"\^((?:[^\\.^$*+?()\[\]{}|]|\\[^a-zA-Z0-9])*)\$")
 
 
 class EngineSelector:
-    """Also the catalogue of :class:`~mama_spark.malamute.broker.session.log_queries.ReadableStreams`.
+    """Also the catalogue of :class:`~mama_spark.malamute.broker.session.streams.StreamCatalog`.
 
     :param choices: the first with a matching pattern applies; other streams are ``simple``
     """

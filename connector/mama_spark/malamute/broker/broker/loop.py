@@ -25,11 +25,11 @@ from mama_spark.contracts.zmq_connections import TIMER
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
 
-from ..session.broker_events import BrokerEvent, EventFields
+from ..session.broker_events import BrokerEvent
+from ..session.clients import EventFields
 from ..session.state_machine import ServerMachine
 from .client_router import MAX_RETRY_INTERVAL, ClientRouter, SocketCounters
-from .engine_backlog import MAX_LAG, EngineBacklog
-from .engine_pool import StreamEngines
+from .engine_pool import MAX_LAG, StreamEngines
 from .engine_selector import EngineSelector
 from .security import ZapHandler
 from .settings import BrokerSettings
@@ -65,10 +65,11 @@ class BrokerLoop:
         self.reading_paused = False
         self._settings = settings
         self._selector = selector
-        self.machine = ServerMachine(settings.machine, selector.has_flow_control, selector)
+        self.machine = ServerMachine(settings.machine, selector)
         self.engines = StreamEngines(context, self.machine, selector, lambda: time.monotonic())
         self.clients = ClientRouter(context, settings, self.machine, self.counters)
-        self._events = BrokerEventPublisher(self.machine, self.engines, selector, self.counters, encode)
+        self._encode = encode
+        self._lost_events = 0  # not reported yet
         self._zap_handler: ZapHandler | None = None
         self._stopping = False
         self._next_expiry = -math.inf  # next time-out of the machine
@@ -82,16 +83,12 @@ class BrokerLoop:
         self._zap_handler = zap_handler
         return self.clients.bind(zap_handler)
 
-    @property
-    def backlogs(self) -> dict[bytes, EngineBacklog]:
-        return self.engines.backlogs
-
     def engine_of(self, stream: bytes) -> str:
         return self._selector.choose(stream)[0]
 
     def run(self) -> None:
         """Execute rounds until ``stop``; then let engines finish and send queued frames."""
-        reports, router = self.engines.socket, self.clients.socket
+        reports, router = self.engines.reports.socket, self.clients.socket
         all_sockets, without_clients = ZmqFdPoller(self._control, reports, router), ZmqFdPoller(self._control, reports)
         self._handle_control()
         last_round = time.monotonic()
@@ -148,7 +145,7 @@ class BrokerLoop:
         self.clients.check_input()
         events = self.machine.clients.events.take()
         if events:
-            self._events.publish(events)
+            self._publish(events)
 
     def _apply_reports(self, reports: bool) -> None:
         """Apply some reports, of the engines in turn; send after each, so that no output is delayed."""
@@ -156,8 +153,42 @@ class BrokerLoop:
         while reports and left > 0:
             left -= self.engines.apply_next_report()
             self.clients.send_output()
-            reports = self.engines.has_reports()
+            reports = self.engines.reports.has_reports
         self._reports_pending = reports
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def _publish(self, events: list[EventFields]) -> None:
+        """Publish events of clients and streams on the reserved stream, if it has been read or is stored."""
+        machine, name = self.machine, self._settings.machine.events
+        if not name or (name not in machine.streams and not self._selector.stores(name)):
+            return
+        # an event about the loss of this stream would open the stream again, in an endless loop
+        events = [event for event in events if event[2] != name or event[0] != "STREAM_LOST"]
+        stream = self.engines.streams.get(name)
+        if stream and (len(stream.pending) > MAX_PENDING_EVENTS or len(stream.handle.inbox) > MAX_LAG // 2):
+            self._lost_events += len(events)
+            self.counters.lost_events += len(events)
+            return
+        if self._lost_events:
+            events = [("EVENTS_LOST", b"", b"", b"%d" % self._lost_events), *events]
+            self._lost_events = 0
+        messages = self._messages(events)
+        if messages:
+            machine.publishing.publish(name, messages)
+            self.engines.send_commands()
+
+    def _messages(self, events: list[EventFields]) -> list[tuple[bytes, list[bytes], Extension]]:
+        # Time of day: stamps events.
+        now = time.time_ns() // 1000
+        messages = []
+        for fields in events:
+            event = BrokerEvent(*fields, now)
+            try:
+                messages.append((event.subject, [self._encode(event)], Extension(headers=event.headers)))
+            except Exception as e:  # noqa: BLE001 the encoder is the caller's
+                logger.error("an event cannot be encoded: %s", e)
+        return messages
 
     # --- ending --------------------------------------------------------------------------------------------------
 
@@ -189,56 +220,3 @@ class BrokerLoop:
         self.engines.close(0.0 if self._stopping else END_TIMEOUT)
         self._control.close(0)
         self.clients.close()
-
-
-class BrokerEventPublisher:
-    """Publishes events of clients and streams on the broker's own stream, without blocking.
-
-    :param encode: makes the content of the messages
-    """
-
-    def __init__(
-        self,
-        machine: ServerMachine,
-        engines: StreamEngines,
-        selector: EngineSelector,
-        counters: SocketCounters,
-        encode: Callable[[BrokerEvent], bytes],
-    ) -> None:
-        self._machine = machine
-        self._engines = engines
-        self._selector = selector
-        self._counters = counters
-        self._encode = encode
-        self._lost = 0  # not reported yet
-
-    def publish(self, events: list[EventFields]) -> None:
-        """Publish events on the reserved stream, if it has been read or is stored."""
-        machine, name = self._machine, self._machine.settings.events
-        if not name or (name not in machine.streams and not self._selector.stores(name)):
-            return
-        # an event about the loss of this stream would open the stream again, in an endless loop
-        events = [event for event in events if event[2] != name or event[0] != "STREAM_LOST"]
-        if self._engines.pending_commands(name) > MAX_PENDING_EVENTS or self._engines.batches(name) > MAX_LAG // 2:
-            self._lost += len(events)
-            self._counters.lost_events += len(events)
-            return
-        if self._lost:
-            events = [("EVENTS_LOST", b"", b"", b"%d" % self._lost), *events]
-            self._lost = 0
-        messages = self._messages(events)
-        if messages:
-            machine.publishing.publish(name, messages)
-            self._engines.send_commands()
-
-    def _messages(self, events: list[EventFields]) -> list[tuple[bytes, list[bytes], Extension]]:
-        # Time of day: stamps events.
-        now = time.time_ns() // 1000
-        messages = []
-        for fields in events:
-            event = BrokerEvent(*fields, now)
-            try:
-                messages.append((event.subject, [self._encode(event)], Extension(headers=event.headers)))
-            except Exception as e:  # noqa: BLE001 the encoder is the caller's
-                logger.error("an event cannot be encoded: %s", e)
-        return messages

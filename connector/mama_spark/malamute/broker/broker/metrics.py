@@ -46,6 +46,7 @@ def measure(broker: BrokerLoop) -> list[Metric]:
     machine = broker.machine
     clients, mailboxes, requests = machine.clients, machine.mailboxes.mailboxes, machine.mailboxes.requests
     publishers = machine.publishing.publishers
+    backlogs = [stream.backlog for stream in broker.engines.streams.values()]
     traffic, session = asdict(broker.counters), asdict(machine.clients.counters)
     found = [_counter(name, text, traffic[name]) for name, text in _TRAFFIC.items()]
     found += [_counter(name, text, session[key]) for key, (name, text) in _COUNTERS.items()]
@@ -68,9 +69,9 @@ def measure(broker: BrokerLoop) -> list[Metric]:
         _gauge("letter_octets", "octets of their content", {
             (("kind", "mailbox"),): mailboxes.size, (("kind", "service"),): requests.size
         }),
-        _gauge("engine_batches", "batches that wait for engines", {(): sum(map(len, broker.backlogs.values()))}),
+        _gauge("engine_batches", "batches that wait for engines", {(): sum(map(len, backlogs))}),
         _gauge("engine_octets", "octets that wait for engines that are behind", {
-            (): sum(backlog.octets for backlog in broker.backlogs.values())
+            (): sum(backlog.octets for backlog in backlogs)
         }),
     ]  # fmt: skip
     return found
@@ -122,7 +123,7 @@ def streams_of(broker: BrokerLoop) -> list[dict[str, Any]]:
             "open": stream not in machine.streams.opening,
             "readers": readers[stream],
             "writers": writers[stream],
-            "batches": len(broker.backlogs.get(stream, ())),
+            "batches": len(broker.engines.streams[stream].backlog) if stream in broker.engines.streams else 0,
             "full": stream in machine.streams.full,
         }
         for stream in sorted(machine.streams)

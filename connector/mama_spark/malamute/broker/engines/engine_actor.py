@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.protocol.credit import DeliveryCredit
@@ -49,32 +49,24 @@ MAX_WAITING_REPORTS = 16
 RECHECK = 0.005
 
 
-class StreamEnd(Protocol):
-    """State shared by the server's end of a stream and the thread that drives its engine.
-
-    :ivar reports: reports that the server has not taken
-    :ivar error: the error that ended the engine
-    :ivar may_end: whether the engine keeps nothing that would be lost at its end, after the last batch
-    """
-
-    name: bytes
-    reports: deque[Report]
-    error: BaseException | None
-    may_end: bool
-
-
 class EngineActor:
     """Runs one engine. Its methods are called one after another; an error of :meth:`start`, :meth:`run_batch`,
     :meth:`run_frames` or :meth:`work` must be passed to :meth:`fail`.
 
     :ivar works: the engine has background work; otherwise it only waits for commands
+    :ivar reports: reports that the server has not taken
+    :ivar error: the error that ended the engine
+    :ivar may_end: whether the engine keeps nothing that would be lost at its end, after the last batch
     :ivar endpoint: of the server's socket for reports, as soon as TRAFFIC has named it
     """
 
-    def __init__(self, stream: StreamEnd, cls: type[StreamEngine], settings: Mapping[str, Any] | None) -> None:
+    def __init__(self, name: bytes, cls: type[StreamEngine], settings: Mapping[str, Any] | None) -> None:
         self.works = cls.idle is not StreamEngine.idle
+        self.reports: deque[Report] = deque()
+        self.error: BaseException | None = None
+        self.may_end = False
         self.endpoint: str | None = None
-        self._stream = stream
+        self._name = name
         self._cls = cls
         self._settings = settings
         self._engine: StreamEngine | None = None
@@ -91,14 +83,14 @@ class EngineActor:
         return self._engine
 
     def start(self) -> None:
-        self._engine = self._cls(self._stream.name, self._settings)
+        self._engine = self._cls(self._name, self._settings)
         self._engine.start()
 
     def work(self) -> float | None:
         """Do a piece of background work; returns seconds until the next one, None = after the next command."""
         engine = self.engine
-        due = engine.idle() if len(self._stream.reports) < MAX_WAITING_REPORTS else RECHECK
-        self._stream.may_end = engine.may_end()
+        due = engine.idle() if len(self.reports) < MAX_WAITING_REPORTS else RECHECK
+        self.may_end = engine.may_end()
         self._fill_in()
         return due
 
@@ -110,23 +102,19 @@ class EngineActor:
         try:
             engine.close()
         except Exception as e:  # noqa: BLE001 as any error of an engine
-            if self._stream.error is None:
+            if self.error is None:
                 self.fail(e)
         else:
             self._fill_in()
 
     def fail(self, error: BaseException) -> None:
         """End the engine by an error, which is its last report."""
-        self._stream.error = error
+        self.error = error
         if not isinstance(error, ConfigError):
-            log.error("engine of stream %r: %s", self._stream.name, error, exc_info=error)
+            log.error("engine of stream %r: %s", self._name, error, exc_info=error)
         self._unknown.clear()
         self._report = [EngineFailed(error)]  # reports of the unfinished batch are dropped
         self.close()
-
-    @property
-    def failed(self) -> bool:
-        return self._stream.error is not None
 
     def take_reports(self) -> int:
         """Give what can be reported to the server; returns the number of reports, each of which is to be announced to
@@ -137,10 +125,10 @@ class EngineActor:
         report, self._report = self._report[:end], self._report[end:]
         self._unknown = [(at - end, outcome) for at, outcome in self._unknown]
         if end <= REPORT:
-            self._stream.reports.append(report)
+            self.reports.append(report)
             return 1
         parts = [report[start : start + REPORT] for start in range(0, end, REPORT)]
-        self._stream.reports.extend(parts)
+        self.reports.extend(parts)
         return len(parts)
 
     def run_frames(self, frames: Sequence[bytes]) -> bool:
@@ -151,7 +139,7 @@ class EngineActor:
         elif name == b"VERBOSE" and self._engine is not None:
             self._engine.verbose()
         elif name != b"$TERM":
-            log.warning("stream %r: unknown command %r", self._stream.name, name)
+            log.warning("stream %r: unknown command %r", self._name, name)
         return name != b"$TERM"
 
     def _traffic(self, endpoint: str) -> None:
@@ -160,7 +148,7 @@ class EngineActor:
             self.endpoint = endpoint
             return
         if engine.logging:
-            log.info("stream %r: TRAFFIC", self._stream.name)
+            log.info("stream %r: TRAFFIC", self._name)
         if self.endpoint is None:
             self.endpoint = endpoint
             engine.traffic(self._report_counted if holds(self._cls) else self._report_delivery)
@@ -180,7 +168,7 @@ class EngineActor:
         accept = engine.accept
         for command in batch:
             if engine.logging:
-                log.info("stream %r: %s", self._stream.name, command.NAME)
+                log.info("stream %r: %s", self._name, command.NAME)
             if isinstance(command, AcceptMessage):
                 accept(command.client, command.address, command.subject, command.content, command.extension)
             elif isinstance(command, AcceptBlock):
@@ -197,7 +185,7 @@ class EngineActor:
             for client, query in self._queries:
                 self._report.append(QueryAnswered(client, *engine.ask(query)))
             self._queries.clear()
-        self._stream.may_end = engine.may_end()
+        self.may_end = engine.may_end()
 
     def _fill_in(self) -> None:
         """Put the known answers to SYNC into the report, in order."""

@@ -1,5 +1,7 @@
-"""Drives engines in threads, a turn at a time (ML-04, ML-05, ML-08, ML-16): one in a thread of its own, or those of
-many streams in a few.
+"""The server's end of streams, whose engines run in other threads (ML-03, ML-09, ML-10), and its socket for reports.
+
+Engines are driven a turn at a time (ML-04, ML-05, ML-08, ML-16): one in a thread of its own, or those of many streams
+in a few.
 
 Commands and reports travel as batches of references: lists in queues in memory. Commands made of strings only (VERBOSE,
 TRAFFIC, $TERM) are frames as the specification names them. Each thread has a PUSH socket, on which it announces reports
@@ -10,7 +12,7 @@ Streams that have something to do stand in one queue, each at most once, and a t
 have their turns one after another, the methods of an engine are called one after another, and an engine that waits for
 its disk occupies one thread while the others go on. A stream with nothing to do costs neither thread nor socket.
 
-One lock guards :attr:`DrivenEngine.active`: whoever puts the stream into the queue sets it, and only the thread that
+One lock guards :attr:`EngineHandle.active`: whoever puts the stream into the queue sets it, and only the thread that
 has executed the turn clears it, if no command has come. A command is in the inbox before the lock is taken, so either
 that thread sees it there, or the stream is inactive by then and the command puts it into the queue.
 """
@@ -18,18 +20,25 @@ that thread sees it there, or the stream is inactive by then and the command put
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
+from typing import Any
 
 import zmq
 
-from .commands import EngineCommand
+from mama_spark.malamute.zmq_fd_poller import readable
+
+from .base import StreamEngine
+from .commands import EngineCommand, Report
 from .engine_actor import EngineActor
+
+log = logging.getLogger(__name__)
 
 
 def inproc_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
@@ -40,52 +49,91 @@ def inproc_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Soc
     return made
 
 
-class DrivenEngine:
-    """An engine in :class:`EngineThreads`: passes commands to it, which are executed in order and one after another.
+class EngineHandle:
+    """The server's end of one stream, whose engine runs in :class:`EngineThreads`: commands are executed in order and
+    one after another. The server's thread calls its methods, but for :meth:`take_turn`.
 
+    That it has started, its answer to the first TRAFFIC says; that it cannot, :class:`~.commands.EngineFailed`.
+
+    :param name: of the stream
+    :param threads: that run the engine; None = a thread of its own
     :ivar inbox: batches and commands made of strings that the engine has not begun
     :ivar active: it is in the queue or in a thread
     :ivar started: its first turn, in which the engine starts, is over
     :ivar ended: it has no more turns, after $TERM or by an error that it has reported
     :ivar due: monotonic time of its next background work; None = after the next command
     :ivar timer: earliest time at which the clock looks at it; None = it does not
+    :raises zmq.ZMQError: no more sockets or files
+    :raises RuntimeError: no more threads
     """
 
-    def __init__(self, threads: EngineThreads, name: bytes, actor: EngineActor) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        name: bytes,
+        engine: type[StreamEngine],
+        settings: Mapping[str, Any] | None,
+        threads: EngineThreads | None,
+    ) -> None:
+        self._own = None
+        if threads is None:
+            threads = self._own = EngineThreads(context, f"stream-{name.decode('utf-8', 'replace')}")
         self.name = name
-        self.actor = actor
+        self.stored = engine.stored
+        self.actor = EngineActor(name, engine, settings)
         self.inbox: deque[list[EngineCommand] | tuple[bytes, ...]] = deque()
-        self.active = self.started = self.terminated = self.ended = False
+        self.active = self.started = self.ended = False
         self.due: float | None = None
         self.timer: float | None = None
+        self._ending = self._terminated = False
         self._threads = threads
+        threads.drive(self)
 
-    def post(self, batch: list[EngineCommand]) -> None:
-        """Send a batch of commands; the caller must not use the list afterwards."""
-        self.inbox.append(batch)
+    def __repr__(self) -> str:
+        return f"<EngineHandle {self.name!r}, {len(self.inbox)} batches waiting{', ended' if self.ended else ''}>"
+
+    def post(self, command: list[EngineCommand] | tuple[bytes, ...]) -> None:
+        """Send a batch of commands, which the caller must not use afterwards, or a command made of strings."""
+        self.inbox.append(command)
         self._threads.schedule(self)
 
-    def send(self, *frames: bytes) -> None:
-        """Send a command made of strings."""
-        self.inbox.append(frames)
-        self._threads.schedule(self)
+    def traffic(self, endpoint: str) -> None:
+        """Set the endpoint for deliveries. Idempotent; answered by :class:`~.commands.CommandDone` each time."""
+        self.post((b"TRAFFIC", endpoint.encode()))
 
     @property
-    def batches(self) -> int:
-        """Batches that the engine has not begun."""
-        return len(self.inbox)
+    def closed(self) -> bool:
+        """Whether the engine has ended, and its thread if it has one of its own."""
+        return self.ended and (self._own is None or not self._own.running)
 
-    def wait_ended(self, timeout: float) -> bool:
+    def end(self) -> None:
+        """Send $TERM after all commands; :meth:`destroy` frees everything when :attr:`ended`. Idempotent."""
+        if not self._ending and not self.closed:
+            self._ending = True
+            self.post((b"$TERM",))
+
+    def destroy(self, timeout: float = 30.0) -> None:
+        """Send $TERM after all commands; returns when the engine has ended and everything is freed. Idempotent.
+
+        An engine that does not end in that time is logged as an error; the call may then be repeated.
+        """
+        if self.closed:
+            return
+        self.end()
         self._threads.wait(lambda: self.ended, timeout)
-        return self.ended
+        if not self.ended:  # $TERM is on its way
+            log.error("the engine of stream %r does not end", self.name)
+        elif self._own is not None:
+            self._own.close(timeout)
+
+    # --- the thread of the engine --------------------------------------------------------------------------------
 
     def take_turn(self) -> float | None:
         """Returns seconds until the next background work; None = after the next command."""
-        actor = self.actor
         try:
-            return self._take_turn(actor)
+            return self._take_turn(self.actor)
         except BaseException as e:  # noqa: BLE001 whatever an engine raises ends its stream, and nothing else
-            actor.fail(e)
+            self.actor.fail(e)
             return None
 
     def _take_turn(self, actor: EngineActor) -> float | None:
@@ -93,20 +141,20 @@ class DrivenEngine:
             actor.start()
             return None
         if not self.inbox:
-            return None if actor.failed else actor.work()
+            return None if actor.error else actor.work()
         command = self.inbox.popleft()
         if isinstance(command, tuple):
             if not actor.run_frames(command):
                 actor.close()
-                self.terminated = True
-        elif not actor.failed:
+                self._terminated = True
+        elif not actor.error:
             actor.run_batch(command)
         return 0.0 if actor.works else None
 
     @property
     def over(self) -> bool:
         """Whether it has no more turns: $TERM was executed, or its failure is reported."""
-        return self.terminated or (self.actor.failed and self.actor.endpoint is not None)
+        return self._terminated or (self.actor.error is not None and self.actor.endpoint is not None)
 
 
 class EngineThreads:
@@ -123,10 +171,10 @@ class EngineThreads:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # a stream has started or ended
         self._timed = threading.Condition(self._lock)  # there is an earlier timer
-        self._queue: SimpleQueue[DrivenEngine | None] = SimpleQueue()  # None = the thread is to end
+        self._queue: SimpleQueue[EngineHandle | None] = SimpleQueue()  # None = the thread is to end
         self._active = 0  # streams in the queue or in a thread
         self._threads: list[threading.Thread] = []
-        self._timers: list[tuple[float, int, DrivenEngine]] = []
+        self._timers: list[tuple[float, int, EngineHandle]] = []
         self._numbers = count()
         self._clock: threading.Thread | None = None
         self._closing = False
@@ -136,7 +184,7 @@ class EngineThreads:
 
     # --- for streams ---------------------------------------------------------------------------------------------
 
-    def drive(self, stream: DrivenEngine) -> None:
+    def drive(self, stream: EngineHandle) -> None:
         """Start the engine in one of the threads.
 
         :raises RuntimeError: the system allows no thread at all
@@ -148,7 +196,7 @@ class EngineThreads:
             self._clock = clock
         self.schedule(stream)
 
-    def schedule(self, stream: DrivenEngine) -> None:
+    def schedule(self, stream: EngineHandle) -> None:
         """Give the stream a turn, unless it waits for one."""
         with self._lock:
             if not (stream.active or stream.ended):
@@ -175,7 +223,7 @@ class EngineThreads:
 
     # --- with the lock held --------------------------------------------------------------------------------------
 
-    def _activate(self, stream: DrivenEngine) -> None:
+    def _activate(self, stream: EngineHandle) -> None:
         """There is a thread for each active stream, up to the limit."""
         if self._active >= len(self._threads) < self._most:
             self._add_thread()
@@ -201,7 +249,7 @@ class EngineThreads:
     def _next_name(self) -> str:
         return self._name if self._own else f"{self._name}-{len(self._threads) + 1}"
 
-    def _set_timer(self, stream: DrivenEngine, due: float) -> None:
+    def _set_timer(self, stream: EngineHandle, due: float) -> None:
         """A later timer than the stream has is set when that one is over: most streams move theirs at each batch."""
         if stream.timer is not None and stream.timer <= due:
             return
@@ -251,7 +299,7 @@ class EngineThreads:
         finally:
             push.close(1000)
 
-    def _next(self) -> DrivenEngine | None:
+    def _next(self) -> EngineHandle | None:
         """The stream that has its turn; None = the thread is to end."""
         while True:
             wait = None
@@ -261,7 +309,7 @@ class EngineThreads:
             with suppress(Empty):
                 return self._queue.get(timeout=wait)
 
-    def _end_turn(self, stream: DrivenEngine, due: float | None) -> None:
+    def _end_turn(self, stream: EngineHandle, due: float | None) -> None:
         with self._lock:
             if stream.over or not stream.started:
                 stream.started, stream.ended = True, stream.over
@@ -274,3 +322,52 @@ class EngineThreads:
             stream.due = None if due is None or stream.ended else time.monotonic() + due
             if stream.due is not None:
                 self._set_timer(stream, stream.due)
+
+
+class ReportSocket:
+    """The one PULL of the server, for all its streams (ML-16, ML-17). Streams with reports are served in turn."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.socket = inproc_socket(context, zmq.PULL)
+        self.endpoint = f"inproc://mama-traffic-{id(self):x}"
+        self.socket.bind(self.endpoint)
+        self.streams: dict[bytes, EngineHandle] = {}
+        self._reporting: dict[EngineHandle, None] = {}  # streams with reports, the next one first
+
+    def add(self, stream: EngineHandle) -> None:
+        """Receive the stream's reports; the first one answers this TRAFFIC."""
+        self.streams[stream.name] = stream
+        stream.traffic(self.endpoint)
+
+    def remove(self, stream: EngineHandle) -> None:
+        self.streams.pop(stream.name, None)
+        self._reporting.pop(stream, None)
+
+    @property
+    def has_reports(self) -> bool:
+        return bool(self._reporting) or readable(self.socket)
+
+    def take(self, timeout: float = 0.0) -> tuple[EngineHandle, Report] | None:
+        """The next report of any stream; None if there is none within ``timeout`` seconds."""
+        reporting = self._reporting
+        self._find_reporting()
+        while not reporting:
+            if timeout <= 0 or not readable(self.socket, timeout):
+                return None
+            self._find_reporting()
+        stream = next(iter(reporting))
+        del reporting[stream]
+        report = stream.actor.reports.popleft()
+        if stream.actor.reports:
+            reporting[stream] = None  # behind all others
+        return stream, report
+
+    def _find_reporting(self) -> None:
+        """Receive all announcements, so that a stream with many of them does not hide those of others."""
+        while readable(self.socket):
+            stream = self.streams.get(self.socket.recv(zmq.NOBLOCK))
+            if stream is not None and stream.actor.reports:
+                self._reporting[stream] = None
+
+    def close(self) -> None:
+        self.socket.close(0)

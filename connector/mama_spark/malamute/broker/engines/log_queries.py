@@ -5,7 +5,7 @@ Each answer is limited in size and work, so that a reader delays the stream by m
 frames here, in the engine's thread.
 
 A row is a tuple: sequence, time (microseconds since the epoch), sender, subject, content, lengths of its frames, id,
-headers (see :mod:`.frame_columns`), and what else an engine needs.
+headers (see :func:`pack` and :func:`pack_headers`), and what else an engine needs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Any, Protocol
 from mama_spark.contracts.errors import MamaError, Unavailable
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import StatusCode, deliver_frame
+from mama_spark.malamute.protocol.extensions import Extension, read, write
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, Selection, numbers, texts
 from mama_spark.malamute.protocol.patterns import BadPattern, Matcher
-
-from .frame_columns import unpack
 
 QueryRecords = list[list[bytes]]
 Row = tuple[Any, ...]
@@ -294,3 +293,30 @@ def ids_block(stream: bytes, found: Sequence[tuple[int, bytes]]) -> QueryRecords
     n, (sequences, ids) = len(found), zip(*found, strict=True)
     lengths = struct.pack(f">{n}H", *map(len, ids))
     return [[deliver_frame(stream, b"", b""), struct.pack(f">{n}Q", *sequences), lengths, b"".join(ids)]]
+
+
+def pack(content: Sequence[bytes]) -> tuple[bytes, bytes | None]:
+    """The joined frames, and their lengths (4 octets each); None = one frame, the usual case."""
+    if len(content) == 1:
+        return content[0], None
+    return b"".join(content), struct.pack(f">{len(content)}I", *map(len, content))
+
+
+def unpack(octets: bytes, lengths: bytes | None) -> list[bytes]:
+    """The frames of :func:`pack`."""
+    if lengths is None:
+        return [octets]
+    frames, at = [], 0
+    for (length,) in struct.iter_unpack(">I", lengths):
+        frames.append(octets[at : at + length])
+        at += length
+    return frames
+
+
+def pack_headers(headers: tuple[tuple[bytes, bytes], ...]) -> bytes | None:
+    """The headers in their wire encoding; None = no headers."""
+    return write(Extension(headers=headers)) if headers else None
+
+
+def unpack_headers(stored: bytes | None) -> tuple[tuple[bytes, bytes], ...]:
+    return read(stored).headers if stored else ()

@@ -29,39 +29,8 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from mama_spark.malamute.protocol.extensions import Feature
-
-from .client_state import ClientSession
-
 #: Prefix of the subjects of discovery records, the only subjects of the broker's own stream that clients may write.
 RECORD_PREFIX = b"_"
-
-
-#: Kind, address of the client, stream, detail.
-EventFields = tuple[str, bytes, bytes, bytes]
-
-
-class EventRecorder:
-    """Collects events of clients and streams until the caller takes them."""
-
-    def __init__(self) -> None:
-        self._events: list[EventFields] = []
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def record(self, kind: str, client: ClientSession, stream: bytes = b"", detail: bytes = b"") -> None:
-        """Record an event, except for clients that only read events: reading events must not cause events."""
-        unreported = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))
-        if not client.features & unreported:
-            self._events.append((kind, client.address, stream, detail))
-
-    def record_lost_stream(self, stream: bytes, reason: bytes) -> None:
-        self._events.append(("STREAM_LOST", b"", stream, reason))
-
-    def take(self) -> list[EventFields]:
-        taken, self._events = self._events, []
-        return taken
 
 
 class BrokerEvent(NamedTuple):

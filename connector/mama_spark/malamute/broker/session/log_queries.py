@@ -7,9 +7,8 @@ accepts the answers to earlier queries. The memory for fetched messages is there
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import replace
-from typing import Protocol
 
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
@@ -24,44 +23,18 @@ from mama_spark.malamute.protocol.log_query import (
 )
 
 from ..engines.commands import AnswerQuery
-from .client_state import ClientSession, Frames
-from .connected_clients import Connections
-from .streams import Stream, Streams
+from .clients import ClientSession, Connections, Frames
+from .streams import Stream, StreamCatalog, Streams
 
 #: Most open queries of one client, and most queries at one stream's engine.
 MAX_OPEN = 16
 MAX_AT_ENGINE = 4
 
 
-class ReadableStreams(Protocol):
-    """The caller's knowledge of stored streams, open or not."""
-
-    def names(self, are_open: Iterable[bytes]) -> list[bytes]:
-        """Names of all readable stored streams, sorted; ``are_open`` are the open streams."""
-        ...
-
-    def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
-        """Why the stream cannot be read; None = it can, and is opened if necessary."""
-        ...
-
-
-class NoReadableStreams:
-    """Nothing is stored."""
-
-    def names(self, are_open: Iterable[bytes]) -> list[bytes]:
-        return []
-
-    def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
-        return LogQueryAnswer(0, StatusCode.NOT_IMPLEMENTED, b"nothing is stored here")
-
-
 class LogQueryServer:
-    """What waits is with its stream (:class:`~.streams.Stream`), or with its client while its socket is blocked.
+    """What waits is with its stream (:class:`~.streams.Stream`), or with its client while its socket is blocked."""
 
-    :param catalog: the stored streams
-    """
-
-    def __init__(self, catalog: ReadableStreams, clients: Connections, streams: Streams) -> None:
+    def __init__(self, catalog: StreamCatalog, clients: Connections, streams: Streams) -> None:
         self._catalog = catalog
         self._clients = clients
         self._streams = streams

@@ -1,19 +1,52 @@
-"""The MLP commands of mailboxes and services (ML-23, ML-24). Pure."""
+"""Mailboxes and services (ML-23, ML-24): who gets mail and requests, and what waits. Pure."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from itertools import count
 
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.patterns import BadPattern, Pattern
 
-from .client_state import ClientSession
-from .connected_clients import OK, Connections
+from .clients import OK, ClientSession, Connections
 from .deliveries import ClientDeliveries
-from .mailbox_store import MailboxMessage, MailboxStore, Services
+from .queues import MailboxMessage, MailboxStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    client: Hashable
+    pattern: Pattern
+
+
+class Services:
+    """Offers of services: requests are distributed round robin over the matching offers."""
+
+    def __init__(self) -> None:
+        self._offers: dict[bytes, list[_Offer]] = {}
+
+    def offer(self, client: Hashable, service: bytes, pattern: Pattern) -> None:
+        """Add an offer that the client has not made before."""
+        self._offers.setdefault(service, []).append(_Offer(client, pattern))
+
+    def choose(self, service: bytes, subject: bytes) -> Hashable | None:
+        """The client of the first offer that matches, which moves to the end; None if there is none."""
+        offers = self._offers.get(service, [])
+        for i, offer in enumerate(offers):
+            if offer.pattern.search(subject):
+                offers.append(offers.pop(i))
+                return offer.client
+        return None
+
+    def withdraw(self, client: Hashable) -> None:
+        """Remove all offers of a client."""
+        for service, offers in list(self._offers.items()):
+            offers[:] = [o for o in offers if o.client is not client]
+            if not offers:
+                del self._offers[service]
 
 
 class Mailboxes:
@@ -78,15 +111,6 @@ class Mailboxes:
         if client.address:
             self._deliver(client, self.mailboxes.take(client.address))
 
-    def return_messages(self, messages: Iterable[MailboxMessage]) -> None:
-        """Requeue what a receiver that left has not confirmed: for other clients that offer the service, or for the
-        next client with the address.
-
-        :param messages: newest first
-        """
-        for message in messages:
-            self._return(message)
-
     # --- expiry --------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
@@ -135,11 +159,13 @@ class Mailboxes:
     def _deliver(self, receiver: ClientSession, messages: Iterable[MailboxMessage]) -> None:
         for message in messages:
             if not receiver.connected:  # dropped meanwhile, because its queue is full
-                self._return(message)
+                self.give_back(message)
             elif not self._deliveries.deliver(receiver, _delivery_frames(message), message):
                 self._lost(message)
 
-    def _return(self, message: MailboxMessage) -> None:
+    def give_back(self, message: MailboxMessage) -> None:
+        """Requeue what a receiver that left has not confirmed, the newest first: for other clients that offer the
+        service, or for the next client with the address."""
         receiver = self._receiver(message)
         if receiver is not None:
             self._deliver(receiver, [message])

@@ -13,8 +13,7 @@ from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, 
 
 from ..engines.commands import AcceptBlock, AcceptMessage, ConnectTraffic, SyncOutcomes
 from .broker_events import RECORD_PREFIX
-from .client_state import ClientSession, Frames, PendingReply
-from .connected_clients import PONG, Connections, error_frames
+from .clients import PONG, ClientSession, Connections, Frames, PendingReply, error_frames
 from .settings import EngineBacklogPolicy
 from .states import SessionEvent, SessionState
 from .streams import Streams

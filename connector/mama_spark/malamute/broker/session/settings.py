@@ -9,8 +9,16 @@ from mama_spark.malamute.protocol.extensions import ALL, Feature
 from mama_spark.options.declare import option
 from mama_spark.options.values import byte_size, duration_or_none, integer, member
 
-from .byte_queue import Overflow
-from .mailbox_store import Limits
+#: Approximate memory overhead of mail or a request that waits, in bytes.
+OVERHEAD = 512
+
+
+class Overflow(StrEnum):
+    """Policy of a full queue for one more item."""
+
+    DROP_NEWEST = "drop-newest"  #: the new item is lost; the reference's only way
+    DROP_OLDEST = "drop-oldest"  #: the oldest items are lost until the new one fits
+    DISCONNECT = "disconnect"  #: the new item is lost, and so is the client for whom it was
 
 
 class EngineBacklogPolicy(StrEnum):
@@ -22,13 +30,31 @@ class EngineBacklogPolicy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one mailbox or one service's queue (``each``), in bytes of content, and of all together (``total``),
+    in bytes of content plus :data:`OVERHEAD` per message."""
+
+    each: int | None = option("size", byte_size, 64 * 1024 * 1024, "mailboxes", "For one address.", shown="64 MiB")
+    total: int | None = option(
+        "size", byte_size, 512 * 1024 * 1024, "mailboxes", "For all together; a message counts 512 octets more.",
+        shown="512 MiB",
+    )  # fmt: skip
+    warn: int | None = option("size", byte_size, None, "mailboxes", "Log a warning beyond this.", shown="never")
+    overflow: Overflow = option(
+        "`drop-newest`, `drop-oldest`", member(Overflow), Overflow.DROP_NEWEST, "mailboxes",
+        "What happens beyond a limit.", shown="`drop-newest`",
+    )  # fmt: skip
+    count: int = option("integer", integer(1), 100_000, "mailboxes", "Addresses with something waiting.")
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSettings:
     """The table ``[clients]``, and limits of mailboxes and services.
 
     :ivar repeats: repeated WRITE, READ and OFFER answered per client and second; more are executed and not answered,
         which ends the replay storm of the C client
     :ivar pong_silence: seconds without PONG after which a plain client that sends gets one unasked
-        (:meth:`.connections.Connections.send_pongs`); 0 = never
+        (:meth:`.clients.Connections.send_pongs`); 0 = never
     """
 
     timeout: float = option(

@@ -8,10 +8,10 @@ The machine decides by its table (:data:`~.states.TABLE`); what it does is in fo
 
 | part | table | what it does |
 |---|---|---|
-| :mod:`.connections` | clients | replies in order, blocked sockets, silence |
+| :mod:`.clients` | clients | replies in order, blocked sockets, silence |
 | :mod:`.publishing` | streams (:mod:`.streams`) | WRITE, SEND, PING and its acknowledgements, send windows |
-| :mod:`.subscriptions` | patterns of clients | READ, CANCEL; deliveries with credit (:mod:`.deliveries`) |
-| :mod:`.mailboxes` | waiting messages (:mod:`.mailbox_store`) | mailboxes and services; their expiry |
+| :mod:`.deliveries` | patterns of clients | READ, CANCEL; deliveries with credit |
+| :mod:`.mailboxes` | waiting messages (:mod:`.queues`) | mailboxes and services; their expiry |
 
 :mod:`.log_queries` answers questions about stored streams.
 
@@ -30,17 +30,15 @@ from mama_spark.malamute.protocol.credit import DELIVERY_WINDOW_OCTETS, CreditAl
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, Feature, read, write
 
 from ..engines.commands import CancelSubscriptions
-from .byte_queue import ByteQueue, Overflow
-from .client_state import ClientSession, PendingReply
-from .connected_clients import OK, Connections, error_frames
+from .clients import OK, ClientSession, Connections, PendingReply, error_frames
 from .deliveries import ClientDeliveries
-from .log_queries import LogQueryServer, NoReadableStreams, ReadableStreams
+from .log_queries import LogQueryServer
 from .mailboxes import Mailboxes
 from .publishing import BROKER, Publishing
-from .settings import SessionSettings
+from .queues import ByteQueue
+from .settings import Overflow, SessionSettings
 from .states import CONNECTED, EVENTS, START, TABLE, SessionAction, SessionEvent
-from .streams import AwaitedAnswer, Streams
-from .subscriptions import Subscriptions
+from .streams import AwaitedAnswer, StreamCatalog, Streams
 
 _INVALID = commands.encode(commands.Error())
 _OK_STORED = commands.encode(commands.Ok(trailing=write(Extension(stored=1))))
@@ -51,33 +49,23 @@ _WITHOUT_CLOSE = (SessionEvent.EXPIRED, SessionEvent.TAKEN_OVER)
 
 
 class ServerMachine:
-    """State machine for all clients of one broker. Not thread-safe: one loop drives it.
+    """State machine for all clients of one broker. Not thread-safe: one loop drives it."""
 
-    :param has_flow_control: whether the engine of a stream delivers only against credit
-    :param catalog: the stored streams
-    """
-
-    def __init__(
-        self,
-        settings: SessionSettings | None = None,
-        has_flow_control: Callable[[bytes], bool] = lambda stream: False,
-        catalog: ReadableStreams | None = None,
-    ) -> None:
-        self.settings = settings or SessionSettings()
+    def __init__(self, settings: SessionSettings, catalog: StreamCatalog) -> None:
+        self.settings = settings
         self.clients = clients = Connections(self.settings, self._drop)
-        self.streams = streams = Streams(clients, has_flow_control)
+        self.streams = streams = Streams(clients, catalog)
         self.deliveries = ClientDeliveries(clients, streams)
         self.publishing = Publishing(clients, streams)
-        self.subscriptions = Subscriptions(clients, streams, self.deliveries)
         self.mailboxes = Mailboxes(clients, self.deliveries)
-        self.queries = LogQueryServer(catalog or NoReadableStreams(), clients, streams)
+        self.queries = LogQueryServer(catalog, clients, streams)
         self._subjects, self._accept = self.publishing.subjects, self.publishing.accept
         self._discarded: list[ByteQueue[Any]] = []  # queues of clients that are gone
         self._commands: dict[type[Command], Callable[[ClientSession, Any], None]] = {
             commands.Ping: self._ping,
             commands.StreamWrite: self.publishing.write,
-            commands.StreamRead: self.subscriptions.read,
-            commands.StreamCancel: self.subscriptions.cancel,
+            commands.StreamRead: self.deliveries.read,
+            commands.StreamCancel: self.deliveries.cancel,
             commands.StreamSend: self.publishing.send,
             commands.MailboxSend: self.mailboxes.send,
             commands.ServiceOffer: self.mailboxes.offer,
@@ -235,7 +223,8 @@ class ServerMachine:
         self._discarded += [q for q in (client.queue, client.lent_deliveries, client.replies) if len(q) > TURN]
         client.queue, client.unconfirmed = ByteQueue(0), ByteQueue(0)
         client.replies, client.lent_deliveries = ByteQueue(0), ByteQueue(0)
-        self.mailboxes.return_messages(reversed(undelivered))
+        for message in reversed(undelivered):
+            self.mailboxes.give_back(message)
         clients.events.record("GONE", client, detail=event.value.encode())
 
     # --- engines -------------------------------------------------------------------------------------------------
@@ -267,9 +256,9 @@ class ServerMachine:
         if reply.syncs:
             self.publishing.synced(client, reply, stream, outcomes)
         elif error is not None:
-            reply.frames = self.subscriptions.refused(stream, awaited, _octets(error))
+            reply.frames = self.deliveries.refused(stream, awaited, _octets(error))
         elif awaited.pattern is not None:
-            reply.frames = self.subscriptions.accepted(stream, awaited, position)
+            reply.frames = self.deliveries.accepted(stream, awaited, position)
         else:
             says_stored = reply.for_write and self.streams[stream].stored and Feature.ACKS in client.features
             reply.frames = _OK_STORED if says_stored else OK

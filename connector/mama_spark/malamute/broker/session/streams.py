@@ -4,16 +4,15 @@ that these still owe, and which streams no client has used for a while. Pure."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mama_spark.malamute.protocol.commands import StatusCode
-from mama_spark.malamute.protocol.log_query import LogQuery
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 
 from ..engines.commands import AnsweredCommand, CancelSubscriptions, EngineCommand
-from .client_state import ClientSession, PendingReply
-from .connected_clients import Connections, error_frames
+from .clients import ClientSession, Connections, PendingReply, error_frames
 
 #: Seconds after which the start of an engine counts as slow: clients ping every second and time out after four.
 SLOW_START = 1.0
@@ -21,6 +20,22 @@ SLOW_START = 1.0
 LOOKS = 4
 #: Most unanswered commands at one engine; clients that connect and leave add to them while it is stalled.
 MAX_AWAITED = 100_000
+
+
+class StreamCatalog(Protocol):
+    """The caller's knowledge of streams, open or not."""
+
+    def has_flow_control(self, stream: bytes) -> bool:
+        """Whether the engine of the stream delivers only against credit."""
+        ...
+
+    def names(self, are_open: Iterable[bytes]) -> list[bytes]:
+        """Names of all readable stored streams, sorted; ``are_open`` are the open streams."""
+        ...
+
+    def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
+        """Why the stream cannot be read; None = it can, and is opened if necessary."""
+        ...
 
 
 class AwaitedAnswer(NamedTuple):
@@ -55,44 +70,33 @@ class Stream:
     unused_since: float | None = None
 
 
-class Streams:
-    """:param has_flow_control: whether the engine of a stream delivers only against credit
+class Streams(dict[bytes, Stream]):
+    """By name.
+
     :ivar opening: streams whose engine has not started -> time of the first command
     :ivar full: streams whose backlog is full; set by the caller
     :ivar commands: for the engines, in order, by stream
     """
 
-    def __init__(self, clients: Connections, has_flow_control: Callable[[bytes], bool]) -> None:
+    def __init__(self, clients: Connections, catalog: StreamCatalog) -> None:
+        super().__init__()
         self.opening: dict[bytes, float] = {}
         self.full: set[bytes] = set()
         self.commands: dict[bytes, list[EngineCommand]] = {}
         self._clients = clients
         self._settings = clients.settings
-        self._has_flow_control = has_flow_control
-        self._streams: dict[bytes, Stream] = {}
+        self._catalog = catalog
         self._next_look = 0.0
 
     def __repr__(self) -> str:
         return f"<Streams {len(self)}, {len(self.opening)} opening>"
-
-    def __len__(self) -> int:
-        return len(self._streams)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._streams)
-
-    def __contains__(self, stream: object) -> bool:
-        return stream in self._streams
-
-    def __getitem__(self, stream: bytes) -> Stream:
-        return self._streams[stream]
 
     # --- opening and ending --------------------------------------------------------------------------------------
 
     def open(self, client: ClientSession, stream: bytes) -> bool:
         """Open the stream for WRITE or READ, if necessary; False if it cannot be used, which the client was told."""
         read, written, most = client.subscriptions, client.written_streams, self._settings.client_streams
-        if stream in self and len(self._streams[stream].awaited) >= MAX_AWAITED:
+        if stream in self and len(self[stream].awaited) >= MAX_AWAITED:
             self._clients.reply(client, error_frames(StatusCode.INTERNAL_ERROR, b"the stream does not keep up"))
         elif not self.may_add(stream):
             self._clients.fail(client, b"too many streams")
@@ -105,12 +109,12 @@ class Streams:
 
     def may_add(self, stream: bytes) -> bool:
         """Whether the stream exists, or the limit allows one more."""
-        return stream in self._streams or len(self._streams) < self._settings.streams
+        return stream in self or len(self) < self._settings.streams
 
     def add(self, stream: bytes) -> None:
         """Add a stream; the caller opens its engine at the first command for it. Idempotent."""
-        if stream not in self._streams:
-            self._streams[stream] = Stream(self._has_flow_control(stream))
+        if stream not in self:
+            self[stream] = Stream(self._catalog.has_flow_control(stream))
             self.opening[stream] = self._clients.now
 
     def remove(self, stream: bytes) -> Stream | None:
@@ -118,7 +122,7 @@ class Streams:
         self.opening.pop(stream, None)
         self.full.discard(stream)
         self.commands.pop(stream, None)
-        return self._streams.pop(stream, None)
+        return self.pop(stream, None)
 
     def starts_slowly(self) -> bool:
         return any(self._clients.now - since > SLOW_START for since in self.opening.values())
@@ -146,7 +150,7 @@ class Streams:
         :param pattern: of a new subscription
         """
         awaited = AwaitedAnswer(client, reply, pattern, isinstance(command, CancelSubscriptions))
-        self._streams[stream].awaited.append(awaited)
+        self[stream].awaited.append(awaited)
         self.put(stream, command)
 
     def put_silent(self, streams: Iterable[bytes], command: AnsweredCommand, client: ClientSession) -> None:
@@ -170,7 +174,7 @@ class Streams:
         """Remove and return the oldest unanswered command; the engine has started."""
         if self.opening:
             self.opening.pop(stream, None)
-        return self._streams[stream].awaited.popleft()
+        return self[stream].awaited.popleft()
 
     def take_commands(self) -> dict[bytes, list[EngineCommand]]:
         taken, self.commands = self.commands, {}
@@ -182,7 +186,7 @@ class Streams:
         """Streams that were without clients for the time-out and owe no answer; looks only now and then. The broker's
         own stream is never idle."""
         timeout, own = self._settings.stream_idle, self._settings.events
-        if not timeout or now < self._next_look or not self._streams:
+        if not timeout or now < self._next_look or not self:
             return []
         self._next_look = now + timeout / LOOKS
         used: set[bytes | None] = {own, *self.opening}
@@ -190,7 +194,7 @@ class Streams:
             used.add(client.write_stream)
             used.update(client.subscriptions, client.unsynced_sends, (query.stream for query in client.parked_queries))
         found = []
-        for name, stream in self._streams.items():
+        for name, stream in self.items():
             if name in used:
                 stream.unused_since = None
                 continue

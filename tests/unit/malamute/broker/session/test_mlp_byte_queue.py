@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute.broker.session.byte_queue import ByteQueue, Overflow
-from mama_spark.malamute.broker.session.mailbox_store import Limits, MailboxMessage, MailboxStore
+from mama_spark.malamute.broker.session.queues import ByteQueue, MailboxMessage, MailboxStore
+from mama_spark.malamute.broker.session.settings import Limits, Overflow
 
 
 def drained(queue: ByteQueue[str]) -> list[str]:

@@ -4,59 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from mama_spark.malamute.broker.engines.commands import AcceptMessage, CancelSubscriptions, SyncOutcomes
+from mama_spark.malamute.broker.engines.ack_tracker import AckTracker
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
-from mama_spark.malamute.broker.session.settings import SessionSettings
-from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands as wire
-from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 
-from tests.support.malamute.session_machine import MachineHarness as SessionHarness
+from tests.support.malamute.session_machine import MachineHarness
 from tests.support.tiers import EXPLORE
 
 CLIENTS = 2000 if EXPLORE else 100
 
 
-class MachineHarness:
-    """A machine and one durable engine, which executes its commands batch by batch."""
-
-    def __init__(self, folder: Path) -> None:
-        self.machine = ServerMachine(SessionSettings(timeout=10.0))
-        self.engine = DurableEngine(b"st", {"folder": str(folder)})
-        self.engine.start()
-
-    def say(self, identity: bytes, *commands: wire.Command, now: float = 0.0) -> None:
-        for command in commands:
-            self.machine.receive(identity, encode(command), now)
-
-    def obey(self) -> None:
-        while orders := self.machine.streams.take_commands():
-            answers: list[Any] = []
-            for command in orders[b"st"]:
-                if isinstance(command, AcceptMessage):
-                    self.engine.accept(
-                        command.client, command.address, command.subject, command.content, command.extension
-                    )
-                elif isinstance(command, CancelSubscriptions):
-                    self.engine.cancel(command.client)
-                    answers.append(())
-                else:
-                    answers.append(self.engine.sync(command.client) if isinstance(command, SyncOutcomes) else ())
-            self.engine.flush()
-            for runs in answers:
-                self.machine.command_done(b"st", None, runs() if callable(runs) else runs)
-        self.machine.clients.take_output()
-
-
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[MachineHarness]:
-    desk = MachineHarness(tmp_path)
+    """All streams are durable."""
+
+    def durable(stream: bytes) -> DurableEngine:
+        return DurableEngine(stream, {"folder": str(tmp_path)})
+
+    desk = MachineHarness(durable, timeout=10.0)
+    desk.obedient = False
     yield desk
-    desk.engine.close()
+    for engine in desk.engines.values():
+        engine.close()
+
+
+def acks(desk: MachineHarness) -> AckTracker:
+    engine = desk.engines[b"st"]
+    assert isinstance(engine, DurableEngine)
+    return engine._acks
 
 
 @pytest.mark.parametrize("features", [Feature.ACKS, Feature.HEADERS], ids=["asks what became of it", "never asks"])
@@ -66,16 +44,14 @@ def test_the_engine_forgets_what_became_of_messages_of_clients_that_are_gone(
 ) -> None:
     opening = wire.Open(b"same" if way == "takeover" else b"", write(Extension(features=features)))
     for n in range(CLIENTS):
-        identity = b"%d" % n
-        desk.say(identity, opening, wire.StreamWrite(b"st"), wire.StreamSend(b"a"), wire.StreamSend(b"b"))
+        desk.send(str(n), opening, wire.StreamWrite(b"st"), wire.StreamSend(b"a"), wire.StreamSend(b"b"))
         if way == "CLOSE":
-            desk.say(identity, wire.Close())
+            desk.send(str(n), wire.Close())
     desk.obey()
     if way == "expiry":
-        assert len(desk.engine._acks) == CLIENTS
-        desk.machine.expire(100.0)
-        desk.obey()
-    assert len(desk.engine._acks) == (1 if way == "takeover" else 0)
+        assert len(acks(desk)) == CLIENTS
+        desk.expire(100.0)
+    assert len(acks(desk)) == (1 if way == "takeover" else 0)
     assert not any(desk.machine.streams[name].awaited for name in desk.machine.streams)
 
 
@@ -83,17 +59,15 @@ def test_what_a_client_sent_before_it_left_is_stored_and_the_next_of_its_name_is
     desk: MachineHarness,
 ) -> None:
     opening = wire.Open(b"same", write(Extension(features=Feature.ACKS)))
-    desk.say(b"1", opening, wire.StreamWrite(b"st"), wire.StreamSend(b"a"), wire.StreamSend(b"b"), wire.Close())
-    desk.say(b"2", opening, wire.StreamWrite(b"st"), wire.StreamSend(b"c"))
+    desk.send("1", opening, wire.StreamWrite(b"st"), wire.StreamSend(b"a"), wire.StreamSend(b"b"), wire.Close())
+    desk.send("2", opening, wire.StreamWrite(b"st"), wire.StreamSend(b"c"))
     desk.obey()
-    (runs,) = [
-        runs() if callable(runs) else runs for runs in [desk.engine.sync(desk.machine.clients.by_identity[b"2"])]
-    ]
+    runs = acks(desk).take(desk.machine.clients.by_identity[b"2"]).acks()
     assert [(run.count, run.first) for run in runs] == [(1, 3)]
 
 
 def test_what_waited_for_a_client_that_is_gone_is_freed_in_turns() -> None:
-    desk = SessionHarness(timeout=0.0, queue=1 << 30)
+    desk = MachineHarness(timeout=0.0, queue=1 << 30)
     for name in ("reader", "writer"):
         desk.open(name)
     desk.send("reader", wire.StreamRead(b"s", b""))

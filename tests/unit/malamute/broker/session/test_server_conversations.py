@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from mama_spark.malamute.protocol import commands as wire
-from mama_spark.malamute.protocol.commands import Command, Error, Ok, decode
+from mama_spark.malamute.protocol.commands import Error, decode
 
-from tests.support.malamute.session_machine import INVALID, OK, PONG, MachineHarness
+from tests.support.malamute.session_machine import OK, PONG, MachineHarness
 from tests.support.tables import each
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[4] / "vectors" / "malamute.json").read_text())
@@ -75,27 +75,3 @@ def test_bad_input_is_answered_as_it_may_be_and_disturbs_nobody(vector: dict[str
         assert desk.send("a", wire.Ping()) == [PONG], "the client is kept"
         assert desk.send("a", wire.StreamRead(b"st", b"t"))[0] == OK, "and so is the stream"
     desk.open("fresh")
-
-
-@pytest.mark.spec("S1", "S2")
-def test_write_first_is_an_invalid_command() -> None:
-    assert MachineHarness().send("a", wire.StreamWrite(b"s")) == [INVALID]
-
-
-def test_close_first_is_answered_and_survived() -> None:
-    desk = MachineHarness()
-    assert desk.send("a", wire.Close(), wire.Close()) == [OK, OK]
-    desk.open("a")
-
-
-SERVER_ONLY = [
-    wire.Pong(), wire.StreamDeliver(b"a", b"b", b"c"), wire.MailboxDeliver(b"a", b"b", b"c"),
-    wire.ServiceDeliver(b"a", b"b", b"c"), Ok(), Error(),
-]  # fmt: skip
-
-
-@each("command", SERVER_ONLY)
-def test_what_only_a_server_sends_drops_its_sender(command: Command) -> None:
-    desk = MachineHarness()
-    desk.open("a")
-    assert desk.send("a", command, wire.Ping()) == [INVALID, INVALID]

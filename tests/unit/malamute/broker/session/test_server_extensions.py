@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from mama_spark.malamute.broker.session.client_state import PendingReply
+from mama_spark.malamute.broker.session.clients import PendingReply
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol import message_blocks
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StatusCode

@@ -7,8 +7,7 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mama_spark.malamute.broker.session.byte_queue import Overflow
-from mama_spark.malamute.broker.session.mailbox_store import OVERHEAD, Limits
+from mama_spark.malamute.broker.session.settings import OVERHEAD, Limits, Overflow
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Error, Ok, encode

@@ -128,6 +128,7 @@ def test_a_connected_client_goes_where_the_table_says(event: SessionEvent) -> No
         assert machine.machine.clients.counters.malformed == 1
 
 
+@pytest.mark.spec("S1", "S2", "S5")
 @each("event", [event for event in SessionEvent if event not in NOT_A_COMMAND])
 def test_a_stranger_goes_where_the_table_says(event: SessionEvent) -> None:
     machine = MachineHarness()

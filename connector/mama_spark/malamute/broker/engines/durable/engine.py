@@ -28,10 +28,8 @@ from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, TtlRequest, TtlTra
 from ... import freed_memory
 from ..ack_tracker import AckTracker
 from ..base import Delivery
-from ..frame_columns import pack, pack_headers, unpack, unpack_headers
-from ..log_queries import answer
-from ..stored import LiveMessage, StoredStreamEngine
-from ..subscription_cursor import SubscriptionCursor
+from ..log_queries import answer, pack, pack_headers, unpack, unpack_headers
+from ..stored import LiveMessage, StoredStreamEngine, SubscriptionCursor
 from .dedup import DedupWindow
 from .log_queries import DurableQueries, is_stored, stored_streams
 from .settings import DurableSettings

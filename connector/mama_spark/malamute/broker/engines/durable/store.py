@@ -33,7 +33,7 @@ from .store_reader import APPLICATION_ID, StoreReader
 
 #: Columns of a row in :meth:`MessageStore.append`, in order; most rows have only the first three or four. Sequence and
 #: time follow from the batch. ``lengths`` are those of the frames; ``origin`` is
-#: :class:`~mama_spark.malamute.broker.engines.subscription_cursor.SubscriptionCursor`'s.
+#: :class:`~mama_spark.malamute.broker.engines.stored.SubscriptionCursor`'s.
 COLUMNS = ("sender", "subject", "content", "id", "lengths", "headers", "origin")
 WIDTHS = PLAIN, WITH_IDS, ALL = 3, 4, len(COLUMNS)
 _SCHEMA = """

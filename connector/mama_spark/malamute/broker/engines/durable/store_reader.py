@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time as clock
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ SUFFIX = ".stream"
 MIN_SQLITE = (3, 32)
 
 Row = tuple[Any, ...]
+#: Of a row.
+_COLUMNS = "sequence, time, sender, subject, content, lengths, id, headers, origin"
 
 
 class StoreFull(Unavailable):
@@ -35,20 +37,6 @@ def store_path(folder: str | Path, stream: bytes) -> Path:
     if len(name) > 150:
         name = f"{name[:100]}-{blake2b(stream, digest_size=16).hexdigest()}"
     return Path(folder) / f"{name}{SUFFIX}"
-
-
-def _rows_up_to(cursor: sqlite3.Cursor, octets: int) -> list[Row]:
-    """Fetch rows until they have ``octets`` octets of content, and close the cursor."""
-    found: list[Row] = []
-    try:
-        for row in cursor:
-            found.append(row)
-            octets -= len(row[4])
-            if octets <= 0:
-                break
-    finally:
-        cursor.close()
-    return found
 
 
 class StoreReader:
@@ -134,11 +122,21 @@ class StoreReader:
     def read(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
         """The first rows with ``after < sequence <= up_to``: at most ``rows``, or until they have ``octets`` octets."""
         with self._translated():
-            cursor = self._db.execute(
-                "SELECT * FROM messages WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
-                (max(0, after), up_to, rows),
-            )
-            return _rows_up_to(cursor, octets)
+            return self._read("messages", after, up_to, rows, octets)
+
+    def _read(self, table: str, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
+        found: list[Row] = []
+        cursor = self._db.execute(
+            f"SELECT {_COLUMNS} FROM {table} WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
+            (max(0, after), up_to, rows),
+        )
+        with closing(cursor):
+            for row in cursor:
+                found.append(row)
+                octets -= len(row[4])
+                if octets <= 0:
+                    break
+        return found
 
     def subjects(self, after: int, up_to: int, rows: int) -> list[tuple[int, bytes]]:
         """Sequence and subject of the first ``rows`` messages with ``after < sequence <= up_to``. Their contents are
@@ -165,8 +163,8 @@ class StoreReader:
                 return []
             marks = ", ".join("?" * len(subjects))
             return self._db.execute(
-                "SELECT sequence, time, sender, subject, content, lengths, id, headers, origin FROM standing"
-                f" WHERE subject IN ({marks}) AND sequence > ? AND sequence <= ? ORDER BY sequence",
+                f"SELECT {_COLUMNS} FROM standing WHERE subject IN ({marks}) AND sequence > ? AND sequence <= ?"
+                " ORDER BY sequence",
                 (*subjects, max(0, after), up_to),
             ).fetchall()
 
@@ -174,14 +172,7 @@ class StoreReader:
         """As :meth:`read`, of the last message of each subject that ever had a time to live (see
         :mod:`mama_spark.malamute.protocol.ttl`), including messages that ended it, unless retention removed them."""
         with self._translated():
-            if not self._has_ttl_table():
-                return []
-            cursor = self._db.execute(
-                "SELECT sequence, time, sender, subject, content, lengths, id, headers, origin FROM standing"
-                " WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
-                (max(0, after), up_to, rows),
-            )
-            return _rows_up_to(cursor, octets)
+            return self._read("standing", after, up_to, rows, octets) if self._has_ttl_table() else []
 
     def _has_ttl_table(self) -> bool:
         return self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'standing'").fetchone() is not None

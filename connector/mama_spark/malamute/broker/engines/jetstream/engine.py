@@ -39,8 +39,7 @@ from mama_spark.registry import publisher_bridge
 from ..ack_tracker import PerClient
 from ..base import Delivery
 from ..log_queries import WRONG, answer
-from ..stored import StoredStreamEngine
-from ..subscription_cursor import SubscriptionCursor
+from ..stored import StoredStreamEngine, SubscriptionCursor
 from .message_codec import ConsumedMessage, JetStreamMessage
 from .publisher import ClientOutcomes, PendingPublish, StreamPublisher, expect_last
 from .settings import JetStreamSettings

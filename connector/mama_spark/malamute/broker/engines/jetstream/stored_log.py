@@ -18,8 +18,7 @@ from mama_spark.malamute.protocol.log_query import LOOK
 from mama_spark.malamute.protocol.ttl import HEADERS
 from mama_spark.registry import served_log_bridge
 
-from ..frame_columns import pack, pack_headers
-from ..log_queries import COUNTED, FEW_SUBJECTS, BadQuery, Row, Rows, limits
+from ..log_queries import COUNTED, FEW_SUBJECTS, BadQuery, Row, Rows, limits, pack, pack_headers
 from .message_codec import (
     GENERATED_ID,
     ConsumedMessage,

@@ -222,9 +222,12 @@ def test_an_old_sqlite_is_named(monkeypatch: pytest.MonkeyPatch, engines: Make) 
         engines()
 
 
-def test_full_is_for_the_publisher_to_try_again() -> None:
-    assert StoreFull.retryable
-    assert not StoreFull.may_have_landed
+def test_what_passes_is_for_the_publisher_to_try_again(engines: Make) -> None:
+    store, error = engines().engine.store, sqlite3.OperationalError("as the system says")
+    for code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CORRUPT):
+        error.sqlite_errorcode = code | 3 << 8  # an extended code
+        found, passes = store._translation(error), code != sqlite3.SQLITE_CORRUPT
+        assert (isinstance(found, StoreFull), found.retryable, found.may_have_landed) == (passes, passes, False)
 
 
 def test_a_query_that_the_engine_does_not_know_is_answered_501_and_the_stream_lives(engines: Make) -> None:

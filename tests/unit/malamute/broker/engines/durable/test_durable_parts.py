@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mama_spark.malamute.broker.engines import ack_tracker
 from mama_spark.malamute.broker.engines.ack_tracker import MOST_RUNS, AckTracker, OutcomeRuns
 from mama_spark.malamute.broker.engines.durable.dedup import DedupWindow
-from mama_spark.malamute.broker.engines.frame_columns import pack, pack_headers, unpack, unpack_headers
+from mama_spark.malamute.broker.engines.log_queries import pack, pack_headers, unpack, unpack_headers
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, write
 
 STORED, DUPLICATE, REFUSED = StoreOutcome.STORED, StoreOutcome.DUPLICATE, StoreOutcome.REFUSED

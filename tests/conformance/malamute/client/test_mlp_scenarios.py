@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from threading import Thread
-from typing import Any
 
 import pytest
-from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.engines import Delivery
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
-from mama_spark.malamute.client.client import MalamuteClient
 
-PATIENCE = 60.0
-Make = Callable[..., MalamuteClient]
-
-
-@pytest.fixture
-def ends() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
-def client(ends: ExitStack) -> Make:
-    broker = ends.enter_context(Broker(BrokerSettings("tcp://127.0.0.1:*")))
-
-    def made(address: str = "", **options: Any) -> MalamuteClient:
-        url = broker.endpoint.replace("tcp", "mlp")
-        return ends.enter_context(MalamuteClient(url, address, timeout=PATIENCE, **options))
-
-    return made
+from tests.support.malamute.malamute_clients import PATIENCE, Make
 
 
 class Content(list[bytes]):

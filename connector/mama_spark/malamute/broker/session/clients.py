@@ -1,21 +1,25 @@
-"""The connected clients of a broker, and the frames for them: replies in the order of their commands, what waits for
-blocked sockets, PONGs that nobody asked for. Pure."""
+"""The connected clients of a broker: the state of each, and the frames for them: replies in the order of their
+commands, what waits for blocked sockets, PONGs that nobody asked for. Pure."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import StatusCode
-from mama_spark.malamute.protocol.credit import send_cost
+from mama_spark.malamute.protocol.credit import CreditAllocator, DeliveryCredit, SendWindow, send_cost
+from mama_spark.malamute.protocol.extensions import AckRun, Feature
+from mama_spark.malamute.protocol.log_query import LogQuery
 
-from .broker_events import EventRecorder
-from .client_state import ClientSession, Frames, PendingReply
+from .queues import ByteQueue, MailboxMessage
 from .settings import SessionSettings
-from .states import SessionEvent
+from .states import SessionEvent, SessionState
 
+Frames = list[bytes]
+#: Kind, address of the client, stream, detail of an event (:mod:`.broker_events`).
+EventFields = tuple[str, bytes, bytes, bytes]
 #: Replies of one client that may wait for an engine.
 MAX_PENDING_REPLIES = 100_000
 #: Seconds between looks for clients that need a PONG: with the silence that is allowed, less than half of what the C
@@ -23,6 +27,95 @@ MAX_PENDING_REPLIES = 100_000
 PONG_LOOK = 0.5
 OK = commands.encode(commands.Ok())
 PONG = commands.encode(commands.Pong())
+
+
+@dataclass(slots=True, eq=False)
+class PendingReply:
+    """A reply that waits for an engine, or for an earlier reply."""
+
+    frames: Frames | None = None  #: None until the engine has answered
+    silent: bool = False  #: nothing is sent to the client when the engine answers
+    for_write: bool = False  #: the answer to WRITE, which has the extension ``stored``
+    sends: dict[bytes, int] = field(default_factory=dict)  #: of a PING: messages that it acknowledges, by stream
+    send_octets: int = 0  #: of a PING: their bytes of the send window
+    syncs: int = 0  #: of a PING: engines that have not answered SYNC
+    outcomes: dict[bytes, tuple[AckRun, ...]] = field(default_factory=dict)  #: of a PING: answers of the engines
+
+
+@dataclass(slots=True, eq=False)
+class ClientSession:
+    """A connected client; to engines, an opaque reference."""
+
+    identity: bytes
+    address: bytes
+    features: Feature
+    last_heard: float
+    state: SessionState
+    plain: bool = False  #: it announced no extensions, as the C client
+    last_pong: float = 0.0  #: when it was sent its last PONG, or connected
+    write_stream: bytes | None = None  #: stream of its STREAM SENDs
+    written_streams: dict[bytes, None] = field(default_factory=dict)  #: all streams that it has written to
+    subscriptions: dict[bytes, set[bytes]] = field(default_factory=dict)  #: patterns by stream
+    has_sent: bool = False  #: mail, or requests
+    offers: set[tuple[bytes, bytes]] = field(default_factory=set)  #: service and pattern
+    credit: DeliveryCredit = field(default_factory=DeliveryCredit)
+    blocked: bool = False  #: its socket accepts no more frames
+    pending_replies: deque[PendingReply] = field(default_factory=deque)
+    replies: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: sent first when it is unblocked
+    queue: ByteQueue[tuple[Frames, MailboxMessage | None]] = field(default_factory=ByteQueue)
+    lent_deliveries: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: bounded by the credit lent to engines
+    allocator: CreditAllocator = field(default_factory=CreditAllocator)
+    send_window: SendWindow | None = None  #: None: it did not announce the feature
+    unsynced_sends: dict[bytes, int] = field(default_factory=dict)  #: messages by stream since its last PING
+    lost_sends: bytes = b""  #: why nobody knows the outcome of messages since its last PING; empty = it is known
+    unconfirmed: ByteQueue[MailboxMessage] = field(default_factory=ByteQueue)  #: delivered to it and not confirmed
+    open_queries: int = 0  #: queries about stored streams that are not answered
+    parked_queries: list[LogQuery] = field(default_factory=list)  #: of them, those that wait for its blocked socket
+    repeats: int = 0  #: repeated commands in the second since ``repeats_since``
+    repeats_since: float = 0.0
+
+    @property
+    def connected(self) -> bool:
+        return self.state is SessionState.CONNECTED
+
+    @property
+    def queued(self) -> int:
+        """Deliveries and replies that wait for its socket, or for its credit."""
+        return len(self.queue) + len(self.lent_deliveries) + len(self.replies)
+
+    @property
+    def queued_octets(self) -> int:
+        return self.queue.size + self.lent_deliveries.size + self.replies.size
+
+    def __repr__(self) -> str:
+        state = "" if self.connected else ", gone"
+        return (
+            f"<ClientSession {self.address!r} {len(self.subscriptions)} streams read, {len(self.queue)} queued, "
+            f"credit {self.credit}{state}>"
+        )
+
+
+class EventRecorder:
+    """Collects events of clients and streams until the caller takes them."""
+
+    def __init__(self) -> None:
+        self._events: list[EventFields] = []
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def record(self, kind: str, client: ClientSession, stream: bytes = b"", detail: bytes = b"") -> None:
+        """Record an event, except for clients that only read events: reading events must not cause events."""
+        unreported = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))
+        if not client.features & unreported:
+            self._events.append((kind, client.address, stream, detail))
+
+    def record_lost_stream(self, stream: bytes, reason: bytes) -> None:
+        self._events.append(("STREAM_LOST", b"", stream, reason))
+
+    def take(self) -> list[EventFields]:
+        taken, self._events = self._events, []
+        return taken
 
 
 @dataclass(slots=True)

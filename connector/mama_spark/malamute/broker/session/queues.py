@@ -1,4 +1,4 @@
-"""The queues of mailboxes and services, bounded in bytes. Pure.
+"""Queues with a limit in bytes, and the store of undelivered mail and requests, one queue per address. Pure.
 
 A message is an undelivered MAILBOX SEND or SERVICE SEND. Limits count bytes of content. Messages beyond them are
 dropped, which is reported to senders that requested confirmations.
@@ -7,18 +7,110 @@ dropped, which is reported to senders that requested confirmations.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from mama_spark.malamute.protocol.patterns import Pattern
-from mama_spark.options.declare import option
-from mama_spark.options.values import byte_size, integer, member
 
-from .byte_queue import ByteQueue, Overflow
+from .settings import OVERHEAD, Limits, Overflow
 
 log = logging.getLogger(__name__)
-#: Approximate memory overhead of a message, in bytes.
-OVERHEAD = 512
+T = TypeVar("T")
+
+#: Most items of a queue, however small they are.
+MAX_ITEMS = 1_000_000
+
+
+class ByteQueue(Generic[T]):
+    """First in, first out.
+
+    :param limit: bytes of all items together; None = no limit. An item larger than the limit never fits.
+    :param warn: bytes above which :meth:`should_warn` is true once; again after the queue fell below half of it
+    """
+
+    __slots__ = ("limit", "warn", "overflow", "size", "dropped", "_items", "_warned")
+
+    def __init__(
+        self, limit: int | None = None, warn: int | None = None, overflow: Overflow = Overflow.DROP_NEWEST
+    ) -> None:
+        self.limit = limit
+        self.warn = warn
+        self.overflow = overflow
+        self.size = 0
+        self.dropped = 0
+        self._items: deque[tuple[T, int]] = deque()
+        self._warned = False
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[T]:
+        return (item for item, _ in self._items)
+
+    def __repr__(self) -> str:
+        lost = f", {self.dropped} dropped" if self.dropped else ""
+        return f"<ByteQueue {len(self._items)} items, {self.size} of {self.limit or 'any'} octets{lost}>"
+
+    def fits(self, size: int) -> bool:
+        return (self.limit is None or self.size + size <= self.limit) and len(self._items) < MAX_ITEMS
+
+    def put(self, item: T, size: int) -> list[T]:
+        """Add the item; returns the items dropped for it, which may include it."""
+        lost: list[T] = []
+        if not self.fits(size):
+            if self.overflow is Overflow.DROP_OLDEST and (self.limit is None or size <= self.limit):
+                while self._items and not self.fits(size):
+                    lost.append(self.get())
+            else:
+                self.dropped += 1
+                return [item]
+        self._items.append((item, size))
+        self.size += size
+        self.dropped += len(lost)
+        return lost
+
+    def put_back(self, item: T, size: int) -> None:
+        """Put an item that could not be used back to the front, regardless of the limit."""
+        self._items.appendleft((item, size))
+        self.size += size
+
+    def get(self) -> T:
+        """:raises IndexError: the queue is empty"""
+        item, size = self._items.popleft()
+        self._shrink(size)
+        return item
+
+    def discard(self, most: int) -> None:
+        """Remove up to ``most`` of the oldest items."""
+        for _ in range(min(most, len(self._items))):
+            self.get()
+
+    def remove(self, items: set[int]) -> None:
+        """Remove items by identity: those at the front directly, others in one pass."""
+        left = len(items)
+        while left and self._items and id(self._items[0][0]) in items:
+            self.get()
+            left -= 1
+        if not left:
+            return
+        kept = deque(entry for entry in self._items if id(entry[0]) not in items)
+        gone = self.size - sum(size for _, size in kept)
+        self._items = kept
+        self._shrink(gone)
+
+    def _shrink(self, size: int) -> None:
+        self.size -= size
+        if self.warn is not None and self.size < self.warn / 2:
+            self._warned = False
+
+    def should_warn(self) -> bool:
+        """True once each time that ``warn`` is exceeded."""
+        if self.warn is None or self._warned or self.size <= self.warn:
+            return False
+        self._warned = True
+        return True
 
 
 @dataclass(slots=True, eq=False)
@@ -46,24 +138,6 @@ class MailboxMessage:
     def cost(self) -> int:
         """Approximate bytes of memory."""
         return self.size + OVERHEAD
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one mailbox or one service's queue (``each``), in bytes of content, and of all together (``total``),
-    in bytes of content plus :data:`OVERHEAD` per message."""
-
-    each: int | None = option("size", byte_size, 64 * 1024 * 1024, "mailboxes", "For one address.", shown="64 MiB")
-    total: int | None = option(
-        "size", byte_size, 512 * 1024 * 1024, "mailboxes", "For all together; a message counts 512 octets more.",
-        shown="512 MiB",
-    )  # fmt: skip
-    warn: int | None = option("size", byte_size, None, "mailboxes", "Log a warning beyond this.", shown="never")
-    overflow: Overflow = option(
-        "`drop-newest`, `drop-oldest`", member(Overflow), Overflow.DROP_NEWEST, "mailboxes",
-        "What happens beyond a limit.", shown="`drop-newest`",
-    )  # fmt: skip
-    count: int = option("integer", integer(1), 100_000, "mailboxes", "Addresses with something waiting.")
 
 
 class MailboxStore:
@@ -141,36 +215,3 @@ class MailboxStore:
         self._count += len(queue) - before[1]
         if not len(queue):
             del self._queues[address]
-
-
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    client: Hashable
-    pattern: Pattern
-
-
-class Services:
-    """Offers of services: requests are distributed round robin over the matching offers."""
-
-    def __init__(self) -> None:
-        self._offers: dict[bytes, list[_Offer]] = {}
-
-    def offer(self, client: Hashable, service: bytes, pattern: Pattern) -> None:
-        """Add an offer that the client has not made before."""
-        self._offers.setdefault(service, []).append(_Offer(client, pattern))
-
-    def choose(self, service: bytes, subject: bytes) -> Hashable | None:
-        """The client of the first offer that matches, which moves to the end; None if there is none."""
-        offers = self._offers.get(service, [])
-        for i, offer in enumerate(offers):
-            if offer.pattern.search(subject):
-                offers.append(offers.pop(i))
-                return offer.client
-        return None
-
-    def withdraw(self, client: Hashable) -> None:
-        """Remove all offers of a client."""
-        for service, offers in list(self._offers.items()):
-            offers[:] = [o for o in offers if o.client is not client]
-            if not offers:
-                del self._offers[service]

@@ -1,0 +1,16 @@
+"""Brokers, and raw clients of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.malamute.mlp import MlpSite
+
+
+@pytest.fixture
+def site() -> Iterator[MlpSite]:
+    site = MlpSite()
+    yield site
+    site.close()
