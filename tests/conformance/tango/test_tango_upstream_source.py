@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 from mama_spark.tango.source.device import Attribute, Criteria, Device
 from mama_spark.tango.source.event_source import TangoEventSource
-from mama_spark.tango.types import (
-    DataType,
-    DevError,
-    DevState,
-    EventType,
-    Format,
-    Quality,
-    Severity,
-)
+from mama_spark.tango.types import DataType, DevError, DevState, EventType, Format, Quality, Severity
 from mama_spark.testing.waiting import until
 
 from tests.support.tango_processes.servers import BEAT, DeviceProbe, Event, Failed

@@ -21,12 +21,7 @@ from mama_spark.tango.client.subscription_events import SubscriptionEvent, Subsc
 from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.ior import parse_device
-from mama_spark.tango.types import (
-    AttributeConfig,
-    DataReady,
-    DevState,
-    InterfaceChange,
-)
+from mama_spark.tango.types import AttributeConfig, DataReady, DevState, InterfaceChange
 from mama_spark.testing.waiting import until
 
 from tests.support.tango.tango import FAST

@@ -17,15 +17,7 @@ from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriberInfo
 from mama_spark.tango.source.device import Attribute, Criteria, Device
 from mama_spark.tango.source.event_source import TangoEventSource
-from mama_spark.tango.types import (
-    AttributeValue,
-    DataType,
-    DevState,
-    Encoded,
-    EventType,
-    Format,
-    Quality,
-)
+from mama_spark.tango.types import AttributeValue, DataType, DevState, Encoded, EventType, Format, Quality
 from mama_spark.testing.waiting import until
 
 from tests.support.ports import lasting_port
@@ -86,13 +78,7 @@ def attributes_of_all(period: int | None) -> list[Attribute]:
 
 
 @pytest.mark.spec("TG-02", "TG-17", "TG-19", "TG-22", "TG-23")
-@pytest.mark.parametrize(
-    ("event", "little"),
-    [
-        (EventType.CHANGE, True),
-        (EventType.PERIODIC, False),
-    ],
-)
+@pytest.mark.parametrize(("event", "little"), [(EventType.CHANGE, True), (EventType.PERIODIC, False)])
 def test_every_type_and_shape_comes_as_it_was_pushed(probe: DeviceProbe, event: EventType, little: bool) -> None:
     """Upstream: att_type_event"""
     qualities = [Quality.VALID, Quality.ALARM, Quality.CHANGING, Quality.WARNING]

@@ -6,14 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from mama_spark.contracts.bridge import (
-    Ack,
-    Capabilities,
-    EventStyle,
-    PollResult,
-    PublisherBridge,
-    ValidationResult,
-)
+from mama_spark.contracts.bridge import Ack, Capabilities, EventStyle, PollResult, PublisherBridge, ValidationResult
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.options import SinkOptions

@@ -48,10 +48,7 @@ TABLE: dict[SubscriptionState, dict[MachineEvent, SubscriptionState]] = {
         MachineEvent.NEGOTIATION_FAILED: SubscriptionState.POSTPONED,
         MachineEvent.CANCEL: _CANCELLED,
     },
-    SubscriptionState.POSTPONED: {
-        MachineEvent.RETRY: SubscriptionState.NEGOTIATING,
-        MachineEvent.CANCEL: _CANCELLED,
-    },
+    SubscriptionState.POSTPONED: {MachineEvent.RETRY: SubscriptionState.NEGOTIATING, MachineEvent.CANCEL: _CANCELLED},
     SubscriptionState.CONNECTED: {
         MachineEvent.HEARTBEAT: _CONNECTED,
         MachineEvent.NEGOTIATED: _CONNECTED,  # servers without EventConfirmSubscription

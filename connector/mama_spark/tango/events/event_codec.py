@@ -14,27 +14,8 @@ from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..idl import structs
 from ..idl.values import read_errors, read_value, write_errors, write_value
 from ..topics import IDL, BadEventTopic, Topic, read_topic
-from ..types import (
-    AttributeConfig,
-    AttributeValue,
-    DataReady,
-    DevError,
-    EventType,
-    InterfaceChange,
-    PipeData,
-)
-from .frames import (
-    BIG,
-    LITTLE,
-    MAGIC,
-    BadEvent,
-    CallInfo,
-    check_count,
-    read_call,
-    read_order,
-    usual_call,
-    write_call,
-)
+from ..types import AttributeConfig, AttributeValue, DataReady, DevError, EventType, InterfaceChange, PipeData
+from .frames import BIG, LITTLE, MAGIC, BadEvent, CallInfo, check_count, read_call, read_order, usual_call, write_call
 
 Data = AttributeValue | AttributeConfig | DataReady | InterfaceChange | PipeData
 

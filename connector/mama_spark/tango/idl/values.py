@@ -9,16 +9,7 @@ import struct
 from collections.abc import Sequence
 
 from ..giop.cdr import CdrError, CdrReader, CdrWriter, enum_of
-from ..types import (
-    AttributeValue,
-    Content,
-    DevError,
-    DevState,
-    Dim,
-    Format,
-    Quality,
-    Severity,
-)
+from ..types import AttributeValue, Content, DevError, DevState, Dim, Format, Quality, Severity
 from .any_value import read_any, write_any
 from .union import read_union, write_union
 

@@ -13,13 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
-from mama_spark.mama.discovery.discovery_rows import (
-    BAD_RECORD,
-    GAP,
-    SOURCE,
-    DiscoveryRow,
-    shown_state,
-)
+from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, GAP, SOURCE, DiscoveryRow, shown_state
 from mama_spark.tango.events.event_codec import Event
 from mama_spark.tango.events.event_codec import decode as decode_event
 from mama_spark.tango.events.frames import BadEvent

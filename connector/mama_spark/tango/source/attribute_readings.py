@@ -154,11 +154,7 @@ class ReadingFactory:
         return dim if dim.size else NO_DIM
 
 
-_CLASSES: dict[ValueKind, type[Any]] = {
-    ValueKind.STRING: str,
-    ValueKind.STATE: DevState,
-    ValueKind.ENCODED: Encoded,
-}
+_CLASSES: dict[ValueKind, type[Any]] = {ValueKind.STRING: str, ValueKind.STATE: DevState, ValueKind.ENCODED: Encoded}
 _ZERO: dict[DataType, Any] = {
     DataType.STRING: "", DataType.STATE: DevState.ON, DataType.ENCODED: Encoded("", b""), DataType.BOOLEAN: False
 }  # fmt: skip

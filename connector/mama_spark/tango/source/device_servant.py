@@ -29,16 +29,7 @@ from mama_spark.tango.idl.calls import (
     write_values,
 )
 from mama_spark.tango.topics import IDL
-from mama_spark.tango.types import (
-    NO_DIM,
-    AttributeValue,
-    CommandInfo,
-    DevState,
-    Format,
-    PipeData,
-    Quality,
-    ValueKind,
-)
+from mama_spark.tango.types import NO_DIM, AttributeValue, CommandInfo, DevState, Format, PipeData, Quality, ValueKind
 
 from .attribute_state import DEVICE_COMMANDS, AttributeState, DeviceState
 from .dserver_servant import ADMIN_COMMANDS, AdminCall, Caller, Identity

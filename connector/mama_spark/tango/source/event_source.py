@@ -30,14 +30,7 @@ from mama_spark.tango.giop.ior import Address, Reference
 from mama_spark.tango.idl.calls import device_type
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.topics import IDL, BadEventTopic, event_topic
-from mama_spark.tango.types import (
-    DataReady,
-    DevError,
-    EventType,
-    PipeBlob,
-    PipeData,
-    Quality,
-)
+from mama_spark.tango.types import DataReady, DevError, EventType, PipeBlob, PipeData, Quality
 
 from .attribute_readings import AttributeReading
 from .attribute_state import FIXED, AttributeState, DeviceState

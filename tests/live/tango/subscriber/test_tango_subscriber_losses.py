@@ -16,12 +16,7 @@ from mama_spark.testing.waiting import until
 
 from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.tango.tango import RELEASES
-from tests.support.tango_processes.recorder import (
-    RecorderLog,
-    RecorderProcess,
-    accounted,
-    consecutive,
-)
+from tests.support.tango_processes.recorder import RecorderLog, RecorderProcess, accounted, consecutive
 from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoDatabase, TangoServer
 
 #: A burst that does not fit into the buffers of a connection, of values that are small enough to be compared.

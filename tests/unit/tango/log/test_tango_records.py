@@ -60,10 +60,7 @@ def merge_states(parts: list[bytes]) -> dict[str, Any] | None:
 
 octets = st.binary(max_size=40)
 rows = st.lists(
-    st.one_of(
-        st.just((b"", b"", b"", b"")),
-        st.tuples(st.binary(min_size=1, max_size=40), octets, octets, octets),
-    ),
+    st.one_of(st.just((b"", b"", b"", b"")), st.tuples(st.binary(min_size=1, max_size=40), octets, octets, octets)),
     min_size=1,
     max_size=20,
 )
@@ -375,10 +372,7 @@ def test_pending_gaps_survive_a_restart_of_the_recorder() -> None:
 def test_counters_show_gaps_that_a_killed_recorder_did_not_report() -> None:
     state = RecorderState("r")
     made = record(
-        state,
-        *map(event, range(1, 10)),
-        delivered(SubscriptionEventKind.GAP, SequenceGap(10, 11)),
-        event(12),
+        state, *map(event, range(1, 10)), delivered(SubscriptionEventKind.GAP, SequenceGap(10, 11)), event(12)
     )
     state.refused(some(made, 2, 3, 7))
     refused = read(state.report_pending(9))
