@@ -94,7 +94,7 @@ def tango_source_metrics(folder: Path) -> Iterator[tuple[str, str]]:
     columns = {"device": [DEVICE], "attribute": ["level"], "value": pa.array([1.5])}
     made = RecordCodec("lab", "tango").encode(pa.RecordBatch.from_pydict(columns))
     MemoryLogs(name).log(name).append(MessageBatch(made.topics, made.payloads))
-    source = TangoEventSource((), "127.0.0.1")
+    source = TangoEventSource()
     bridge = ReconnectingBridge[RecordLogBridge](lambda: MemoryLogs(name), 5.0)
     follower = LogFollower(bridge, name)
     service = ReplayService(source, LogReplayer(source), follower, folder / "position", stop, _ignore, _ignore)

@@ -37,7 +37,7 @@ from mama_spark.tango.events.frames import BadEvent, NotAnEvent
 from mama_spark.tango.giop import ior, typecode
 from mama_spark.tango.giop.cdr import CdrError, CdrReader
 from mama_spark.tango.giop.ior import BadAddress
-from mama_spark.tango.idl import any_value, calls, negotiation, structs, union, values
+from mama_spark.tango.idl import calls, negotiation, structs, union, values
 from mama_spark.tango.log import records as tango_records
 from mama_spark.tango.log.records import BadEventRecord
 
@@ -130,7 +130,7 @@ OTHERS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
     "an arrow pack": (lambda o: read_pack(pa.py_buffer(o), 1), (BadPack,), b"\xff\xff\xff\xff"),
     "a typecode": (cdr(typecode.read_typecode), (CdrError,), b"\0"),
     "an any": (cdr(typecode.read_any), (CdrError,), b"\0"),
-    "an any of an attribute": (cdr(any_value.read_any), (CdrError,), b"\0"),
+    "an any of an attribute": (cdr(union.read_any), (CdrError,), b"\0"),
     "a union": (cdr(union.read_union), (CdrError,), b"\0"),
     "an attribute value": (cdr(values.read_value), (CdrError,), b"\0"),
     "an attribute value of IDL 3": (cdr(partial(values.read_value, idl=3)), (CdrError,), b"\0"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mama_spark.tango.source.device import Attribute, Criteria, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.types import DataType, DevError, DevState, EventType, Format, Quality, Severity
 from mama_spark.testing.waiting import until
 
@@ -28,7 +29,7 @@ def made() -> Iterator[Made]:
 
     def make(*attributes: Attribute) -> TangoEventSource:
         devices = [Device(DEVICE, attributes), Device(OTHER, attributes)]
-        source = TangoEventSource(devices, "127.0.0.1", heartbeat_period=BEAT)
+        source = TangoEventSource(devices, SourceSettings(heartbeat_period=BEAT))
         started.append(source.start())
         return source
 

@@ -19,6 +19,7 @@ from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.source.device import Attribute, Criteria, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.types import (
     AttributeConfig,
     DevError,
@@ -129,7 +130,7 @@ def test_device_proxy_in_server_receives_events(
 ) -> None:
     """cppTango cxx_server_event, PyTango test_device_proxy_in_server_receives_events and
     test_push_event_with_event_callback: a server that is a client pushes an event in the callback of another one."""
-    with TangoEventSource([Device(DEVICE, [Attribute("doubled")])], "127.0.0.1", heartbeat_period=BEAT) as source:
+    with TangoEventSource([Device(DEVICE, [Attribute("doubled")])], SourceSettings(heartbeat_period=BEAT)) as source:
 
         def callback(event: SubscriptionEvent) -> None:
             if event.kind is SubscriptionEventKind.EVENT:
@@ -154,7 +155,7 @@ def test_pipe_event(subscriber: TangoSubscriber) -> None:
     taken = ReceivedEvents(subscriber)
     many = PipeBlob("many", tuple(PipeElement(str(n), ValueKind.STRING, (str(n),)) for n in range(3000)))
     broken = DevError("Broken", Severity.ERR, "d", "o")
-    with TangoEventSource([Device(DEVICE)], "127.0.0.1") as source:
+    with TangoEventSource([Device(DEVICE)]) as source:
         with pytest.raises(DevFailed) as caught:
             subscriber.subscribe(source.address(DEVICE), "nope", "pipe")
         assert caught.value.reason == "API_PipeNotFound"
@@ -228,7 +229,7 @@ def test_events_enabled_by_kwords(probe: DeviceProbe) -> None:
         "period": (EventType.PERIODIC, {"period": 500}),
     }
     device = Device(DEVICE, [Attribute(name, **{**off, **more}) for name, (_, more) in kwords.items()])
-    with TangoEventSource([device], "127.0.0.1", heartbeat_period=BEAT) as source:
+    with TangoEventSource([device], SourceSettings(heartbeat_period=BEAT)) as source:
         admin = open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=TIMEOUT)
         with admin:
             for name, (own, _) in kwords.items():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 
 from tests.support.tango.tango import RELEASES
 from tests.support.tango_processes.servers import BEAT, DeviceProbe, Failed, TangoServer
@@ -62,7 +63,7 @@ def test_commands_answer_as_those_of_a_server_without_polling_locks_and_sub_devi
     lab: TangoServer, release: int, tmp_path: Path
 ) -> None:
     with (
-        TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1", heartbeat_period=BEAT) as source,
+        TangoEventSource([Device(DEVICE, [Attribute("level")])], SourceSettings(heartbeat_period=BEAT)) as source,
         DeviceProbe(tmp_path / "client", release=release) as client,
     ):
         address = source.address(DEVICE)
@@ -78,7 +79,7 @@ def test_all_commands_of_a_server_are_there_but_those_of_telemetry(lab: TangoSer
     def commands(address: str) -> set[str]:
         return set(probe.call("commands", device=address))
 
-    with TangoEventSource([Device(DEVICE)], "127.0.0.1", heartbeat_period=BEAT) as source:
+    with TangoEventSource([Device(DEVICE)], SourceSettings(heartbeat_period=BEAT)) as source:
         real = commands(f"tango://127.0.0.1:{lab.port}/{lab.admin}#dbase=no")
         ours = commands(source.address(source.admin))
     assert {name for name in real - ours if "Telemetry" not in name} == {"EventSubscriptionChange", "Init"}

@@ -17,9 +17,8 @@ from mama_spark.tango.client.device_proxy import DeviceProxy, open_device, refer
 from mama_spark.tango.client.rpc_connection import RpcConnection
 from mama_spark.tango.errors import BadReply, CallLost, DevFailed, DeviceAway, ServerAway, SystemException
 from mama_spark.tango.giop import messages
-from mama_spark.tango.giop.assembler import MessageAssembler
 from mama_spark.tango.giop.ior import Address, Reference, parse_device, write_reference
-from mama_spark.tango.giop.messages import GiopReply, GiopRequest, ReplyStatus
+from mama_spark.tango.giop.messages import GiopReply, GiopRequest, MessageAssembler, ReplyStatus
 from mama_spark.tango.giop.typecode import STRING, read_any
 from mama_spark.tango.idl.calls import CommandCall as Call
 from mama_spark.tango.idl.calls import Forwarded, write_command

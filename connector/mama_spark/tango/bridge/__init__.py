@@ -10,8 +10,8 @@ from mama_spark.contracts.bridge import Ack, Capabilities, EventStyle, PollResul
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.tango.log.records import PREFIX
 
+from ..log.records import PREFIX
 from .row_codec import RecordCodec
 
 __all__ = ["RecordCodec", "TangoBridge", "publisher_bridge", "row_codec"]

@@ -30,7 +30,8 @@ import pyarrow.types as pt
 
 from mama_spark.contracts.errors import SchemaError
 from mama_spark.contracts.message import Int64s
-from mama_spark.tango.types import DataType, Format
+
+from ..types import DataType, Format
 
 COLUMNS = {
     "device": "string",

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
@@ -23,11 +24,9 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 from ..errors import DevFailed, ServerAway, TangoError
 from ..types import DevError
 from . import subscription_states
-from .device_connections import DeviceConnectionPool
-from .event_delivery import EventDelivery
+from .device_proxy import DeviceConnectionPool
 from .event_dispatcher import EventDispatcher
-from .losses.loss_checks import CheckedSubscription, LossChecks
-from .subscription import SubscriberCounts, Subscription
+from .subscription import EventDelivery, SubscriberCounts, Subscription
 from .subscription_calls import NO_COMMAND, SubscriptionCalls, errors_of, frames_of
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind
 from .subscription_machine import SubscriptionMachine
@@ -77,7 +76,6 @@ class EventConsumer:
         self._last_connect, self._reconnects = 0.0, 0
         self._calls = SubscriptionCalls(DeviceConnectionPool(timeout))
         self._receiver = ZmqEventReceiver(self, hwm=hwm or _DEFAULT_HWM)
-        self._losses = LossChecks(self._calls, self._dispatcher, self._receiver.execute, self.delivery.deliver)
         self._wakeup = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
         self._call_pool: ThreadPoolExecutor | None = None
@@ -99,11 +97,7 @@ class EventConsumer:
         if self._call_pool is None:
             self._call_pool = ThreadPoolExecutor(_CALL_THREADS, "tango-calls")
             self._receiver.start()
-            self._start_thread("tango-keep-alive", self._keep_alive)
-
-    def _start_thread(self, name: str, run: Callable[[], None]) -> None:
-        self._threads[name] = threading.Thread(target=run, name=name, daemon=True)
-        self._threads[name].start()
+            self._threads["keep-alive"] = _started("tango-keep-alive", self._keep_alive)
 
     def close(self) -> None:
         """Cancel all subscriptions and stop all threads; may be called twice. Received events stay in their queues."""
@@ -141,8 +135,8 @@ class EventConsumer:
             for subscription, id in zip(subscriptions, ids, strict=True):
                 subscription.id, subscription.raises_errors = id, raises_errors
                 self._subscriptions[id] = subscription
-            if any(s.callback is not None for s in subscriptions) and "tango-callbacks" not in self._threads:
-                self._start_thread("tango-callbacks", self.delivery.run_callbacks)
+            if any(s.callback is not None for s in subscriptions) and "callbacks" not in self._threads:
+                self._threads["callbacks"] = _started("tango-callbacks", self.delivery.run_callbacks)
             self._execute(actions)
         self._wakeup.set()
 
@@ -186,15 +180,25 @@ class EventConsumer:
             states = {id: self._machine.state(id) for id in self._subscriptions}
             connected = [s for s in self._subscriptions.values() if states[s.id] is SubscriptionState.CONNECTED]
             found = [(s, self._machine.negotiated(s.id)) for s in connected]
-        self._losses.check(CheckedSubscription(s.device, s.attribute, s.event, s.idl, n.topic) for s, n in found if n)
+        for sent in self._calls.ask_servers((s, n.topic) for s, n in found if n):
+            self._receiver.execute(partial(self._compare, sent))
         self._receiver.wait(self._timeout)
+
+    def _compare(self, sent: dict[bytes, int] | list[list[bytes]]) -> None:
+        """Deliver the losses that a server's answer shows. Called in the receiving thread."""
+        dispatcher, now = self._dispatcher, time.time_ns()
+        if isinstance(sent, dict):
+            self.delivery.deliver(dispatcher.check_counters(sent, now))
+        else:
+            self.delivery.deliver(dispatcher.check_values(sent, now))
 
     @property
     def counts(self) -> SubscriberCounts:
         """Totals since the subscriber was made."""
-        with self._lock:
-            found = self.delivery.dropped, self.delivery.callback_errors, self._reconnects
-            return SubscriberCounts(replace(self._dispatcher.counts), *found)
+        delivery = self.delivery
+        return SubscriberCounts(
+            replace(self._dispatcher.counts), delivery.dropped, delivery.callback_errors, self._reconnects
+        )
 
     # --- actions of the state machine; the lock is held, so that they are executed in the order of its decisions ---
 
@@ -211,10 +215,13 @@ class EventConsumer:
                     self._connect(action)
                 case subscription_states.Disconnect():
                     self._disconnect(action)
-                case subscription_states.SubscribeTopic():
-                    self._subscribe_topic(action)
-                case subscription_states.UnsubscribeTopic():
-                    self._unsubscribe_topic(action)
+                case subscription_states.SubscribeTopic(topic, id):
+                    subscription, frame = self._subscriptions[id], topic.encode("latin-1")
+                    if self._dispatcher.add(frame, subscription.event, subscription):
+                        self._receiver.subscribe(frame)
+                case subscription_states.UnsubscribeTopic(topic, id):
+                    if self._dispatcher.remove(frame := topic.encode("latin-1"), self._subscriptions[id]):
+                        self._receiver.unsubscribe(frame)
                 case subscription_states.MarkRestarted():
                     self._dispatcher.mark_restarted(topic.encode("latin-1") for topic in action.topics)
                 case subscription_states.ReportError() if not self._subscriptions[action.id].raises_errors:
@@ -240,16 +247,6 @@ class EventConsumer:
             self._heartbeat_channels.pop(topic.encode("latin-1"), None)
         self._heartbeat_endpoints.pop(action.channel, None)
         self._receiver.disconnect(action.pair, action.heartbeats)
-
-    def _subscribe_topic(self, action: subscription_states.SubscribeTopic) -> None:
-        subscription, topic = self._subscriptions[action.id], action.topic.encode("latin-1")
-        if self._dispatcher.add(topic, subscription.event, subscription):
-            self._receiver.subscribe(topic)
-
-    def _unsubscribe_topic(self, action: subscription_states.UnsubscribeTopic) -> None:
-        topic = action.topic.encode("latin-1")
-        if self._dispatcher.remove(topic, self._subscriptions[action.id]):
-            self._receiver.unsubscribe(topic)
 
     def _report(self, id: int, kind: SubscriptionEventKind, errors: tuple[DevError, ...] | None = None) -> None:
         subscription = self._subscriptions[id]
@@ -320,7 +317,7 @@ class EventConsumer:
             event = SubscriptionEvent(subscription, kind, time.time_ns(), frames, 0, errors)
             self.delivery.release(subscription, [event])
         if frames is not None:
-            self._losses.value_was_read(frames)
+            self._receiver.execute(partial(self._dispatcher.losses.value_was_read, frames))
         subscription.ready.set()
 
     def _confirm(self, action: subscription_states.ConfirmSubscription) -> None:
@@ -398,3 +395,9 @@ class EventConsumer:
             for subscription in subscriptions:
                 subscription.failure = subscription.failure or BackgroundTaskFailed(f"the subscriber failed: {error}")
                 subscription.ready.set()
+
+
+def _started(name: str, run: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from ..giop.cdr import CdrError, CdrReader, CdrWriter, enum_of
 from ..types import AttributeValue, Content, DevError, DevState, Dim, Format, Quality, Severity
-from .any_value import read_any, write_any
-from .union import read_union, write_union
+from .union import read_any, read_union, write_any, write_union
 
 #: smallest size of an encoded error, in octets
 _ERROR_SIZE = 25

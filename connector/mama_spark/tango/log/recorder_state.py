@@ -31,8 +31,6 @@ from ..events.sequence_tracker import (
 from ..topics import BadEventTopic, Topic, event_topic, parse, read_topic
 from ..types import DevError, Quality, Severity
 from .device_states import DeviceStates, Errors, RecordedDevice
-from .error_series import ErrorSeries, ErrorSummary
-from .pending_gaps import RECORD_REFUSED, PendingGaps
 from .record_builder import RecordBuilder
 from .records import (
     DEVICE_STATES,
@@ -43,9 +41,10 @@ from .records import (
     GapNumbers,
     RecordKind,
     record_topic,
+    state_parts,
     writer_topic,
 )
-from .state_records import state_parts
+from .unrecorded import RECORD_REFUSED, ErrorSeries, ErrorSummary, PendingGaps
 
 _OF_READS = {
     SubscriptionEventKind.INITIAL: RecordKind.INITIAL,

@@ -14,8 +14,7 @@ from mama_spark.contracts.record_log import RecordLog
 
 from .device_states import RecordedDevice
 from .recorder_state import BadState, RecorderState
-from .records import DecodedRecords, RecordKind, decode
-from .state_records import newest_state
+from .records import DecodedRecords, RecordKind, decode, newest_state
 
 WRITERS = "*.*"  #: topics of the records about recorders
 _FIRST_RANGE = 50_000  #: records that are searched first, from the end of the log; each further range is doubled

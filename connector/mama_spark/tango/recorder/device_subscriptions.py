@@ -14,14 +14,14 @@ from fnmatch import fnmatchcase
 
 from mama_spark.contracts.errors import MamaError
 from mama_spark.recording.background_task import BackgroundTask
-from mama_spark.tango.client.device_proxy import device_names, open_device
-from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription import EventSubMode, Subscription
-from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
-from mama_spark.tango.client.subscription_states import NO_SUCH_EVENTS
-from mama_spark.tango.errors import ServerAway
-from mama_spark.tango.types import EventType
 
+from ..client.device_proxy import device_names, open_device
+from ..client.subscriber import TangoSubscriber
+from ..client.subscription import EventSubMode, Subscription
+from ..client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from ..client.subscription_states import NO_SUCH_EVENTS
+from ..errors import ServerAway
+from ..types import EventType
 from .settings import TangoRecorderSettings
 
 logger = logging.getLogger("mama_spark")

@@ -17,9 +17,9 @@ import orjson
 from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.contracts.record_log import ReadLog, RecordLog
 from mama_spark.recording.background_task import BackgroundTask
-from mama_spark.tango.log.records import RecordKind
-from mama_spark.tango.log.recovery import WRITERS, WriterRecords, WriterState
 
+from ..log.records import RecordKind
+from ..log.recovery import WRITERS, WriterRecords, WriterState
 from .settings import TangoRecorderSettings
 
 logger = logging.getLogger("mama_spark")

@@ -18,17 +18,17 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import ReadLog, RecordLog
 from mama_spark.recording.background_task import BackgroundTask
 from mama_spark.recording.recorder import RecorderCounts
-from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind, decode_events
-from mama_spark.tango.client.subscription_states import Timeouts
-from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.log.record_builder import RecordBuilder
-from mama_spark.tango.log.recorder_state import RecorderState
-from mama_spark.tango.log.records import RecordKind, decode
-from mama_spark.tango.log.recovery import restore, writer_states
-from mama_spark.tango.types import EventType
 
 from ...telemetry.prometheus.exposition import Metric, counter, gauge
+from ..client.subscriber import TangoSubscriber
+from ..client.subscription_events import SubscriptionEventKind, decode_events
+from ..client.subscription_states import Timeouts
+from ..events.batch_decoder import BatchDecoder
+from ..log.record_builder import RecordBuilder
+from ..log.recorder_state import RecorderState
+from ..log.records import RecordKind, decode
+from ..log.recovery import restore, writer_states
+from ..types import EventType
 from .device_subscriptions import DeviceSubscriptions
 from .other_recorders import OtherRecorders, about, conflict
 from .settings import TangoRecorderSettings

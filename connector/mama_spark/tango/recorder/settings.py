@@ -14,11 +14,12 @@ from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import byte_size, duration_or_off, integer, plain_name, some_names
 from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
-from mama_spark.tango.giop.ior import BadAddress, parse_device, parse_tango_host
-from mama_spark.tango.log.device_states import RecordedDevice
-from mama_spark.tango.log.records import PREFIX
-from mama_spark.tango.topics import NO_DATABASE, SCHEME
-from mama_spark.tango.types import EVENT_NAMES, EventType
+
+from ..giop.ior import BadAddress, parse_device, parse_tango_host
+from ..log.device_states import RecordedDevice
+from ..log.records import PREFIX
+from ..topics import NO_DATABASE, SCHEME
+from ..types import EVENT_NAMES, EventType
 
 _WILD = re.compile(r"[*?\[]")
 DEFAULT_EVENTS = ("change", "attr_conf", "intr_change")

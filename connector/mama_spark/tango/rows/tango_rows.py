@@ -23,9 +23,10 @@ import pyarrow as pa
 from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
 from mama_spark.packing.json_text import with_number_names
-from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
-from mama_spark.tango.events.event_codec import Event
-from mama_spark.tango.log.records import (
+
+from ..events.batch_decoder import BatchDecoder, EventColumns
+from ..events.event_codec import Event
+from ..log.records import (
     BadEventRecord,
     DecodedRecords,
     GapCause,
@@ -35,18 +36,8 @@ from mama_spark.tango.log.records import (
     errors_of,
     parse_record_topic,
 )
-from mama_spark.tango.topics import HEARTBEAT, BadEventTopic, read_topic
-from mama_spark.tango.types import (
-    AttributeValue,
-    DataType,
-    DevError,
-    DevState,
-    Encoded,
-    Format,
-    PipeData,
-    Quality,
-    ValueKind,
-)
+from ..topics import HEARTBEAT, BadEventTopic, read_topic
+from ..types import AttributeValue, DataType, DevError, DevState, Encoded, Format, PipeData, Quality, ValueKind
 
 CORRUPT = "corrupt"
 _NO_FAULTS: Mapping[int, str] = {}

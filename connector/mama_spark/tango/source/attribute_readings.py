@@ -13,8 +13,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from mama_spark.tango.giop.cdr import CdrError, CdrWriter
-from mama_spark.tango.types import (
+from ..giop.cdr import CdrError, CdrWriter
+from ..types import (
     DTYPES,
     NO_DIM,
     ONE,
@@ -30,7 +30,6 @@ from mama_spark.tango.types import (
     Quality,
     ValueKind,
 )
-
 from .device import Attribute
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from mama_spark.tango.errors import DevFailed, refusal
-from mama_spark.tango.giop.typecode import LONGS_AND_STRINGS, STRING, STRINGS, VOID, TypeCode, TypeKind
-from mama_spark.tango.idl.calls import CommandCall
-from mama_spark.tango.idl.negotiation import (
+from ..errors import DevFailed, refusal
+from ..giop.typecode import LONGS_AND_STRINGS, STRING, STRINGS, VOID, TypeCode, TypeKind
+from ..idl.calls import CommandCall
+from ..idl.negotiation import (
     ACTION,
     CONFIRM,
     INFO,
@@ -26,9 +26,8 @@ from mama_spark.tango.idl.negotiation import (
     SubscriptionInfo,
     parse_confirm,
 )
-from mama_spark.tango.topics import IDL, BadEventTopic, Topic
-from mama_spark.tango.types import CommandInfo
-
+from ..topics import IDL, BadEventTopic, Topic
+from ..types import CommandInfo
 from .attribute_state import NO_TEXT, STATE_COMMANDS
 from .event_supplier import EventSupplier
 

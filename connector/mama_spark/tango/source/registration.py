@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.tango.client.device_proxy import DeviceProxy, open_reference
-from mama_spark.tango.errors import DevFailed
-from mama_spark.tango.giop.ior import DATABASE_KEY, Reference, format_ior, parse_tango_host
-from mama_spark.tango.topics import IDL
+
+from ..client.device_proxy import DeviceProxy, open_reference
+from ..errors import DevFailed
+from ..giop.ior import DATABASE_KEY, Reference, format_ior, parse_tango_host
+from ..topics import IDL
 
 if TYPE_CHECKING:
     from .event_source import TangoEventSource
@@ -31,13 +32,13 @@ class Registration:
     """
 
     def __init__(self, source: TangoEventSource, timeout: float = 3.0) -> None:
-        assert source.database is not None
-        self._source, self._timeout, self._database = source, timeout, source.database
+        assert source.settings.database is not None
+        self._source, self._timeout, self._database = source, timeout, source.settings.database
         self._registered: set[str] = set()
         self._attributes: set[tuple[str, str]] = set()
 
     def __repr__(self) -> str:
-        return f"<Registration of {self._source.server} at {self._database}, {len(self._registered)} devices>"
+        return f"<Registration of {self._source.settings.server} at {self._database}, {len(self._registered)} devices>"
 
     def _open(self) -> DeviceProxy:
         """:raises ServerAway: the database cannot be reached"""
@@ -66,12 +67,12 @@ class Registration:
         source = self._source
         for name in new:
             owner = server_of(database, name)
-            if owner is not None and owner.lower() != source.server.lower():
+            if owner is not None and owner.lower() != source.settings.server.lower():
                 raise ConfigError(
                     f"the device {name} belongs to the server {owner} in the database {self._database}: remove it "
                     "there, or give the rows another name of the device"
                 )
-        register(database, source.server, {name: source.device_class(name) for name in devices})
+        register(database, source.settings.server, {name: source.device_class(name) for name in devices})
         for name in (source.admin, *new):
             ior = format_ior(source.reference(name))
             database.command("DbExportDevice", [name, ior, source.host_name, str(os.getpid()), str(IDL)])
@@ -97,11 +98,11 @@ class Registration:
         if not self._registered:
             return
         with self._open() as database:
-            database.command("DbUnExportServer", self._source.server)
+            database.command("DbUnExportServer", self._source.settings.server)
             if remove:
                 source = self._source
                 found = {name: [one.name for one in source.attributes(name)] for name in source.devices}
-                remove_server(database, source.server, found)
+                remove_server(database, source.settings.server, found)
 
 
 # --- commands of the database ---------------------------------------------------------------------------------

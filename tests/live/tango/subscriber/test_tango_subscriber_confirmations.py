@@ -16,6 +16,7 @@ from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.types import EventType
 from mama_spark.testing.waiting import until
 
@@ -65,7 +66,7 @@ def test_a_removed_attribute_does_not_stop_confirmations_of_others(lab: TangoSer
     device = Device(DEVICE, [Attribute(name) for name in names])
     times = Timeouts(check=0.1, heartbeat=60.0, confirm=0.1)
     with (
-        TangoEventSource([device], "127.0.0.1", expiry=0.5) as source,
+        TangoEventSource([device], SourceSettings(expiry=0.5)) as source,
         TangoSubscriber(timeouts=times, timeout=TIMEOUT) as subscriber,
     ):
         watch = Watch(subscriber)
@@ -103,7 +104,7 @@ def test_a_late_confirmation_does_not_stop_later_ones(monkeypatch: pytest.Monkey
     later: list[Any] = []
     device = Device(DEVICE, [Attribute("first"), Attribute("second")])
     with (
-        TangoEventSource([device], "127.0.0.1", expiry=0.5) as source,
+        TangoEventSource([device], SourceSettings(expiry=0.5)) as source,
         TangoSubscriber(timeouts=Timeouts(check=0.1, heartbeat=60.0, confirm=0.1), timeout=TIMEOUT) as subscriber,
     ):
         submit = subscriber._consumer._submit

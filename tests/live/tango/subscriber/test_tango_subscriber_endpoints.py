@@ -13,6 +13,7 @@ from mama_spark.tango.errors import ServerAway
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.topics import BadEndpoint, MulticastRefused
 
 from tests.support.ports import lasting_port
@@ -35,12 +36,12 @@ def test_an_invalid_endpoint_is_an_error_and_other_subscriptions_continue(host: 
     """ZeroMQ raises for such endpoints, in the receiving thread of all subscriptions."""
     attributes = [Attribute("level")]
     with (
-        TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1") as bad,
-        TangoEventSource([Device(DEVICE, attributes)], "127.0.0.1") as good,
+        TangoEventSource([Device(DEVICE, attributes)]) as bad,
+        TangoEventSource([Device(DEVICE, attributes)]) as good,
         TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber,
     ):
         with pytest.raises(ConfigError, match="cannot be advertised"):
-            TangoEventSource(advertise=[host])
+            TangoEventSource((), SourceSettings(advertise=[host]))
         bad._advertise = (host,)
         with pytest.raises(BadEndpoint):
             subscriber.subscribe(bad.address(DEVICE), "level")

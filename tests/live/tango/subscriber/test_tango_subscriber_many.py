@@ -73,7 +73,7 @@ def test_many_devices_of_a_server_share_connections(
     database_labs: DeviceServers, subscriber: TangoSubscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a database, each device has a connection of its own until there are many, since open files are limited."""
-    monkeypatch.setattr("mama_spark.tango.client.device_connections._OWN_CONNECTIONS", 3)
+    monkeypatch.setattr("mama_spark.tango.client.device_proxy._OWN_CONNECTIONS", 3)
     lab = database_labs.fresh(8)
     found = [subscriber.subscribe(lab.address(device), "long") for device in lab.devices]
     assert len({device.connection for device in subscriber._consumer._calls._connections._devices.values()}) == 3

@@ -18,6 +18,7 @@ from mama_spark.tango.client.subscription_states import SubscriptionState, Timeo
 from mama_spark.tango.events.sequence_tracker import SequenceRestart
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.testing.waiting import until
 
 from tests.support.ports import lasting_port
@@ -148,7 +149,7 @@ def test_a_subscriber_that_was_stopped_itself_reports_no_missing_heartbeats(monk
     clock.monotonic = lambda: time.monotonic() + clock.ahead
     clock.sleep = lambda seconds: until(lambda: beat() > clock.ahead)
     times = Timeouts(check=0.02, heartbeat=500.0)
-    with TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1", heartbeat_period=0.5) as source:
+    with TangoEventSource([Device(DEVICE, [Attribute("level")])], SourceSettings(heartbeat_period=0.5)) as source:
         monkeypatch.setattr("mama_spark.tango.client.event_consumer.time", clock)
         with TangoSubscriber(timeouts=times, timeout=TIMEOUT, report_availability=True) as subscriber:
 

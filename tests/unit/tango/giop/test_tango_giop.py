@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from mama_spark.contracts.errors import MamaError
 from mama_spark.tango.errors import DevFailed, SystemException
 from mama_spark.tango.giop import messages as giop
-from mama_spark.tango.giop.assembler import MessageAssembler
 from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.giop.messages import (
     CancelRequest,
@@ -27,6 +26,7 @@ from mama_spark.tango.giop.messages import (
     LocateReply,
     LocateRequest,
     LocateStatus,
+    MessageAssembler,
     MessageError,
     ReplyStatus,
     decode,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mama_spark.tango.log.error_series import ErrorSeries, ErrorSummary
+from mama_spark.tango.log.unrecorded import ErrorSeries, ErrorSummary
 from mama_spark.tango.types import DevError, Severity
 
 TOPIC = b"tango://h:1/a/b/c/x.idl5_change"

@@ -38,12 +38,12 @@ from mama_spark.tango.log.records import (
     decode,
     encode,
     errors_of,
+    newest_state,
     parse_record_topic,
     record_topic,
     writer_topic,
 )
 from mama_spark.tango.log.recovery import WriterState
-from mama_spark.tango.log.state_records import newest_state
 from mama_spark.tango.recorder.other_recorders import about, conflict
 from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.topics import Topic, event_topic, parse

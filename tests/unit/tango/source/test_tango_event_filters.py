@@ -10,8 +10,8 @@ import pytest
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.source.attribute_readings import AttributeReading, ReadingFactory
+from mama_spark.tango.source.attribute_state import AlarmFilter, ChangeFilter
 from mama_spark.tango.source.device import Attribute, Criteria, Device
-from mama_spark.tango.source.event_filters import AlarmFilter, ChangeFilter
 from mama_spark.tango.types import DataType, DevError, DevState, Dim, Encoded, Format, Quality, Severity, ValueKind
 
 from tests.support.tables import each

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from mama_spark.tango.source.attribute_readings import AttributeReading
 from mama_spark.tango.source.device import Attribute, Criteria
@@ -98,19 +97,6 @@ def test_subscriptions_of_old_and_new_clients_are_independent(source: Source, ev
         found = events(source.supplier.push_data(channel, source.supplier.attribute(DEVICE, "scal").config))
     assert {str(one.topic) for one in found} == set(topics)
     assert len(found) == len(set(topics)) == (1 if event is EventType.ALARM else 2)
-
-
-@pytest.mark.parametrize("little", [True, False])
-def test_events_have_the_configured_byte_order(little: bool) -> None:
-    source = Source(little=little)
-    for attribute in ("scal", "spec", "text"):
-        source.settled(attribute)
-    found = [*source.push("scal", 2.5), *source.push("spec", [1, 2]), *source.push("text", "t")]
-    assert [event.little for event in found] == [little] * 3
-    data = [event.data for event in found]
-    assert [np.asarray(value.content).tolist() for value in data if isinstance(value, AttributeValue)] == [
-        [2.5], [1, 2], ["t"],
-    ]  # fmt: skip
 
 
 @pytest.mark.spec("TG-11", "TG-18")

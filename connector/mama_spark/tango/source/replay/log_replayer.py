@@ -2,7 +2,7 @@
 Pure.
 
 Each record is pushed as a change, an archive and a user event. If a rule for its attribute has criteria, these select
-the events as in a device server (:mod:`mama_spark.tango.source.event_filters`). The module does no I/O.
+the events as in a device server (:mod:`mama_spark.tango.source.attribute_state`). The module does no I/O.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from mama_spark.contracts.record_log import Records
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import milliseconds, nonempty_text, real_number, string
-from mama_spark.tango.errors import DevFailed
-from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.event_codec import Event
-from mama_spark.tango.giop.cdr import CdrError
-from mama_spark.tango.log.records import RecordKind, decode
-from mama_spark.tango.topics import Topic, read_topic
-from mama_spark.tango.types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
 
+from ...errors import DevFailed
+from ...events.batch_decoder import BatchDecoder
+from ...events.event_codec import Event
+from ...giop.cdr import CdrError
+from ...log.records import RecordKind, decode
+from ...topics import Topic, read_topic
+from ...types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
 from ..device import Attribute, Criteria, Device
 
 EVENTS = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER)

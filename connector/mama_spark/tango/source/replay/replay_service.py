@@ -112,7 +112,7 @@ class ReplayService:
         self._say, self._warn = say, warn
         self._position = StartPosition()
         self._awaited = AwaitedClients()
-        self._registration = None if source.database is None else Registration(source)
+        self._registration = None if source.settings.database is None else Registration(source)
         self.unregister = False
         self._warned = False
         self._waited = False  # for the clients that were subscribed before
@@ -125,7 +125,8 @@ class ReplayService:
         """What it counts; may be called in any thread."""
         counts, source = self._replayer.counts, self._source
         return measure(
-            source.server, self._log.stream, counts, sent=self._sent, not_delivered=self._awaited.not_delivered,
+            source.settings.server, self._log.stream, counts, sent=self._sent,
+            not_delivered=self._awaited.not_delivered,
             subscriptions=len(source.listeners()) if source.running else 0, devices=len(source.devices),
             attributes=len(self._replayer.attributes), lag=max(0, self._log.newest - self._position.at.served),
         )  # fmt: skip
@@ -171,7 +172,9 @@ class ReplayService:
         try:
             registration.end(remove=self.unregister)
         except MamaError as error:
-            self._warn(f"the database {self._source.database} does not know that the source has ended: {error}")
+            self._warn(
+                f"the database {self._source.settings.database} does not know that the source has ended: {error}"
+            )
 
     def _register_new(self) -> None:
         """Register devices that came with new records; tried again with the next ones."""
@@ -179,7 +182,9 @@ class ReplayService:
             try:
                 self._registration.update()
             except MamaError as error:
-                self._warn(f"new devices cannot be registered in the database {self._source.database}: {error}")
+                self._warn(
+                    f"new devices cannot be registered in the database {self._source.settings.database}: {error}"
+                )
 
     def _serve(self, hold: float) -> None:
         devices = len(self._source.devices)
