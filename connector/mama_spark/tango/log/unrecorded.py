@@ -1,112 +1,89 @@
-"""Series of errors: of equal errors of one topic the first is a record; a summary has the number of the rest. Pure.
+"""What no record of its own tells of: errors that repeat, and records that the log rejected. Pure.
 
-A summary is a record of kind ERROR with the frames of the last error. Its fields ``count``, ``first`` and ``last`` are
-the number of errors since the record before it, and the counters of the first and the last of them (0: none).
+Of equal errors of one topic the first is a record; a summary has the number of the rest. It is a record of kind ERROR
+with the frames of the last error. Its fields ``count``, ``first`` and ``last`` are the number of errors since the
+record before it, and the counters of the first and the last of them (0: none).
+
+Gap records report rejected records once the log accepts writes again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..events.sequence_tracker import SequenceGap, discontinuity, is_counted
 from ..types import DevError
+from .record_builder import RecordBuilder
 from .records import UNKNOWN_COUNT, DecodedRecords, GapCause, GapNumbers, RecordKind
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorSummary:
-    """Errors that were not recorded one by one.
-
-    :ivar topic: Tango topic
-    :ivar received: when the last one arrived, nanoseconds since the epoch
-    :ivar frames: frames of the last one
-    :ivar first: counter of the first one; 0: it has none
-    :ivar last: counter of the last one; 0: it has none
-    """
-
-    topic: bytes
-    received: int
-    frames: Sequence[bytes]
-    count: int
-    first: int
-    last: int
 
 
 @dataclass(slots=True)
 class _Series:
-    """:ivar rest: errors that no record tells of"""
+    """:ivar rest: of errors that no record tells of: arrival and frames of the last one, and their numbers"""
 
     reasons: tuple[str, ...]
     next_summary: int
-    rest: ErrorSummary | None = None
+    rest: tuple[int, Sequence[bytes], GapNumbers] | None = None
 
 
 class ErrorSeries:
-    """Series of errors by topic.
+    """Series of errors by topic. Its methods add the summaries that are due.
 
     :param period_ns: between two summaries of a series that goes on; 0: every error is a record
+    :param name: topic in the log of the records of a Tango topic
+    :ivar open: Tango topic -> its series
     """
 
-    def __init__(self, period_ns: int) -> None:
-        self._period_ns = period_ns
-        self._open: dict[bytes, _Series] = {}
+    def __init__(self, period_ns: int, name: Callable[[bytes], str]) -> None:
+        self._period_ns, self._name = period_ns, name
+        self.open: dict[bytes, _Series] = {}
 
     def __repr__(self) -> str:
-        return f"<ErrorSeries {len(self._open)} open>"
+        return f"<ErrorSeries {len(self.open)} open>"
 
-    def __contains__(self, topic: bytes) -> bool:
-        return topic in self._open
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def continues(
-        self, topic: bytes, errors: Sequence[DevError], received: int, frames: Sequence[bytes], ctr: int
-    ) -> bool:
-        """Whether an error continues the series of its topic; then it is counted, not recorded. If not, it begins one:
-        the caller ends the one before by :meth:`end` first.
+    def begins(
+        self, records: RecordBuilder, topic: bytes, errors: Sequence[DevError], received: int, frames: Sequence[bytes],
+        ctr: int,
+    ) -> bool:  # fmt: skip
+        """Whether an error begins a series: then it is to be recorded. Else it is counted.
 
         :param received: nanoseconds since the epoch
         :param ctr: counter of its event; 0: none
         """
         if not self._period_ns:
+            return True
+        reasons, series = tuple(error.reason for error in errors), self.open.get(topic)
+        if series is not None and series.reasons == reasons:
+            first, count = (series.rest[2].first, series.rest[2].size) if series.rest else (ctr, 0)
+            series.rest = received, frames, GapNumbers(first, ctr, count + 1, GapCause.NONE)
             return False
-        reasons = tuple(error.reason for error in errors)
-        series = self._open.get(topic)
-        if series is None or series.reasons != reasons:
-            return False
-        before = series.rest
-        count, first = (before.count, before.first) if before else (0, ctr)
-        series.rest = ErrorSummary(topic, received, frames, count + 1, first, ctr)
+        self.end(records, topic)
+        self.open[topic] = _Series(reasons, received + self._period_ns)
         return True
 
-    def begin(self, topic: bytes, errors: Sequence[DevError], received: int) -> None:
-        """Note the first error of a series, which is recorded."""
-        if self._period_ns:
-            self._open[topic] = _Series(tuple(error.reason for error in errors), received + self._period_ns)
+    def end(self, records: RecordBuilder, *topics: bytes) -> None:
+        """End the series of these topics."""
+        for topic in topics:
+            if topic in self.open:
+                self._sum_up(records, topic, self.open.pop(topic))
 
-    def end(self, topic: bytes) -> ErrorSummary | None:
-        """End the series of a topic; returns its summary, None if nothing is to be summed up."""
-        series = self._open.pop(topic, None)
-        return None if series is None else series.rest
-
-    def due(self, now: int) -> list[ErrorSummary]:
-        """Return the summaries of series that go on and whose period is over.
+    def due(self, records: RecordBuilder, now: int) -> None:
+        """Sum up the series that go on and whose period is over.
 
         :param now: nanoseconds since the epoch
         """
-        due = [series for series in self._open.values() if now >= series.next_summary]
-        found = [series.rest for series in due if series.rest is not None]
-        for series in due:
-            series.next_summary, series.rest = now + self._period_ns, None
-        return found
+        for topic, series in self.open.items():
+            if now >= series.next_summary:
+                self._sum_up(records, topic, series)
+                series.next_summary = now + self._period_ns
 
-    def end_all(self) -> list[ErrorSummary]:
-        """End all series."""
-        found = [self.end(topic) for topic in list(self._open)]
-        return [summary for summary in found if summary is not None]
+    def _sum_up(self, records: RecordBuilder, topic: bytes, series: _Series) -> None:
+        if series.rest is not None:
+            received, frames, numbers = series.rest
+            records.add_gap(RecordKind.ERROR, self._name(topic), received, frames, numbers)
+            series.rest = None
 
 
 _FROM_SERVERS = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.CHECKED)
