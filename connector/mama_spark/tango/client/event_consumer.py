@@ -22,7 +22,6 @@ from typing import Any
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 
 from ..errors import DevFailed, ServerAway, TangoError
-from ..types import DevError
 from . import subscription_states
 from .device_proxy import DeviceConnectionPool
 from .event_dispatcher import EventDispatcher
@@ -50,6 +49,7 @@ class EventConsumer:
 
     :ivar delivery: its queues
     :ivar hwm: high-water mark of the newest connection
+    :ivar is_open: :meth:`start` was called and :meth:`close` was not
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class EventConsumer:
         self._wakeup = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
         self._call_pool: ThreadPoolExecutor | None = None
-        self.closed = False
+        self.closed = self.is_open = False
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open" if self.is_open else "not open"
@@ -87,15 +87,10 @@ class EventConsumer:
 
     # --- open and close ---
 
-    @property
-    def is_open(self) -> bool:
-        """Whether :meth:`start` was called and :meth:`close` was not."""
-        return self._call_pool is not None
-
     def start(self) -> None:
         """Open the sockets and start the threads; may be called twice."""
         if self._call_pool is None:
-            self._call_pool = ThreadPoolExecutor(_CALL_THREADS, "tango-calls")
+            self._call_pool, self.is_open = ThreadPoolExecutor(_CALL_THREADS, "tango-calls"), True
             self._receiver.start()
             self._threads["keep-alive"] = _started("tango-keep-alive", self._keep_alive)
 
@@ -117,7 +112,7 @@ class EventConsumer:
         for thread in self._threads.values():
             if thread is not threading.current_thread():
                 thread.join(_STOP_TIMEOUT)
-        self._call_pool = None
+        self._call_pool, self.is_open = None, False
 
     # --- subscriptions ---
 
@@ -214,7 +209,10 @@ class EventConsumer:
                 case subscription_states.Connect():
                     self._connect(action)
                 case subscription_states.Disconnect():
-                    self._disconnect(action)
+                    for topic in action.heartbeats:
+                        self._heartbeat_channels.pop(topic.encode("latin-1"), None)
+                    self._heartbeat_endpoints.pop(action.channel, None)
+                    self._receiver.disconnect(action.pair, action.heartbeats)
                 case subscription_states.SubscribeTopic(topic, id):
                     subscription, frame = self._subscriptions[id], topic.encode("latin-1")
                     if self._dispatcher.add(frame, subscription.event, subscription):
@@ -225,12 +223,12 @@ class EventConsumer:
                 case subscription_states.MarkRestarted():
                     self._dispatcher.mark_restarted(topic.encode("latin-1") for topic in action.topics)
                 case subscription_states.ReportError() if not self._subscriptions[action.id].raises_errors:
-                    self._report(action.id, SubscriptionEventKind.ERROR, action.errors)
+                    self._subscriptions[action.id].report(SubscriptionEventKind.ERROR, action.errors)
                 case subscription_states.ReportAvailability() if self._report_availability and (
                     self._report_causes or not action.again
                 ):
                     online = SubscriptionEventKind.ONLINE if action.online else SubscriptionEventKind.OFFLINE
-                    self._report(action.id, online, action.errors or None)
+                    self._subscriptions[action.id].report(online, action.errors or None)
 
     def _connect(self, action: subscription_states.Connect) -> None:
         self._reconnects += action.again
@@ -241,17 +239,6 @@ class EventConsumer:
         self.hwm = self._configured_hwm or int(variable if variable.isdecimal() else 0) or max(action.hwm, 1)
         self._last_connect = time.monotonic()
         self._receiver.connect(action.pair, action.heartbeats, self.hwm)
-
-    def _disconnect(self, action: subscription_states.Disconnect) -> None:
-        for topic in action.heartbeats:
-            self._heartbeat_channels.pop(topic.encode("latin-1"), None)
-        self._heartbeat_endpoints.pop(action.channel, None)
-        self._receiver.disconnect(action.pair, action.heartbeats)
-
-    def _report(self, id: int, kind: SubscriptionEventKind, errors: tuple[DevError, ...] | None = None) -> None:
-        subscription = self._subscriptions[id]
-        # Time of day: stamps events.
-        subscription.queue.put([SubscriptionEvent(subscription, kind, time.time_ns(), None, 0, errors)])
 
     def _submit(self, call: Callable[[Any], None], action: Action) -> None:
         """Execute an action that makes a call, in a thread of the pool."""
@@ -314,6 +301,7 @@ class EventConsumer:
         except MamaError as error:  # the value cannot be encoded as an event
             kind, errors = SubscriptionEventKind.ERROR, errors_of(error)
         with self._lock:
+            # Time of day: stamps events.
             event = SubscriptionEvent(subscription, kind, time.time_ns(), frames, 0, errors)
             self.delivery.release(subscription, [event])
         if frames is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -17,10 +18,10 @@ from typing import Protocol
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 
 from ..giop.ior import DeviceName
-from ..types import EventType
+from ..types import DevError, EventType
 from .event_dispatcher import DispatchCounts
 from .event_queue import EventQueue
-from .subscription_events import SubscriptionEvent
+from .subscription_events import SubscriptionEvent, SubscriptionEventKind
 from .subscription_states import SubscriptionState
 
 logger = logging.getLogger(__name__)
@@ -143,6 +144,11 @@ class Subscription:
     def topic(self) -> str | None:
         """Topic of its events; None before the first negotiation."""
         return self._owner.topic(self)
+
+    def report(self, kind: SubscriptionEventKind, errors: tuple[DevError, ...] | None) -> None:
+        """Deliver an event without frames."""
+        # Time of day: stamps events.
+        self.queue.put([SubscriptionEvent(self, kind, time.time_ns(), None, 0, errors)])
 
     def unsubscribe(self) -> None:
         """Cancel the subscription and discard its waiting events. May be called twice and in a callback."""
