@@ -56,15 +56,10 @@ def test_recorded_conversations(vector: dict[str, Any]) -> None:
 @each(
     ("last", "ctr", "expected"),
     [
-        (5, 6, None),
-        (WRAP - 1, 0, None),
-        (5, 7, SequenceGap(6, 6)),
-        (1, WRAP - 1, SequenceGap(2, WRAP - 2)),
-        (5, 5, SequenceRestart(5, 5)),
-        (5, 1, SequenceRestart(5, 1)),
-        (WRAP - 1, 1, SequenceRestart(WRAP - 1, 1)),
+        (5, 6, None), (WRAP - 1, 0, None), (5, 7, SequenceGap(6, 6)), (1, WRAP - 1, SequenceGap(2, WRAP - 2)),
+        (5, 5, SequenceRestart(5, 5)), (5, 1, SequenceRestart(5, 1)), (WRAP - 1, 1, SequenceRestart(WRAP - 1, 1)),
     ],
-)
+)  # fmt: skip
 def test_two_counters_are_consecutive_or_a_gap_or_a_restart(
     last: int, ctr: int, expected: SequenceGap | SequenceRestart | None
 ) -> None:

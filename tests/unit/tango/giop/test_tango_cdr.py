@@ -171,22 +171,11 @@ def test_counts_are_not_believed() -> None:
 @each(
     ("name", "value"),
     [
-        ("octet", 256),
-        ("octet", -1),
-        ("octet", "a"),
-        ("short", 2**15),
-        ("ushort", -1),
-        ("long", 2**31),
-        ("long", 1.5),
-        ("ulong", -1),
-        ("longlong", 2**63),
-        ("ulonglong", 2**64),
-        ("float", 1e300),
-        ("double", "x"),
-        ("string", "€"),
-        ("string", "a\0b"),
+        ("octet", 256), ("octet", -1), ("octet", "a"), ("short", 2**15), ("ushort", -1), ("long", 2**31),
+        ("long", 1.5), ("ulong", -1), ("longlong", 2**63), ("ulonglong", 2**64), ("float", 1e300), ("double", "x"),
+        ("string", "€"), ("string", "a\0b"),
     ],
-)
+)  # fmt: skip
 def test_values_that_do_not_fit_are_refused(name: str, value: Any) -> None:
     with pytest.raises(CdrError):
         getattr(CdrWriter(True), name)(value)

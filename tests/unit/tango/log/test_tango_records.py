@@ -196,14 +196,10 @@ def test_a_gap_that_the_subscriber_saw_is_written_before_the_event() -> None:
 @each(
     ("last", "first", "wanted"),
     [
-        (5, 6, None),
-        (2**32 - 1, 0, None),
-        (5, 9, (RecordKind.GAP, 6, 8, 3)),
-        (5, 2, (RecordKind.RESTART, 5, 2, -1)),
-        (5, 5, (RecordKind.RESTART, 5, 5, -1)),
-        (5, 0, None),
+        (5, 6, None), (2**32 - 1, 0, None), (5, 9, (RecordKind.GAP, 6, 8, 3)), (5, 2, (RecordKind.RESTART, 5, 2, -1)),
+        (5, 5, (RecordKind.RESTART, 5, 5, -1)), (5, 0, None),
     ],
-)
+)  # fmt: skip
 def test_the_next_recorder_reports_events_sent_between_recorders(
     last: int, first: int, wanted: tuple[int, ...] | None
 ) -> None:

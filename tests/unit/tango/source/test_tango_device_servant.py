@@ -26,14 +26,10 @@ def test_replies_have_version_and_byte_order_of_the_request(source: Source, mino
 @pytest.mark.parametrize(
     ("type_id", "expected"),
     [
-        ("IDL:Tango/Device_6:1.0", False),
-        ("IDL:Tango/Device_5:1.0", True),
-        ("IDL:Tango/Device_4:1.0", True),
-        ("IDL:Tango/Device:1.0", True),
-        ("IDL:omg.org/CORBA/Object:1.0", True),
-        ("IDL:Tango/Else:1.0", False),
+        ("IDL:Tango/Device_6:1.0", False), ("IDL:Tango/Device_5:1.0", True), ("IDL:Tango/Device_4:1.0", True),
+        ("IDL:Tango/Device:1.0", True), ("IDL:omg.org/CORBA/Object:1.0", True), ("IDL:Tango/Else:1.0", False),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("key", [DEVICE, ADMIN, DEVICE.upper()])
 def test_devices_are_of_idl_5(source: Source, key: str, type_id: str, expected: bool) -> None:
     """The admin device implements the interface too."""
@@ -58,13 +54,10 @@ def test_a_device_answers_with_names_and_info(source: Source) -> None:
 @pytest.mark.parametrize(
     ("key", "operation", "name"),
     [
-        ("no/such/device", "ping", "OBJECT_NOT_EXIST"),
-        (DEVICE, "no_such_operation", "BAD_OPERATION"),
-        (DEVICE, "_is_a", "MARSHAL"),
-        (DEVICE, "read_attributes_5", "MARSHAL"),
-        (ADMIN, "command_inout_4", "MARSHAL"),
+        ("no/such/device", "ping", "OBJECT_NOT_EXIST"), (DEVICE, "no_such_operation", "BAD_OPERATION"),
+        (DEVICE, "_is_a", "MARSHAL"), (DEVICE, "read_attributes_5", "MARSHAL"), (ADMIN, "command_inout_4", "MARSHAL"),
     ],
-)
+)  # fmt: skip
 def test_invalid_calls_get_a_system_exception(source: Source, key: str, operation: str, name: str) -> None:
     with pytest.raises(SystemException) as caught:
         source.call(key, operation)
