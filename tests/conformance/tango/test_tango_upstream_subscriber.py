@@ -160,6 +160,7 @@ def test_state_event_and_status_event(lab: TangoServer, subscriber: TangoSubscri
 # --- configuration, data ready, interface, pipe ------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-13")
 def test_att_conf_event(lab: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe) -> None:
     """cppTango att_conf_event, catch2_attr_conf_event: the configuration first, then one event a change and
     subscription."""
@@ -181,6 +182,7 @@ def test_att_conf_event(lab: TangoServer, subscriber: TangoSubscriber, probe: De
         assert (first.label, first.unit, first.ch_event.abs_change) == ("Level", "V", "0.5")
 
 
+@pytest.mark.spec("TG-15")
 def test_data_ready_event(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """cppTango catch2_data_ready_event, PyTango test_subscribe_data_ready_event: none at the subscription; type and
     counter, in order, also one that stands still or goes back; of an attribute whose read fails, too."""
@@ -202,6 +204,7 @@ def test_data_ready_event(lab: TangoServer, subscriber: TangoSubscriber) -> None
         assert caught.value.reason == reason
 
 
+@pytest.mark.spec("TG-16")
 def test_dev_intr_event(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """cppTango catch2_dev_intr_event, PyTango test_subscribe_interface_event: at first a started device with its
     lists; then what was added, and what was removed."""

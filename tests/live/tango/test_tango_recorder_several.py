@@ -9,23 +9,15 @@ import pytest
 from mama_spark.cli.commands.record import record
 from mama_spark.contracts.bridge import DiscoveryEventKind
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions
 from mama_spark.registry import discovery_bridge
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.testing.waiting import eventually, until
 
-from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.tango.tango import RELEASES, DeviceServers
 from tests.support.tango_processes.recorder import STREAM, RecorderLog, RecorderThread, accounted, consecutive, settings
 from tests.support.tango_processes.servers import TangoDatabase, TangoServer
-
-
-@pytest.fixture
-def log(nats_server: NatsServer) -> Iterator[RecorderLog]:
-    with RestartableNatsServer(nats_server) as room:
-        yield RecorderLog(room)
 
 
 @pytest.fixture

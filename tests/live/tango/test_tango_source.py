@@ -7,18 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import zmq
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.tango.client.device_proxy import open_device
-from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriberInfo
 from mama_spark.tango.source.device import Attribute, Criteria, Device
 from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.source.event_supplier import SourceSettings
-from mama_spark.tango.types import AttributeValue, DataType, DevState, Encoded, EventType, Format, Quality
+from mama_spark.tango.types import DataType, DevState, Encoded, EventType, Format, Quality
 from mama_spark.testing.waiting import until
 
 from tests.support.ports import lasting_port
@@ -280,13 +278,3 @@ def test_an_attribute_of_another_type_keeps_its_clients(probe: DeviceProbe) -> N
         probe.wait_event(conf, lambda e: e["config"]["data_type"] == DataType.LONG)
         types = [e["config"]["data_type"] for e in probe.events(conf)]
         assert types[-3:] == [DataType.DOUBLE, DataType.STRING, DataType.LONG]
-
-
-def told(events: list[SubscriptionEvent]) -> list[tuple[str, list[Any]]]:
-    """Values of PyTango at the given time."""
-    found = [n.event.data for n in events if n.ctr and n.event is not None]
-    return [
-        (v.name, np.asarray(v.read).tolist())
-        for v in found
-        if isinstance(v, AttributeValue) and (v.time, v.quality) == (CALENDAR, Quality.ALARM)
-    ]

@@ -67,16 +67,16 @@ def test_two_counters_are_consecutive_or_a_gap_or_a_restart(
     assert (expected is None) is (next_counter(last) == ctr)
 
 
-def test_the_counter_wraps_to_zero_without_a_gap() -> None:
-    assert told([(WRAP - 2, "a"), (WRAP - 1, "b"), (0, "c"), (1, "d")]) == ["event a", "event b", "event c", "event d"]
-
-
-def test_equal_counters_with_other_data_are_two_events() -> None:
-    assert told([(3, "a"), (3, "b"), (4, "c")]) == ["event a", "event b", "event c"]
-
-
-def test_a_third_copy_is_dropped_as_the_second() -> None:
-    assert told([(3, "a"), (3, "a"), (3, "a"), (4, "a")]) == ["event a", "event a"]
+@each(
+    ("events", "delivered"),
+    [
+        pytest.param([(WRAP - 2, "a"), (WRAP - 1, "b"), (0, "c"), (1, "d")], "abcd", id="it wraps without a gap"),
+        pytest.param([(3, "a"), (3, "b"), (4, "c")], "abc", id="other data with an equal counter"),
+        pytest.param([(3, "a"), (3, "a"), (3, "a"), (4, "a")], "aa", id="a third copy"),
+    ],
+)
+def test_what_is_delivered(events: list[tuple[int, str]], delivered: str) -> None:
+    assert told(events) == [f"event {data}" for data in delivered]
 
 
 def test_an_error_and_a_value_with_one_counter_are_two_events() -> None:

@@ -122,13 +122,16 @@ def test_an_encapsulation_has_its_own_byte_order_and_alignment(little: bool) -> 
     writer.octet(9)
     writer.encapsulation(inner)
     writer.octet(3)
+    for _ in range(8):
+        writer.ulong(99)
     reader = CdrReader(writer.getvalue(), little)
     assert reader.octet() == 9
     wrapped = reader.encapsulation()
     assert (wrapped.little, wrapped.long(), reader.octet()) == (not little, -5, 3)
     wrapped.finish()
-    with pytest.raises(CdrError):
-        wrapped.octet()
+    for read in (CdrReader.octet, CdrReader.ulong, CdrReader.double, CdrReader.string, CdrReader.octets):
+        with pytest.raises(CdrError):
+            read(wrapped)  # nothing behind its end
 
 
 HOSTILE: dict[str, tuple[bytes, Callable[[CdrReader], Any]]] = {
