@@ -33,7 +33,7 @@ from mama_spark.packing.ipc import read_pack
 from mama_spark.spark.subscribe.offsets import from_json
 from mama_spark.tango.errors import BadReply
 from mama_spark.tango.events import event_codec, frames
-from mama_spark.tango.events.frames import BadEvent, NotAnEvent
+from mama_spark.tango.events.frames import BadEvent
 from mama_spark.tango.giop import ior, typecode
 from mama_spark.tango.giop.cdr import CdrError, CdrReader
 from mama_spark.tango.giop.ior import BadAddress
@@ -144,7 +144,7 @@ OTHERS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
     "an interface": (cdr(structs.read_interface), (CdrError,), b"\0"),
     "a pipe": (cdr(structs.read_pipe), (CdrError,), b"\0"),
     "a reference": (cdr(ior.read_reference), (CdrError,), b"\0"),
-    "an event of Tango": (event, (BadEvent, NotAnEvent), b"\0" * 16),
+    "an event of Tango": (event, (BadEvent,), b"\0" * 16),
     "a call of an event": (lambda o: frames.read_call(o, True), (CdrError,), b"\0"),
     "an IOR": (lambda o: ior.parse_ior(text_of(o)), (BadAddress,), b"IOR:01"),
     "a Tango host": (lambda o: ior.parse_tango_host(text_of(o)), (BadAddress,), b"host:"),

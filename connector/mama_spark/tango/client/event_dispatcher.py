@@ -50,9 +50,6 @@ class LossDetector:
         #: topic -> newest event when a value was read and delivered, and the frames of this value
         self._delivered: dict[bytes, tuple[object, Sequence[bytes]]] = {}
 
-    def __repr__(self) -> str:
-        return f"<LossDetector, {len(self._sent)} counters, {len(self._delivered)} values>"
-
     def forget(self, topic: bytes) -> None:
         """Forget a topic without subscriptions."""
         for known in (self._sent, self._different, self._delivered):
@@ -179,9 +176,6 @@ class EventDispatcher:
         self.sequences = SequenceTracker()
         self.losses = LossDetector(self.sequences)
         self._routes: dict[bytes, _Route] = {}
-
-    def __repr__(self) -> str:
-        return f"<EventDispatcher of {len(self._routes)} topics>"
 
     def __contains__(self, topic: bytes) -> bool:
         return topic in self._routes

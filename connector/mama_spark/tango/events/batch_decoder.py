@@ -104,9 +104,6 @@ class BatchDecoder:
         self._numbers: dict[FrameLayout, int] = {}
         self._known: dict[bytes, int] = {}  # topic -> layout number of its last event
 
-    def __repr__(self) -> str:
-        return f"<BatchDecoder, {len(self._known)} topics, {len(self._layouts)} layouts>"
-
     def decode(
         self, topics: Sequence[bytes], orders: Sequence[bytes], calls: Sequence[bytes], datas: Sequence[bytes]
     ) -> EventColumns:

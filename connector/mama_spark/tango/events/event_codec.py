@@ -15,7 +15,7 @@ from ..idl import structs
 from ..idl.values import read_errors, read_value, write_errors, write_value
 from ..topics import IDL, BadEventTopic, Topic, read_topic
 from ..types import AttributeConfig, AttributeValue, DataReady, DevError, EventType, InterfaceChange, PipeData
-from .frames import BIG, LITTLE, MAGIC, BadEvent, CallInfo, check_count, read_call, read_order, usual_call, write_call
+from .frames import BIG, LITTLE, MAGIC, BadEvent, CallInfo, read_call, read_order, usual_call, write_call
 
 Data = AttributeValue | AttributeConfig | DataReady | InterfaceChange | PipeData
 
@@ -50,10 +50,11 @@ class Heartbeat:
 def decode(frames: Sequence[bytes]) -> Event | Heartbeat:
     """Decode the frames of an event or heartbeat.
 
-    :raises NotAnEvent: neither three nor four frames
-    :raises BadEvent: a frame is invalid, or longer than its content
+    :raises BadEvent: there are neither three nor four frames, or one is invalid, or longer than its content
     """
-    is_event = check_count(frames)
+    if len(frames) not in (3, 4):
+        raise BadEvent(f"{len(frames)} frames")
+    is_event = len(frames) == 4
     little = read_order(frames[1])
     try:
         topic, call = read_topic(frames[0]), read_call(frames[2], little)

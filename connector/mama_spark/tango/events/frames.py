@@ -33,10 +33,6 @@ class BadEvent(MamaError):
     """Frames that are neither an event nor a heartbeat: the receiver drops and counts them."""
 
 
-class NotAnEvent(BadEvent):
-    """Neither three nor four frames: the receiver drops them."""
-
-
 @dataclass(frozen=True, slots=True)
 class CallInfo:
     """ZmqCallInfo.
@@ -100,18 +96,6 @@ def read_order(frame: bytes) -> bool:
         return True
     if frame != BIG:
         raise BadEvent(f"a byte order of {bytes(frame[:8]).hex() or 'no octet'}")
-    return False
-
-
-def check_count(frames: Sequence[bytes]) -> bool:
-    """True for the frames of an event, False for those of a heartbeat.
-
-    :raises NotAnEvent: neither three nor four frames
-    """
-    if len(frames) == 4:
-        return True
-    if len(frames) != 3:
-        raise NotAnEvent(f"{len(frames)} frames")
     return False
 
 

@@ -303,9 +303,6 @@ class MessageAssembler:
         self._parts: dict[int, bytearray] = {}  # request id, or -1 for the one of GIOP 1.1 -> octets so far
         self._held = 0
 
-    def __repr__(self) -> str:
-        return f"<MessageAssembler {len(self._data)} octets, {len(self._parts)} incomplete>"
-
     def feed(self, data: Octets) -> None:
         """Append received octets."""
         self._data += data

@@ -86,9 +86,6 @@ class RecorderState:
         self.others: dict[str, tuple[int, int]] = {}
         self.is_stale = False
 
-    def __repr__(self) -> str:
-        return f"<RecorderState {self.name}, {len(self._last)} topics, {self._devices!r}>"
-
     # --- restored from the log ----------------------------------------------------------------------------------
 
     def restore(

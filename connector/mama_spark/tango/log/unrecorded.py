@@ -40,9 +40,6 @@ class ErrorSeries:
         self._period_ns, self._name = period_ns, name
         self.open: dict[bytes, _Series] = {}
 
-    def __repr__(self) -> str:
-        return f"<ErrorSeries {len(self.open)} open>"
-
     def begins(
         self, records: RecordBuilder, topic: bytes, errors: Sequence[DevError], received: int, frames: Sequence[bytes],
         ctr: int,
@@ -99,12 +96,6 @@ class PendingGaps:
     def __init__(self) -> None:
         self._gaps: dict[bytes, tuple[int, int, int]] = {}
         self._reasons: dict[bytes, str] = {}  #: those that are not recorded yet; empty: it is
-
-    def __repr__(self) -> str:
-        return f"<PendingGaps {len(self._gaps)} gaps>"
-
-    def __len__(self) -> int:
-        return len(self._gaps)
 
     def refused(self, records: DecodedRecords, reasons: Sequence[str] = ()) -> None:
         """Add rejected records: events, values that were read, and gaps.

@@ -151,9 +151,6 @@ class AttributeState:
             if criteria is not None
         }
 
-    def __repr__(self) -> str:
-        return f"<AttributeState {self.device}/{self.attribute.key}, {len(self.channels)} channels>"
-
     def refusal_reason(self, event: EventType) -> str | None:
         """Reason in the error for subscriptions to these events; None: they are allowed."""
         attribute = self.attribute

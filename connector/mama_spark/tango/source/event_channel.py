@@ -42,9 +42,6 @@ class EventChannel:
         self._topics: dict[int, Topic] = {}
         self._encoders: dict[int, ScalarEncoder] = {}
 
-    def __repr__(self) -> str:
-        return f"<EventChannel {self.event.wire_name}, {len(self.confirmed)} IDL versions, next is {self.ctr}>"
-
     @property
     def is_subscribed(self) -> bool:
         """Whether there is a subscription that has not expired."""

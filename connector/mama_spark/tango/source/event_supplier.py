@@ -98,9 +98,6 @@ class EventSupplier:
         self._next_expiry: float | None = None
         self.duplicate_event = self.duplicate_heartbeat = False
 
-    def __repr__(self) -> str:
-        return f"<EventSupplier of {self.server}, {len(self.devices)} devices, {len(self._clients)} clients>"
-
     @property
     def channel(self) -> str:
         """HEARTBEAT_CHANNEL (TG-36), with ``#dbase=no``, since clients of 9.3 subscribe to it unchanged."""

@@ -13,7 +13,7 @@ import pytest
 from mama_spark.tango import topics
 from mama_spark.tango.events import event_codec, frames
 from mama_spark.tango.events.event_codec import Event, Heartbeat, decode, encode
-from mama_spark.tango.events.frames import BadEvent, CallInfo, NotAnEvent
+from mama_spark.tango.events.frames import BadEvent, CallInfo
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.idl import structs
 from mama_spark.tango.types import (
@@ -146,9 +146,8 @@ def test_recorded_frames_are_read_to_the_last_octet_and_written_back(vector: dic
 
 @each("vector", vectors("bad", layer="event"))
 def test_invalid_frames_are_refused(vector: dict[str, Any]) -> None:
-    with pytest.raises(BadEvent) as caught:
+    with pytest.raises(BadEvent):
         decode(frames_of(vector))
-    assert isinstance(caught.value, NotAnEvent) is (len(vector["hex"]) not in (3, 4))
 
 
 @each("vector", vectors("event", "heartbeat"))
@@ -163,7 +162,7 @@ def test_every_cut_of_every_frame_is_refused(vector: dict[str, Any]) -> None:
             cut[index] = whole_frames[index][:size]
             with pytest.raises(BadEvent):
                 decode(cut)
-    with pytest.raises(NotAnEvent):
+    with pytest.raises(BadEvent):
         decode(whole_frames[:2])
 
 
@@ -205,8 +204,8 @@ def test_announced_counts_allocate_nothing() -> None:
 
 
 @each("beer", [[b"I like beer"], [], [b"", b"I like beer"], [b"x"] * 5])
-def test_the_dummy_frame_of_servers_is_no_event_and_not_counted(beer: list[bytes]) -> None:
-    with pytest.raises(NotAnEvent):
+def test_the_dummy_frame_of_servers_is_no_event(beer: list[bytes]) -> None:
+    with pytest.raises(BadEvent):
         decode(beer)
 
 

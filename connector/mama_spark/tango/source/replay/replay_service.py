@@ -112,7 +112,7 @@ class ReplayService:
         self._say, self._warn = say, warn
         self._position = StartPosition()
         self._awaited = AwaitedClients()
-        self._registration = None if source.settings.database is None else Registration(source)
+        self._registration = Registration(source)
         self.unregister = False
         self._warned = False
         self._waited = False  # for the clients that were subscribed before
@@ -138,14 +138,16 @@ class ReplayService:
     def run(self, begin: str, hold: float) -> None:
         self._begin(begin)
         self._source.start()
-        if self._registration is not None:
-            self._registration.update()
+        self._registration.update()
         try:
             self._serve(hold)
         finally:
             self._end()
-            if self._registration is not None:
-                self._unregister(self._registration)
+            try:
+                self._registration.end(remove=self.unregister)
+            except MamaError as error:
+                database = self._source.settings.database
+                self._warn(f"the database {database} does not know that the source has ended: {error}")
 
     def _end(self) -> None:
         """Wait until clients have taken what was sent, and save what is known to be written."""
@@ -168,23 +170,12 @@ class ReplayService:
         self._save()
         self._say(f"ended: {self._progress()}")
 
-    def _unregister(self, registration: Registration) -> None:
-        try:
-            registration.end(remove=self.unregister)
-        except MamaError as error:
-            self._warn(
-                f"the database {self._source.settings.database} does not know that the source has ended: {error}"
-            )
-
     def _register_new(self) -> None:
         """Register devices that came with new records; tried again with the next ones."""
-        if self._registration is not None:
-            try:
-                self._registration.update()
-            except MamaError as error:
-                self._warn(
-                    f"new devices cannot be registered in the database {self._source.settings.database}: {error}"
-                )
+        try:
+            self._registration.update()
+        except MamaError as error:
+            self._warn(f"new devices cannot be registered in the database {self._source.settings.database}: {error}")
 
     def _serve(self, hold: float) -> None:
         devices = len(self._source.devices)
