@@ -41,8 +41,8 @@ from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.source.event_source import TangoEventSource
-from mama_spark.tango.source.replay.log_replayer import LogReplayer
-from mama_spark.tango.source.replay.replay_service import ReplayService
+from mama_spark.tango.source.log_replayer import LogReplayer
+from mama_spark.tango.source.replay_service import ReplayService
 from mama_spark.telemetry.prometheus.server import served_metrics
 from mama_spark.telemetry.provider import meter_provider
 from mama_spark.testing.waiting import eventually

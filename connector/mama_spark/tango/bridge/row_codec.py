@@ -20,9 +20,8 @@ from mama_spark.contracts.bridge import EncodedRows
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
 from mama_spark.contracts.message import Int64s
 
-from ..events.event_codec import write_data
+from ..events.event_codec import LITTLE, usual_call, write_data
 from ..events.frame_layout import FrameLayout
-from ..events.frames import LITTLE, usual_call
 from ..giop.cdr import CdrError
 from ..log.records import RecordFrames, RecordHeads, RecordKind, encode, record_topic
 from ..topics import IDL, BadEventTopic, Topic, event_topic

@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ..events.event_codec import Event, decode
-from ..events.frames import BIG, LITTLE, BadEvent
+from ..events.event_codec import BIG, LITTLE, BadEvent, Event, decode
 from ..events.sequence_tracker import MAX_KEPT, SequenceGap, SequenceTracker, is_counted_type
 from ..types import AttributeValue, EventType
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind

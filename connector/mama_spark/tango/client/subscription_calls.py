@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mama_spark.contracts.errors import MamaError
 
 from ..errors import BadReply, CallLost, DevFailed, ServerAway
-from ..events.event_codec import Data, Event, encode
-from ..events.frames import CallInfo
+from ..events.event_codec import CallInfo, Data, Event, encode
 from ..giop.ior import DeviceName
 from ..idl.negotiation import Confirmation, EndpointPair, SubscriberInfo
 from ..topics import MulticastRefused, check_endpoint, is_multicast, parse

@@ -24,8 +24,8 @@ from ...telemetry.prometheus.server import served_metrics
 from ..giop.ior import BadAddress, parse_tango_host
 from ..source.event_source import SourceSettings, TangoEventSource
 from ..source.event_supplier import HWM
-from ..source.replay.log_replayer import LogReplayer, Rule
-from ..source.replay.replay_service import ReplayService
+from ..source.log_replayer import LogReplayer, Rule
+from ..source.replay_service import ReplayService
 
 _USE = command("tango-source", "stream", "wait_timeout")
 _HOLD = duration_argument(duration_or_none)

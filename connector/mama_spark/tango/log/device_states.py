@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from ..events.event_codec import write_except
-from ..events.frames import LITTLE, usual_call
+from ..events.event_codec import LITTLE, usual_call, write_except
 from ..topics import Topic
 from ..types import DevError, Severity
 from .record_builder import RecordBuilder

@@ -17,8 +17,7 @@ from mama_spark.contracts.errors import MamaError
 
 from ..client.subscription_events import EventBatch, QueueOverflow, SubscriptionEvent, SubscriptionEventKind
 from ..client.subscription_states import NO_SUCH_EVENTS
-from ..events.event_codec import Event, write_except
-from ..events.frames import LITTLE, usual_call
+from ..events.event_codec import LITTLE, Event, usual_call, write_except
 from ..events.sequence_tracker import (
     UNCOUNTED_TOPIC_ENDS,
     SequenceGap,

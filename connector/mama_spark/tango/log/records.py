@@ -41,8 +41,7 @@ import pyarrow as pa
 from mama_spark.contracts.errors import MamaError
 from mama_spark.recording.record_heads import read_heads
 
-from ..events.event_codec import read_except
-from ..events.frames import BIG
+from ..events.event_codec import BIG, read_except
 from ..giop.cdr import CdrError
 from ..topics import HEARTBEAT, Topic
 from ..types import EVENT_NAMES, DevError

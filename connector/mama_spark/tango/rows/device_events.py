@@ -15,9 +15,8 @@ import pyarrow as pa
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, GAP, SOURCE, DiscoveryRow, shown_state
 
-from ..events.event_codec import Event
+from ..events.event_codec import BadEvent, Event
 from ..events.event_codec import decode as decode_event
-from ..events.frames import BadEvent
 from ..log.records import BadEventRecord, DecodedRecords, GapCause, RecordKind, decode, errors_of
 from ..topics import BadEventTopic, Topic, read_topic
 from ..types import AttributeConfig, DevError, EventType, InterfaceChange

@@ -27,7 +27,7 @@ from ..idl.calls import (
     write_system_exception,
     write_values,
 )
-from ..idl.union import STATE
+from ..idl.values import STATE
 from ..topics import IDL
 from ..types import NO_DIM, AttributeValue, CommandInfo, DevState, Format, PipeData, Quality, ValueKind
 from .attribute_state import DEVICE_COMMANDS, AttributeState, DeviceState

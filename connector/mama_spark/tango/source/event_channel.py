@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..events.event_codec import Data, write_data, write_except
+from ..events.event_codec import LITTLE, MAGIC, Data, usual_call, write_data, write_except
 from ..events.frame_layout import ScalarEncoder
-from ..events.frames import LITTLE, MAGIC, usual_call
 from ..events.sequence_tracker import next_counter
 from ..giop.cdr import CdrWriter
 from ..idl.values import write_value

@@ -13,9 +13,8 @@ from mama_spark.tango.client.event_queue import EventQueue
 from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind, decode_events
 from mama_spark.tango.client.zmq_event_receiver import ZmqEventReceiver
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.event_codec import heartbeat
+from mama_spark.tango.events.event_codec import heartbeat, usual_call
 from mama_spark.tango.events.frame_layout import ScalarEncoder
-from mama_spark.tango.events.frames import usual_call
 from mama_spark.tango.events.sequence_tracker import WRAP
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.topics import parse

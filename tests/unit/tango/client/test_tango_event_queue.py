@@ -18,8 +18,7 @@ from mama_spark.tango.client.subscription_events import (
     decode_events,
 )
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.event_codec import heartbeat
-from mama_spark.tango.events.frames import split, usual_call
+from mama_spark.tango.events.event_codec import heartbeat, split, usual_call
 from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceRestart
 from mama_spark.tango.types import DevError, EventType, Severity
 

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.tango.client.event_dispatcher import LossDetector
-from mama_spark.tango.events.event_codec import Event, encode
-from mama_spark.tango.events.frames import CallInfo
+from mama_spark.tango.events.event_codec import CallInfo, Event, encode
 from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceTracker
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import AttributeValue, DataType, DevError, Dim, EventType, Quality, Severity, ValueKind

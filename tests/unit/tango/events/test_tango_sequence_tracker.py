@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.events.frames import usual_call
+from mama_spark.tango.events.event_codec import usual_call
 from mama_spark.tango.events.sequence_tracker import (
     UNCOUNTED_TOPIC_ENDS,
     WRAP,

@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from mama_spark.tango.events import event_codec
-from mama_spark.tango.events.event_codec import Event, decode, encode
-from mama_spark.tango.events.frames import MAGIC, CallInfo
+from mama_spark.tango.events.event_codec import MAGIC, CallInfo, Event, decode, encode
 from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.idl import structs
-from mama_spark.tango.idl.union import read_any, read_union, write_union
-from mama_spark.tango.idl.values import read_value, write_value
+from mama_spark.tango.idl.values import read_any, read_union, read_value, write_union, write_value
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import (
     DTYPES,

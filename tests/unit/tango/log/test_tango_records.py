@@ -19,9 +19,8 @@ from mama_spark.tango.client.subscription_events import (
     decode_events,
 )
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.event_codec import Event, write_except
+from mama_spark.tango.events.event_codec import CallInfo, Event, write_except
 from mama_spark.tango.events.event_codec import encode as encode_event
-from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceRestart
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.log.device_states import RecordedDevice

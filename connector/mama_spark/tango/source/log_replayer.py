@@ -21,17 +21,17 @@ from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import milliseconds, nonempty_text, real_number, string
 
-from ...errors import DevFailed
-from ...events.batch_decoder import BatchDecoder
-from ...events.event_codec import Event
-from ...giop.cdr import CdrError
-from ...log.records import RecordKind, decode
-from ...topics import Topic, read_topic
-from ...types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
-from ..device import Attribute, Criteria, Device
+from ..errors import DevFailed
+from ..events.batch_decoder import BatchDecoder
+from ..events.event_codec import Event
+from ..giop.cdr import CdrError
+from ..log.records import RecordKind, decode
+from ..topics import Topic, read_topic
+from ..types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
+from .device import Attribute, Criteria, Device
 
 if TYPE_CHECKING:
-    from ..event_source import TangoEventSource
+    from mama_spark.tango.source.event_source import TangoEventSource
 
 EVENTS = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER)
 _GROUP = "attribute"

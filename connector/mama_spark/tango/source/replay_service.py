@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from ....contracts.errors import ConfigError, MamaError
-from ....contracts.record_log import Bounds, Continuity, RecordLog, Records
-from ....recording.log_follower import LogBatch, LogFollower, LogPosition, beginning
-from ....telemetry.prometheus.exposition import Metric, counter, gauge
-from ...types import EventType
-from ..registration import Registration
+from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.contracts.record_log import Bounds, Continuity, RecordLog, Records
+from mama_spark.recording.log_follower import LogBatch, LogFollower, LogPosition, beginning
+from mama_spark.telemetry.prometheus.exposition import Metric, counter, gauge
+
+from ..types import EventType
 from .awaited_clients import AwaitedClients, AwaitedSubscription, Place
 from .log_replayer import LogReplayer, ReplayCounts
+from .registration import Registration
 
 if TYPE_CHECKING:
-    from ..event_source import TangoEventSource
+    from mama_spark.tango.source.event_source import TangoEventSource
 
 _POLL = 0.05  #: seconds between two looks whether records or clients came
 REPORT_INTERVAL = 10.0  #: seconds between two lines about progress
