@@ -6,13 +6,13 @@ import pytest
 from mama_spark.contracts.errors import ClientClosed, ConfigError
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.errors import DevFailed, DeviceAway
 from mama_spark.tango.giop.ior import BadAddress
 from mama_spark.tango.types import Quality
 
-from tests.support.tango.tango_subscriptions import Taker, numbers
+from tests.support.tango.tango_subscriptions import Watch, numbers
 from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoServer
 
 
@@ -22,20 +22,20 @@ def test_every_event_type_with_a_value_arrives(either: TangoServer, subscriber: 
     names = ("change", "archive", "alarm", "user_event")
     pushed = {name: subscriber.subscribe(either.address(), "double", name) for name in names}
     periodic = subscriber.subscribe(either.address(), "double_rw", "periodic")
-    taker = Taker(subscriber)
-    taker.more()
-    assert all(len(taker.of(s, SubscriptionEventKind.INITIAL)) == 1 for s in (*pushed.values(), periodic))
+    watch = Watch(subscriber)
+    watch.more()
+    assert all(len(watch.of(Kind.INITIAL, s)) == 1 for s in (*pushed.values(), periodic))
     for name, subscription in pushed.items():
         event = name.removesuffix("_event")
-        taker.until(
-            lambda _, s=subscription: taker.of(s),  # type: ignore[misc]
+        watch.until(
+            lambda s=subscription: watch.of(Kind.EVENT, s),  # type: ignore[misc]
             lambda e=event: either.push("double", 4.5, event=e),  # type: ignore[misc]
         )
-        assert numbers(taker.of(subscription))[0] == 4.5
-        event_of = taker.of(subscription)[0].event
+        assert numbers(watch.of(Kind.EVENT, subscription))[0] == 4.5
+        event_of = watch.of(Kind.EVENT, subscription)[0].event
         assert event_of is not None
         assert event_of.topic.event is subscription.event
-    taker.until(lambda _: len(taker.of(periodic)) >= 2)
+    watch.until(lambda: len(watch.of(Kind.EVENT, periodic)) >= 2)
 
 
 def test_the_first_value_is_delivered_as_initial(either: TangoServer, subscriber: TangoSubscriber) -> None:
@@ -45,14 +45,14 @@ def test_the_first_value_is_delivered_as_initial(either: TangoServer, subscriber
     with_value = subscriber.subscribe(either.address(), "double")
     without = subscriber.subscribe(either.address(), "double", mode=EventSubMode.SYNC)
     failing = subscriber.subscribe(either.address(), "long")
-    taker = Taker(subscriber)
-    taker.more()
-    (first,) = taker.of(with_value, SubscriptionEventKind.INITIAL)
+    watch = Watch(subscriber)
+    watch.more()
+    (first,) = watch.of(Kind.INITIAL, with_value)
     assert (numbers([first]), first.value.quality, first.ctr) == ([7.5], Quality.ALARM, 0)
-    assert not taker.of(without, SubscriptionEventKind.INITIAL)
-    (error,) = taker.of(failing, SubscriptionEventKind.INITIAL)
+    assert not watch.of(Kind.INITIAL, without)
+    (error,) = watch.of(Kind.INITIAL, failing)
     assert [e.reason for e in error.errors] == ["NotNow"]
-    assert len(taker.events) == 2
+    assert len(watch.events) == 2
 
 
 @pytest.mark.spec("TG-21")
@@ -98,9 +98,7 @@ def test_a_subscriber_that_is_not_open_takes_no_subscriptions(lab: TangoServer) 
         assert repr(subscription) == f"<Subscription {lab.address().replace('#', '/double#')}.change connected>"
         assert subscription.topic == lab.topic("double")
     assert subscription.state is SubscriptionState.CANCELLED
-    assert [event.kind for event in subscriber.take()] == [
-        SubscriptionEventKind.INITIAL
-    ]  # received events can still be taken
+    assert [event.kind for event in subscriber.take()] == [Kind.INITIAL]  # received events can still be taken
     subscriber.close()
     with pytest.raises(ClientClosed):
         subscriber.start()

@@ -8,7 +8,7 @@ import pytest
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_calls import choose
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.errors import ServerAway
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
@@ -49,7 +49,7 @@ def test_an_invalid_endpoint_is_an_error_and_other_subscriptions_continue(host: 
         subscriber._consumer._receiver.connect(pair(7)._replace(event=f"tcp://{host}:7"), ("a", "b"), 1000)
         watch = Watch(subscriber)
         subscriber.subscribe(good.address(DEVICE), "level")
-        watch.wait(SubscriptionEventKind.EVENT, act=lambda: good.push_change_event(DEVICE, "level", 1.0))
+        watch.wait(Kind.EVENT, act=lambda: good.push_change_event(DEVICE, "level", 1.0))
 
 
 @pytest.mark.spec("TG-10", "TG-44")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode, Subscription
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.types import AttributeValue, Encoded, Format, Quality
 from mama_spark.testing.waiting import until
 
-from tests.support.tango.tango_subscriptions import SAMPLES, Taker, effective, elements, shaped
+from tests.support.tango.tango_subscriptions import SAMPLES, Watch, elements, shaped
 from tests.support.tango_processes.servers import TangoServer
 
 
@@ -51,15 +51,16 @@ def test_values_of_every_type_and_format_arrive_unchanged(either: TangoServer, s
 @pytest.mark.spec("TG-11", "TG-18")
 def test_quality_time_and_errors_arrive_unchanged(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     subscription = subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC)
-    taker = Taker(subscriber)
-    effective(taker, subscription, lambda value: lab.push("double", value))
+    watch = Watch(subscriber)
+    watch.begin(subscription, lambda value: lab.push("double", value))
     lab.push("double", 2.5, quality="WARNING", time=1_700_000_000.25)
     lab.push_error("double", "MyReason", "my desc", "my.origin")
     lab.push("double", 3.5, quality="CHANGING")
-    one, error, two = taker.until(lambda n: len(n) >= 3)
+    watch.until(lambda: len(watch.events) >= 3)
+    one, error, two = watch.events
     assert (one.value.quality, one.value.time) == (Quality.WARNING, 1_700_000_000_250_000_000)
     assert two.value.quality is Quality.CHANGING
-    assert error.kind is SubscriptionEventKind.EVENT
+    assert error.kind is Kind.EVENT
     assert error.data is None
     assert [(e.reason, e.desc, e.origin) for e in error.errors] == [("MyReason", "my desc", "my.origin")]
     with pytest.raises(TypeError, match="carries no value"):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from mama_spark.contracts.backoff import Backoff
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_machine import SubscriptionMachine
 from mama_spark.tango.client.subscription_states import (
     TABLE,
@@ -55,7 +55,7 @@ def test_a_negotiated_subscription_connects_subscribes_and_reads_the_first_value
         Connect(CHANNEL, PAIR, HEARTBEATS),
         SubscribeTopic(negotiated().topic, id),
         ReportAvailability(id, True),
-        ReadValue(id, SubscriptionEventKind.INITIAL),
+        ReadValue(id, Kind.INITIAL),
     ]
     assert machine.state(id) is SubscriptionState.CONNECTED
 
@@ -67,7 +67,7 @@ def test_a_second_subscription_at_the_same_server_uses_its_connections() -> None
     assert actions == [
         SubscribeTopic(negotiated("y").topic, id),
         ReportAvailability(id, True),
-        ReadValue(id, SubscriptionEventKind.INITIAL),
+        ReadValue(id, Kind.INITIAL),
     ]
 
 
@@ -85,7 +85,7 @@ def test_without_a_first_value_the_value_is_read_after_a_reconnection() -> None:
     machine, id = one(read=False)
     assert not [a for a in machine.on_negotiated(0.0, id, negotiated()) if isinstance(a, ReadValue)]
     machine.tick(11.0)
-    assert ReadValue(id, SubscriptionEventKind.RESUBSCRIPTION) in machine.on_negotiated(11.0, id, negotiated())
+    assert ReadValue(id, Kind.RESUBSCRIPTION) in machine.on_negotiated(11.0, id, negotiated())
 
 
 @pytest.mark.spec("TG-38", "TG-39")
@@ -329,7 +329,7 @@ def test_a_reconnection_replaces_the_connections_and_reads_the_value() -> None:
     assert machine.on_negotiated(21.0, id, negotiated()) == [
         Connect(CHANNEL, PAIR, HEARTBEATS, True),
         ReportAvailability(id, True),
-        ReadValue(id, SubscriptionEventKind.RESUBSCRIPTION),
+        ReadValue(id, Kind.RESUBSCRIPTION),
     ]
     assert machine.tick(30.0) == []  # its heartbeat counts from here
 
