@@ -19,33 +19,18 @@ NONE = "no/such/device"
 #: Commands with the same answer as a server of PyTango 10.3.1 that polls, locks and logs nothing. ``@`` is the device,
 #: ``%`` its class.
 SAME: list[tuple[str, Any]] = [
-    ("DevPollStatus", "@"),
-    ("DevPollStatus", NONE),
-    ("DevLockStatus", "@"),
-    ("QuerySubDevice", None),
-    ("GetLoggingLevel", ["@"]),
-    ("PolledDevice", None),
-    ("QueryWizardClassProperty", "%"),
-    ("QueryWizardDevProperty", "%"),
-    ("StopPolling", None),
-    ("StartPolling", None),
-    ("UnLockDevice", [[0], ["@"]]),
-    ("ReLockDevices", ["@"]),
-    ("RemObjPolling", ["@", "attribute", "level"]),
-    ("UpdObjPollingPeriod", [[1000], ["@", "attribute", "level"]]),
-    ("StopLogging", None),
-    ("StartLogging", None),
+    ("DevPollStatus", "@"), ("DevPollStatus", NONE), ("DevLockStatus", "@"), ("QuerySubDevice", None),
+    ("GetLoggingLevel", ["@"]), ("PolledDevice", None), ("QueryWizardClassProperty", "%"),
+    ("QueryWizardDevProperty", "%"), ("StopPolling", None), ("StartPolling", None), ("UnLockDevice", [[0], ["@"]]),
+    ("ReLockDevices", ["@"]), ("RemObjPolling", ["@", "attribute", "level"]),
+    ("UpdObjPollingPeriod", [[1000], ["@", "attribute", "level"]]), ("StopLogging", None), ("StartLogging", None),
     ("EnableEventSystemPerfMon", True),
-]
+]  # fmt: skip
 REFUSED: list[tuple[str, Any]] = [
-    ("AddObjPolling", [[1000], ["@", "attribute", "level"]]),
-    ("LockDevice", [[5], ["@"]]),
-    ("SetLoggingLevel", [[3], ["@"]]),
-    ("AddLoggingTarget", ["@", "console::cout"]),
-    ("DevRestart", "@"),
-    ("RestartServer", None),
-    ("Kill", None),
-]
+    ("AddObjPolling", [[1000], ["@", "attribute", "level"]]), ("LockDevice", [[5], ["@"]]),
+    ("SetLoggingLevel", [[3], ["@"]]), ("AddLoggingTarget", ["@", "console::cout"]), ("DevRestart", "@"),
+    ("RestartServer", None), ("Kill", None),
+]  # fmt: skip
 
 
 def answer(client: DeviceProbe, address: str, device: str, name: str, argument: Any) -> str:

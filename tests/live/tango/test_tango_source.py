@@ -25,20 +25,13 @@ from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Fa
 DEVICE = "test/pub/1"
 CALENDAR = 1_700_000_000_123_456_789  # nanoseconds
 ALL: dict[DataType, list[Any]] = {
-    DataType.BOOLEAN: [True, False, True],
-    DataType.SHORT: [-(2**15), 0, 2**15 - 1],
-    DataType.LONG: [-(2**31), 0, 2**31 - 1],
-    DataType.LONG64: [-(2**63), 0, 2**63 - 1],
-    DataType.FLOAT: [1.5, -0.0, 2.0**100],
-    DataType.DOUBLE: [1e300, -0.0, 2.5],
-    DataType.UCHAR: [0, 7, 255],
-    DataType.USHORT: [0, 7, 2**16 - 1],
-    DataType.ULONG: [0, 7, 2**32 - 1],
-    DataType.ULONG64: [0, 7, 2**64 - 1],
+    DataType.BOOLEAN: [True, False, True], DataType.SHORT: [-(2**15), 0, 2**15 - 1],
+    DataType.LONG: [-(2**31), 0, 2**31 - 1], DataType.LONG64: [-(2**63), 0, 2**63 - 1],
+    DataType.FLOAT: [1.5, -0.0, 2.0**100], DataType.DOUBLE: [1e300, -0.0, 2.5], DataType.UCHAR: [0, 7, 255],
+    DataType.USHORT: [0, 7, 2**16 - 1], DataType.ULONG: [0, 7, 2**32 - 1], DataType.ULONG64: [0, 7, 2**64 - 1],
     DataType.STRING: ["", "grün", "three words here"],
-    DataType.STATE: [DevState.FAULT, DevState.ON, DevState.UNKNOWN],
-    DataType.ENUM: [2, 0, 1],
-}
+    DataType.STATE: [DevState.FAULT, DevState.ON, DevState.UNKNOWN], DataType.ENUM: [2, 0, 1],
+}  # fmt: skip
 LABELS = ("red", "green", "blue")
 
 

@@ -129,17 +129,12 @@ def _state(value: object) -> DevState:
 
 STATE = TypeCode(TypeKind.ENUM, "IDL:Tango/DevState:1.0", "DevState", tuple(state.name for state in DevState))
 _NUMBERS = {
-    ValueKind.BOOL: ("Boolean", TypeKind.BOOLEAN),
-    ValueKind.SHORT: ("Short", TypeKind.SHORT),
-    ValueKind.LONG: ("Long", TypeKind.LONG),
-    ValueKind.LONG64: ("Long64", TypeKind.LONGLONG),
-    ValueKind.FLOAT: ("Float", TypeKind.FLOAT),
-    ValueKind.DOUBLE: ("Double", TypeKind.DOUBLE),
-    ValueKind.UCHAR: ("Char", TypeKind.OCTET),
-    ValueKind.USHORT: ("UShort", TypeKind.USHORT),
-    ValueKind.ULONG: ("ULong", TypeKind.ULONG),
-    ValueKind.ULONG64: ("ULong64", TypeKind.ULONGLONG),
-}
+    ValueKind.BOOL: ("Boolean", TypeKind.BOOLEAN), ValueKind.SHORT: ("Short", TypeKind.SHORT),
+    ValueKind.LONG: ("Long", TypeKind.LONG), ValueKind.LONG64: ("Long64", TypeKind.LONGLONG),
+    ValueKind.FLOAT: ("Float", TypeKind.FLOAT), ValueKind.DOUBLE: ("Double", TypeKind.DOUBLE),
+    ValueKind.UCHAR: ("Char", TypeKind.OCTET), ValueKind.USHORT: ("UShort", TypeKind.USHORT),
+    ValueKind.ULONG: ("ULong", TypeKind.ULONG), ValueKind.ULONG64: ("ULong64", TypeKind.ULONGLONG),
+}  # fmt: skip
 #: kind of value -> type of the sequence
 _SEQUENCES: dict[ValueKind, TypeCode] = {
     **{kind: sequence_of(f"DevVar{name}Array", TypeCode(of)) for kind, (name, of) in _NUMBERS.items()},

@@ -34,13 +34,9 @@ def about(settings: TangoRecorderSettings, started: int) -> dict[str, Any]:
     :param started: when it started, nanoseconds since the epoch
     """
     return {
-        "started": started,
-        "host": settings.databases,
-        "dbase": settings.dbase,
-        "prefix": settings.prefix,
-        "devices": list(settings.devices),
-        "every": settings.state_every,
-    }
+        "started": started, "host": settings.databases, "dbase": settings.dbase, "prefix": settings.prefix,
+        "devices": list(settings.devices), "every": settings.state_every,
+    }  # fmt: skip
 
 
 def conflict(settings: TangoRecorderSettings, topic: str, states: Mapping[str, WriterState], now: int) -> str | None:

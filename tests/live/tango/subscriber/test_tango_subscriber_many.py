@@ -88,11 +88,8 @@ def test_hundreds_of_subscriptions_at_once(labs: DeviceServers, subscriber: Tang
     lab = labs.fresh(5)
     types = [t for t in SAMPLES if t != "state"]
     names = [t + s for t in types for s in ("", "_spectrum", "_image")] + [
-        "double_rw",
-        "long_rw",
-        "string_rw",
-        "float_rw",
-    ]
+        "double_rw", "long_rw", "string_rw", "float_rw",
+    ]  # fmt: skip
     assert len(lab.devices) * len(names) == 200
     found = subscriber.subscribe_many([(lab.address(d), n, "change") for d in lab.devices for n in names])
     assert {s.state for s in found} == {SubscriptionState.CONNECTED}

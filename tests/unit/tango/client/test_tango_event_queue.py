@@ -184,12 +184,9 @@ def test_gap_and_restart_precede_their_event_for_every_subscription() -> None:
     assert not dispatcher.add(TOPIC, EventType.CHANGE, two)
     found = dispatcher.dispatch([frames(1), frames(1), frames(4), frames(2)], 99)
     assert [(n.subscription, n.kind, n.detail) for n in found if n.subscription is two] == [
-        (two, Kind.EVENT, None),
-        (two, Kind.GAP, SequenceGap(2, 3)),
-        (two, Kind.EVENT, None),
-        (two, Kind.RESTART, SequenceRestart(4, 2)),
-        (two, Kind.EVENT, None),
-    ]
+        (two, Kind.EVENT, None), (two, Kind.GAP, SequenceGap(2, 3)), (two, Kind.EVENT, None),
+        (two, Kind.RESTART, SequenceRestart(4, 2)), (two, Kind.EVENT, None),
+    ]  # fmt: skip
     assert {n.received for n in found} == {99}
     counts = dispatcher.counts
     assert (counts.events, counts.duplicates, counts.gaps, counts.missed, counts.restarts) == (3, 1, 1, 2, 1)

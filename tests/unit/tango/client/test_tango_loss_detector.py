@@ -87,11 +87,8 @@ def test_before_the_first_event_a_check_begins_to_count() -> None:
     assert one.see(5) is None
     started = Checker()  # of a server that has sent nothing
     assert [started.check(0), started.check(0), started.check(2), started.check(2)] == [
-        None,
-        0,
-        None,
-        SequenceGap(1, 2),
-    ]
+        None, 0, None, SequenceGap(1, 2),
+    ]  # fmt: skip
 
 
 def test_a_restart_is_left_to_the_next_event() -> None:

@@ -16,20 +16,12 @@ from tests.support.tables import each
 
 LATIN = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=20)
 NUMBERS: dict[str, st.SearchStrategy[Any]] = {
-    "octet": st.integers(0, 255),
-    "boolean": st.booleans(),
-    "short": st.integers(-(2**15), 2**15 - 1),
-    "ushort": st.integers(0, 2**16 - 1),
-    "long": st.integers(-(2**31), 2**31 - 1),
-    "ulong": st.integers(0, 2**32 - 1),
-    "longlong": st.integers(-(2**63), 2**63 - 1),
-    "ulonglong": st.integers(0, 2**64 - 1),
-    "float": st.floats(width=32, allow_nan=False),
-    "double": st.floats(allow_nan=False),
-    "string": LATIN,
-    "octets": st.binary(max_size=20),
-    "strings": st.lists(LATIN, max_size=4),
-}
+    "octet": st.integers(0, 255), "boolean": st.booleans(), "short": st.integers(-(2**15), 2**15 - 1),
+    "ushort": st.integers(0, 2**16 - 1), "long": st.integers(-(2**31), 2**31 - 1), "ulong": st.integers(0, 2**32 - 1),
+    "longlong": st.integers(-(2**63), 2**63 - 1), "ulonglong": st.integers(0, 2**64 - 1),
+    "float": st.floats(width=32, allow_nan=False), "double": st.floats(allow_nan=False), "string": LATIN,
+    "octets": st.binary(max_size=20), "strings": st.lists(LATIN, max_size=4),
+}  # fmt: skip
 VALUES = st.lists(st.one_of(*(st.tuples(st.just(name), values) for name, values in NUMBERS.items())), max_size=12)
 DTYPES = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
 ORDERS = pytest.mark.parametrize("little", [True, False], ids=["little", "big"])

@@ -175,18 +175,11 @@ def plain_result(value: Any) -> dict[str, Any]:
 def plain_value(value: Any) -> dict[str, Any]:
     seconds, rest = divmod(value.time, 1_000_000_000)
     return {
-        "value_kind": value.kind.name.lower(),
-        "value": value.content.tolist(),
-        "quality": value.quality.name,
-        "data_format": value.format.name,
-        "data_type": value.data_type,
-        "data_type_name": "DEV_DOUBLE",
-        "time": {"sec": seconds, "usec": rest // 1000, "nsec": rest % 1000},
-        "name": value.name,
-        "r_dim": value.r_dim._asdict(),
-        "w_dim": value.w_dim._asdict(),
-        "errors": list(value.errors),
-    }
+        "value_kind": value.kind.name.lower(), "value": value.content.tolist(), "quality": value.quality.name,
+        "data_format": value.format.name, "data_type": value.data_type, "data_type_name": "DEV_DOUBLE",
+        "time": {"sec": seconds, "usec": rest // 1000, "nsec": rest % 1000}, "name": value.name,
+        "r_dim": value.r_dim._asdict(), "w_dim": value.w_dim._asdict(), "errors": list(value.errors),
+    }  # fmt: skip
 
 
 @pytest.mark.spec("TG-26-TG-28")
