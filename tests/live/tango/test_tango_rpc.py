@@ -19,8 +19,8 @@ from mama_spark.tango.giop import messages
 from mama_spark.tango.giop.ior import Address, Reference, parse_device, write_reference
 from mama_spark.tango.giop.messages import GiopReply, GiopRequest, MessageAssembler, ReplyStatus
 from mama_spark.tango.giop.typecode import STRING, read_any
+from mama_spark.tango.idl.calls import INFO, Forwarded, write_command
 from mama_spark.tango.idl.calls import CommandCall as Call
-from mama_spark.tango.idl.calls import Forwarded, write_command
 from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
 from mama_spark.tango.types import DevState, EventType, Quality
 
@@ -43,7 +43,7 @@ def opened(server: TangoServer) -> DeviceProxy:
 def test_a_device_answers_with_info_and_types(either: TangoServer) -> None:
     with opened(either) as device:
         device.ping()
-        info = device.info()
+        info = device.call("info", None, INFO.read)
         assert (info.dev_class, info.server_id, info.server_version) == ("Lab", f"Lab/{either.instance}", 6)
         assert device.adm_name().lower() == either.admin
 

@@ -21,10 +21,8 @@ from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..giop.ior import DATABASE_KEY, DeviceName, Reference, parse_device, parse_ior, parse_tango_host
 from ..giop.typecode import STRING, STRINGS, VOID, TypeCode, read_any
 from ..idl.calls import (
-    INFO,
     ClientIdent,
     CommandCall,
-    DeviceInfo,
     DevSource,
     Forwarded,
     Operation,
@@ -121,11 +119,6 @@ class DeviceProxy:
     def ping(self, *, timeout: float | None = None) -> None:
         """Return when the device has answered."""
         self.call(Operation.PING, None, _read_nothing, timeout=timeout)
-
-    def info(self) -> DeviceInfo:
-        """Class, server and IDL version of the device."""
-        found: DeviceInfo = self.call(Operation.INFO, None, INFO.read)
-        return found
 
     def adm_name(self) -> str:
         """Full name of the admin device of its server."""

@@ -195,19 +195,11 @@ class TangoRecorderSettings:
         """Full name of a device, which connects to it."""
         return f"{SCHEME}{self.databases}/{device}{'' if self.dbase else NO_DATABASE}"
 
-    def patterns(self, device: str) -> list[str]:
-        """Names and patterns of the attributes to record of this device, in lower case."""
-        found = []
-        for pattern in self.attributes:
-            device_pattern, slash, attribute = pattern.lower().rpartition("/")
-            if not slash or fnmatchcase(device, device_pattern):
-                found.append(attribute)
-        return found
-
     def attributes_of(self, device: str) -> tuple[list[str], list[str]]:
-        """As :meth:`patterns`, but names and patterns in a list each."""
-        patterns = self.patterns(device)
-        return [p for p in patterns if not _WILD.search(p)], [p for p in patterns if _WILD.search(p)]
+        """Names and patterns of the attributes to record of this device, in lower case."""
+        split = (pattern.lower().rpartition("/") for pattern in self.attributes)
+        found = [attribute for of, slash, attribute in split if not slash or fnmatchcase(device, of)]
+        return [one for one in found if not _WILD.search(one)], [one for one in found if _WILD.search(one)]
 
     @property
     def attribute_events(self) -> list[EventType]:

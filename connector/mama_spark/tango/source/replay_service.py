@@ -125,12 +125,12 @@ class ReplayService:
     def metrics(self) -> list[Metric]:
         """What it counts; may be called in any thread."""
         counts, source = self._replayer.counts, self._source
-        return measure(
-            source.settings.server, self._log.stream, counts, sent=self._sent,
-            not_delivered=self._awaited.not_delivered,
-            subscriptions=len(source.listeners()) if source.running else 0, devices=len(source.devices),
-            attributes=len(self._replayer.attributes), lag=max(0, self._log.newest - self._position.at.served),
+        numbers = (
+            counts.records, self._sent, self._awaited.not_delivered, counts.skipped, counts.bad,
+            max(0, self._log.newest - self._position.at.served), len(source.devices), len(self._replayer.attributes),
+            len(source.listeners()) if source.running else 0,
         )  # fmt: skip
+        return measure(source.settings.server, self._log.stream, *numbers)
 
     @property
     def _sent(self) -> int:
@@ -349,35 +349,25 @@ class ReplayService:
         )
 
 
-def measure(
-    server: str,
-    stream: str,
-    counts: ReplayCounts,
-    *,
-    sent: int,
-    not_delivered: int,
-    subscriptions: int,
-    devices: int,
-    attributes: int,
-    lag: int,
-) -> list[Metric]:
+_METRICS = (
+    (counter, "records_total", "records that were served"),
+    (counter, "messages_total", "messages that were sent to clients"),
+    (counter, "not_delivered_total", "events that clients missed while they were away"),
+    (counter, "skipped_total", "records of other sources or kinds"),
+    (counter, "bad_total", "records that could not be served"),
+    (gauge, "lag", "records of the log that were not served yet"),
+    (gauge, "devices", "devices"),
+    (gauge, "attributes", "attributes"),
+    (gauge, "subscriptions", "events of attributes that clients receive"),
+)
+
+
+def measure(server: str, stream: str, *numbers: int) -> list[Metric]:
     """What the service counts, as metrics.
 
     :param server: ``exe/instance``
-    :param sent: messages that clients had subscribed to
-    :param subscriptions: events of attributes that clients receive
-    :param lag: records of the log that were not served yet
+    :param numbers: one for each metric
     """
     labels = {"server": server, "stream": stream}
-    return [
-        counter("mama_tango_source_records_total", "records that were served", counts.records, labels),
-        counter("mama_tango_source_messages_total", "messages that were sent to clients", sent, labels),
-        counter("mama_tango_source_not_delivered_total", "events that clients missed while they were away",
-                not_delivered, labels),
-        counter("mama_tango_source_skipped_total", "records of other sources or kinds", counts.skipped, labels),
-        counter("mama_tango_source_bad_total", "records that could not be served", counts.bad, labels),
-        gauge("mama_tango_source_lag", "records of the log that were not served yet", lag, labels),
-        gauge("mama_tango_source_devices", "devices", devices, labels),
-        gauge("mama_tango_source_attributes", "attributes", attributes, labels),
-        gauge("mama_tango_source_subscriptions", "events of attributes that clients receive", subscriptions, labels),
-    ]  # fmt: skip
+    found = zip(_METRICS, numbers, strict=True)
+    return [kind(f"mama_tango_source_{name}", text, number, labels) for (kind, name, text), number in found]
