@@ -24,8 +24,7 @@ from mama_spark.contracts.record_log import RecordLog
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions
 from mama_spark.registry import log_bridge
-from mama_spark.tango.events.event_codec import Event, encode
-from mama_spark.tango.events.frames import CallInfo
+from mama_spark.tango.events.event_codec import CallInfo, Event, encode
 from mama_spark.tango.log.records import RecordFrames, RecordHeads, RecordKind, record_topic
 from mama_spark.tango.log.records import encode as encode_records
 from mama_spark.tango.topics import event_topic

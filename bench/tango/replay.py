@@ -24,6 +24,7 @@ from mama_spark.tango.events.frame_layout import ScalarEncoder
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import DataType, EventType, Quality
 
@@ -125,7 +126,9 @@ def main() -> None:
     publisher = Publisher()
     beats = lasting_port()
     place = EndpointPair(f"tcp://{HOST}:{beats}", publisher.endpoint)
-    with TangoEventSource(made, HOST, heartbeat_port=beats, hwm=HWM, host_name=HOST, advertise=[place]) as source:
+    with TangoEventSource(
+        made, SourceSettings(HOST, heartbeat_port=beats, hwm=HWM, host_name=HOST, advertise=[place])
+    ) as source:
         host = f"{HOST}:{source.port}"
         wires = {device: Wire(host, device, attributes) for device in devices}
         for device in devices:

@@ -20,6 +20,7 @@ from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.types import EventType
 from mama_spark.testing.waiting import until
 
@@ -45,7 +46,7 @@ class Source:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         device = Device(DEVICE, [Attribute(name) for name in (ALONE, LEFT, HEARD)])
-        self._source = TangoEventSource([device], "127.0.0.1", hwm=HWM)
+        self._source = TangoEventSource([device], SourceSettings(hwm=HWM))
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:

@@ -16,6 +16,7 @@ from mama_spark.malamute.broker.configuration import load
 from mama_spark.malamute.broker.serve import open_to_all
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.telemetry.prometheus.server import MetricsServer
 
 from tests.support.nats.nats_accounts import SharedNatsCluster
@@ -78,7 +79,7 @@ def test_a_tango_source_is_on_loopback_and_says_when_it_is_not(
 ) -> None:
     assert parse(["tango-source", "nats://h/S"]).bind == "127.0.0.1:0"
     before = listening(os.getpid())
-    with TangoEventSource((), **given):
+    with TangoEventSource((), SourceSettings(**given)):
         found = {port: ip for port, ip in listening(os.getpid()).items() if port not in before}
     assert len(found) == 3
     assert all(ip_address(ip).is_loopback is not all_interfaces for ip in found.values()), found

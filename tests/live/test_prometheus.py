@@ -41,8 +41,8 @@ from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.source.event_source import TangoEventSource
-from mama_spark.tango.source.replay.log_replayer import LogReplayer
-from mama_spark.tango.source.replay.replay_service import ReplayService
+from mama_spark.tango.source.log_replayer import LogReplayer
+from mama_spark.tango.source.replay_service import ReplayService
 from mama_spark.telemetry.prometheus.server import served_metrics
 from mama_spark.telemetry.provider import meter_provider
 from mama_spark.testing.waiting import eventually
@@ -94,7 +94,7 @@ def tango_source_metrics(folder: Path) -> Iterator[tuple[str, str]]:
     columns = {"device": [DEVICE], "attribute": ["level"], "value": pa.array([1.5])}
     made = RecordCodec("lab", "tango").encode(pa.RecordBatch.from_pydict(columns))
     MemoryLogs(name).log(name).append(MessageBatch(made.topics, made.payloads))
-    source = TangoEventSource((), "127.0.0.1")
+    source = TangoEventSource()
     bridge = ReconnectingBridge[RecordLogBridge](lambda: MemoryLogs(name), 5.0)
     follower = LogFollower(bridge, name)
     service = ReplayService(source, LogReplayer(source), follower, folder / "position", stop, _ignore, _ignore)

@@ -32,12 +32,12 @@ from mama_spark.packing.format import BadPack
 from mama_spark.packing.ipc import read_pack
 from mama_spark.spark.subscribe.offsets import from_json
 from mama_spark.tango.errors import BadReply
-from mama_spark.tango.events import event_codec, frames
-from mama_spark.tango.events.frames import BadEvent, NotAnEvent
+from mama_spark.tango.events import event_codec
+from mama_spark.tango.events.event_codec import BadEvent
 from mama_spark.tango.giop import ior, typecode
 from mama_spark.tango.giop.cdr import CdrError, CdrReader
 from mama_spark.tango.giop.ior import BadAddress
-from mama_spark.tango.idl import any_value, calls, negotiation, structs, union, values
+from mama_spark.tango.idl import calls, negotiation, structs, values
 from mama_spark.tango.log import records as tango_records
 from mama_spark.tango.log.records import BadEventRecord
 
@@ -130,8 +130,8 @@ OTHERS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
     "an arrow pack": (lambda o: read_pack(pa.py_buffer(o), 1), (BadPack,), b"\xff\xff\xff\xff"),
     "a typecode": (cdr(typecode.read_typecode), (CdrError,), b"\0"),
     "an any": (cdr(typecode.read_any), (CdrError,), b"\0"),
-    "an any of an attribute": (cdr(any_value.read_any), (CdrError,), b"\0"),
-    "a union": (cdr(union.read_union), (CdrError,), b"\0"),
+    "an any of an attribute": (cdr(values.read_any), (CdrError,), b"\0"),
+    "a union": (cdr(values.read_union), (CdrError,), b"\0"),
     "an attribute value": (cdr(values.read_value), (CdrError,), b"\0"),
     "an attribute value of IDL 3": (cdr(partial(values.read_value, idl=3)), (CdrError,), b"\0"),
     "errors": (cdr(values.read_errors), (CdrError,), b"\0\0\0\0\1"),
@@ -144,8 +144,8 @@ OTHERS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
     "an interface": (cdr(structs.read_interface), (CdrError,), b"\0"),
     "a pipe": (cdr(structs.read_pipe), (CdrError,), b"\0"),
     "a reference": (cdr(ior.read_reference), (CdrError,), b"\0"),
-    "an event of Tango": (event, (BadEvent, NotAnEvent), b"\0" * 16),
-    "a call of an event": (lambda o: frames.read_call(o, True), (CdrError,), b"\0"),
+    "an event of Tango": (event, (BadEvent,), b"\0" * 16),
+    "a call of an event": (lambda o: event_codec.read_call(o, True), (CdrError,), b"\0"),
     "an IOR": (lambda o: ior.parse_ior(text_of(o)), (BadAddress,), b"IOR:01"),
     "a Tango host": (lambda o: ior.parse_tango_host(text_of(o)), (BadAddress,), b"host:"),
     "a device": (lambda o: ior.parse_device(text_of(o), "h:1"), (BadAddress,), b"tango://h:1/"),

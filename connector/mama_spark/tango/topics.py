@@ -58,11 +58,6 @@ class Topic:
         """The first frame."""
         return str(self).encode("latin-1")
 
-    @property
-    def prefix(self) -> str:
-        """``tango://<host>/``"""
-        return f"{SCHEME}{self.tango_host}/"
-
 
 def event_topic(
     tango_host: str, device: str, attribute: str | None, event: EventType, dbase: bool = True, idl: int = IDL

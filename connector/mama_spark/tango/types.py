@@ -144,17 +144,11 @@ class ValueKind(IntEnum):
 
 #: Of the kinds that are numbers: letter of the module ``struct``, and numpy type.
 _NUMBERS = {
-    ValueKind.BOOL: ("B", "?"),
-    ValueKind.SHORT: ("h", "i2"),
-    ValueKind.LONG: ("i", "i4"),
-    ValueKind.LONG64: ("q", "i8"),
-    ValueKind.FLOAT: ("f", "f4"),
-    ValueKind.DOUBLE: ("d", "f8"),
-    ValueKind.UCHAR: ("B", "u1"),
-    ValueKind.USHORT: ("H", "u2"),
-    ValueKind.ULONG: ("I", "u4"),
+    ValueKind.BOOL: ("B", "?"), ValueKind.SHORT: ("h", "i2"), ValueKind.LONG: ("i", "i4"),
+    ValueKind.LONG64: ("q", "i8"), ValueKind.FLOAT: ("f", "f4"), ValueKind.DOUBLE: ("d", "f8"),
+    ValueKind.UCHAR: ("B", "u1"), ValueKind.USHORT: ("H", "u2"), ValueKind.ULONG: ("I", "u4"),
     ValueKind.ULONG64: ("Q", "u8"),
-}
+}  # fmt: skip
 STRUCT_CODES: dict[ValueKind, str] = {kind: code for kind, (code, _) in _NUMBERS.items()}
 DTYPES: dict[ValueKind, np.dtype[Any]] = {kind: np.dtype(name) for kind, (_, name) in _NUMBERS.items()}
 _OTHER_KINDS = {DataType.BOOLEAN: ValueKind.BOOL, DataType.ENUM: ValueKind.SHORT}

@@ -3,22 +3,14 @@ files and functions there (section 10 of the reference). The client is a real on
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from mama_spark.tango.source.device import Attribute, Criteria, Device
 from mama_spark.tango.source.event_source import TangoEventSource
-from mama_spark.tango.types import (
-    DataType,
-    DevError,
-    DevState,
-    EventType,
-    Format,
-    Quality,
-    Severity,
-)
+from mama_spark.tango.source.event_supplier import SourceSettings
+from mama_spark.tango.types import DataType, DevError, DevState, EventType, Quality, Severity
 from mama_spark.testing.waiting import until
 
 from tests.support.tango_processes.servers import BEAT, DeviceProbe, Event, Failed
@@ -36,7 +28,7 @@ def made() -> Iterator[Made]:
 
     def make(*attributes: Attribute) -> TangoEventSource:
         devices = [Device(DEVICE, attributes), Device(OTHER, attributes)]
-        source = TangoEventSource(devices, "127.0.0.1", heartbeat_period=BEAT)
+        source = TangoEventSource(devices, SourceSettings(heartbeat_period=BEAT))
         started.append(source.start())
         return source
 
@@ -102,15 +94,6 @@ def test_change_event(probe: DeviceProbe, made: Made, event: EventType, data_typ
     assert heard.told(5) == [12, 10, "Broken", 9, 99]
 
 
-def test_change_event_of_a_spectrum(probe: DeviceProbe, made: Made) -> None:
-    """change_event: growing and shrinking"""
-    source = made(Attribute("a", DataType.LONG, Format.SPECTRUM, change=Criteria(abs_change=2)))
-    heard = listening(probe, source, "a", begin=[1, 2], sign=[-1])
-    for value in ([1, 3], [1, 2, 3], [1], [3]):
-        source.set(DEVICE, "a", value)
-    assert heard.told(3) == [[1, 2, 3], [1], [3]]
-
-
 @pytest.mark.spec("TG-05")
 def test_per_event(probe: DeviceProbe, made: Made) -> None:
     """Errors are periodic, too"""
@@ -154,16 +137,6 @@ def test_state_event(probe: DeviceProbe, made: Made) -> None:
         source.set(DEVICE, "Status", f"The device is in {one.name} state.")
     assert state.told(3) == [one.name for one in states]
     assert status.told(3) == [f"The device is in {one.name} state." for one in states]
-
-
-def test_scan(probe: DeviceProbe, made: Made) -> None:
-    """VALID, CHANGING, VALID are events though the value stays"""
-    source = made(Attribute("a", change=Criteria(abs_change=100)))
-    heard = listening(probe, source, "a", begin=1.0)
-    for quality in (Quality.CHANGING, Quality.CHANGING, Quality.VALID, Quality.VALID):
-        source.set(DEVICE, "a", 1.0, quality=quality)
-    source.push_change_event(DEVICE, "a", 2.0)
-    assert heard.told(3) == [1.0, 1.0, 2.0]
 
 
 @pytest.mark.spec("TG-13")
@@ -256,42 +229,6 @@ def test_catch2_alarm_event(probe: DeviceProbe, made: Made) -> None:
     source.push_change_event(DEVICE, "a", 8, quality=Quality.ALARM)
     source.push_event(EventType.ALARM, DEVICE, "a", 9)
     assert heard.told(6) == [2, 4, 5, "Broken", 7, 9]
-
-
-@pytest.mark.parametrize("data_type", [DataType.DOUBLE, DataType.FLOAT])
-@pytest.mark.parametrize("criteria", [Criteria(abs_change=0.5), Criteria(rel_change=10)], ids=["abs", "rel"])
-def test_catch2_change_event_on_nan(probe: DeviceProbe, made: Made, data_type: DataType, criteria: Criteria) -> None:
-    source = made(Attribute("a", data_type, change=criteria))
-    heard = listening(probe, source, "a", begin=1.0)
-    for value in (NAN, NAN, 1.0, 1.0, 8.0):
-        source.set(DEVICE, "a", value)
-    assert [str(value) for value in heard.told(3)] == ["nan", "1.0", "8.0"]
-
-
-def test_catch2_query_event_system(probe: DeviceProbe, made: Made) -> None:
-    source = made(Attribute("a"))
-    listening(probe, source, "a")
-    found = json.loads(probe.call("admin", device=source.address(DEVICE), name="QueryEventSystem"))
-    counters = found["server"]["event_counters"]
-    (topic,) = counters
-    assert topic.endswith(f"/{DEVICE}/a#dbase=no.change")
-    assert counters[topic] > 2
-
-
-def test_attribute_with_no_events_cannot_be_subscribed(probe: DeviceProbe, made: Made) -> None:
-    """PyTango; and a threshold that is missing"""
-    source = made(Attribute("a", change=None, archive=None, alarm=False), Attribute("b", change=Criteria(detect=True)))
-    for attribute, event, reason in [
-        ("a", "change", "API_AttributePollingNotStarted"),
-        ("a", "archive", "API_AttributePollingNotStarted"),
-        ("a", "alarm", "API_AttributePollingNotStarted"),
-        ("a", "periodic", "API_AttributePollingNotStarted"),
-        ("b", "change", "API_EventPropertiesNotSet"),
-        ("nope", "change", "API_AttrNotFound"),
-    ]:
-        with pytest.raises(Failed) as caught:
-            probe.subscribe(source.address(DEVICE), attribute, event)
-        assert reason in caught.value.reasons, (attribute, event)
 
 
 @pytest.mark.spec("TG-23")

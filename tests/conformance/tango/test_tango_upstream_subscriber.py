@@ -17,16 +17,12 @@ import pytest
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode, Subscription
-from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.ior import parse_device
-from mama_spark.tango.types import (
-    AttributeConfig,
-    DataReady,
-    DevState,
-    InterfaceChange,
-)
+from mama_spark.tango.types import AttributeConfig, DataReady, DevState, InterfaceChange
 from mama_spark.testing.waiting import until
 
 from tests.support.tango.tango import FAST
@@ -106,12 +102,12 @@ def polled(lab: TangoServer, subscriber: TangoSubscriber) -> Callback:
     lab.do("poll", "level", period=50)
     callback, values = Callback(), itertools.count(10.0, 10.0)
     subscriber.subscribe(lab.address(), "level", callback=callback)
-    assert callback.wait(1)[0].kind is SubscriptionEventKind.INITIAL
+    assert callback.wait(1)[0].kind is Kind.INITIAL
     callback.wait(2, lambda: lab.tell("level", next(values)))
     for value in (5.0, 1.0):
         lab.tell("level", value)
         until(lambda v=value: callback.told()[-1] == v)  # type: ignore[misc]
-    assert {event.kind for event in callback.events[1:]} == {SubscriptionEventKind.EVENT}
+    assert {event.kind for event in callback.events[1:]} == {Kind.EVENT}
     callback.forget()
     return callback
 
@@ -165,6 +161,7 @@ def test_state_event_and_status_event(lab: TangoServer, subscriber: TangoSubscri
 # --- configuration, data ready, interface, pipe ------------------------------------------------------------
 
 
+@pytest.mark.spec("TG-13")
 def test_att_conf_event(lab: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe) -> None:
     """cppTango att_conf_event, catch2_attr_conf_event: the configuration first, then one event a change and
     subscription."""
@@ -176,16 +173,13 @@ def test_att_conf_event(lab: TangoServer, subscriber: TangoSubscriber, probe: De
         probe.call("configure", device=lab.address(), attribute="level", changes={"label": label})
         until(lambda label=label: all(c.events[-1].data.label == label for c in (one, two)))  # type: ignore
     for callback in (one, two):
-        assert [n.kind for n in callback.events] == [
-            SubscriptionEventKind.INITIAL,
-            SubscriptionEventKind.EVENT,
-            SubscriptionEventKind.EVENT,
-        ]
+        assert [n.kind for n in callback.events] == [Kind.INITIAL, Kind.EVENT, Kind.EVENT]
         first = callback.events[0].data
         assert isinstance(first, AttributeConfig)
         assert (first.label, first.unit, first.ch_event.abs_change) == ("Level", "V", "0.5")
 
 
+@pytest.mark.spec("TG-15")
 def test_data_ready_event(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """cppTango catch2_data_ready_event, PyTango test_subscribe_data_ready_event: none at the subscription; type and
     counter, in order, also one that stands still or goes back; of an attribute whose read fails, too."""
@@ -200,13 +194,14 @@ def test_data_ready_event(lab: TangoServer, subscriber: TangoSubscriber) -> None
         lab.do("data_ready", "long", counter=counter)
     until(lambda: callback.told()[-6:] == counters)
     assert {n.data.data_type for n in callback.events if isinstance(n.data, DataReady)} == {3}
-    assert {n.kind for n in callback.events} == {SubscriptionEventKind.EVENT}
+    assert {n.kind for n in callback.events} == {Kind.EVENT}
     for attribute, reason in (("plain", "API_AttributeNotDataReadyEnabled"), ("nope", "API_AttrNotFound")):
         with pytest.raises(DevFailed) as caught:
             subscriber.subscribe(lab.address(), attribute, "data_ready")
         assert caught.value.reason == reason
 
 
+@pytest.mark.spec("TG-16")
 def test_dev_intr_event(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     """cppTango catch2_dev_intr_event, PyTango test_subscribe_interface_event: at first a started device with its
     lists; then what was added, and what was removed."""
@@ -229,7 +224,7 @@ def test_dev_intr_event(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     assert names() - before == {"double_dynamic"}
     lab.do("remove", "double_dynamic")
     until(lambda: names() == before)
-    assert {n.kind for n in callback.events[1:]} == {SubscriptionEventKind.EVENT}
+    assert {n.kind for n in callback.events[1:]} == {Kind.EVENT}
 
 
 def test_dev_restart_goes_on_with_events(own_lab: TangoServer, subscriber: TangoSubscriber) -> None:
@@ -241,7 +236,7 @@ def test_dev_restart_goes_on_with_events(own_lab: TangoServer, subscriber: Tango
     with open_device(parse_device(own_lab.address()).sibling(own_lab.admin), timeout=TIMEOUT) as admin:
         admin.command("DevRestart", own_lab.devices[0])
     until(lambda: callback.told()[-1] == 7, lambda: own_lab.push("long", 7))
-    assert [n.kind for n in interface.events] == [SubscriptionEventKind.INITIAL]
+    assert [n.kind for n in interface.events] == [Kind.INITIAL]
 
 
 # --- beginning ---------------------------------------------------------------------------------------------
@@ -256,7 +251,7 @@ def test_event_subscription_sub_modes(lab: TangoServer, subscriber: TangoSubscri
     if mode.waits:
         assert subscription.state is SubscriptionState.CONNECTED
     until(lambda: callback.told()[-1:] == [5], lambda: lab.push("long", 5))
-    assert sum(n.kind is SubscriptionEventKind.INITIAL for n in callback.events) == mode.reads
+    assert sum(n.kind is Kind.INITIAL for n in callback.events) == mode.reads
     if mode.waits and mode.reads:
         assert callback.told()[0] == 9
 

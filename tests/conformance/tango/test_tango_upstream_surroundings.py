@@ -13,12 +13,14 @@ import pytest
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
-from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.source.device import Attribute, Criteria, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.types import (
     AttributeConfig,
     DevError,
@@ -67,13 +69,11 @@ class ReceivedEvents:
         until(more, act)
         return self.events
 
-    def wait(
-        self, kind: SubscriptionEventKind, count: int = 1, act: Callable[[], Any] = lambda: None
-    ) -> list[SubscriptionEvent]:
+    def wait(self, kind: Kind, count: int = 1, act: Callable[[], Any] = lambda: None) -> list[SubscriptionEvent]:
         self.until(lambda: len(self.of(kind)) >= count, act)
         return self.of(kind)
 
-    def of(self, kind: SubscriptionEventKind) -> list[SubscriptionEvent]:
+    def of(self, kind: Kind) -> list[SubscriptionEvent]:
         return [event for event in self.events if event.kind is kind]
 
     def reasons(self) -> set[str]:
@@ -99,9 +99,9 @@ def test_event_lock(lab_with_database: TangoServer, subscriber: TangoSubscriber,
             device.command("Echo", "locked out")
         assert caught.value.reason == "API_DeviceLocked"
         subscriber.subscribe(server.address(), "long")
-        taken.wait(SubscriptionEventKind.EVENT, 2, lambda: server.push("long", 7))
+        taken.wait(Kind.EVENT, 2, lambda: server.push("long", 7))
         assert first(taken.events[-1]) == 7
-        assert len(taken.of(SubscriptionEventKind.INITIAL)) == 1
+        assert len(taken.of(Kind.INITIAL)) == 1
         assert taken.reasons() == set()
         probe.call("unlock", device=server.address())
 
@@ -114,7 +114,7 @@ def test_fwd_att(
     taken, server = ReceivedEvents(subscriber), lab_with_database
     with TangoMirror(tmp_path / "mirror", f"{server.devices[0]}/long", tango_database) as mirror:
         subscription = subscriber.subscribe(mirror.address, "forwarded")
-        taken.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 3))
+        taken.wait(Kind.EVENT, act=lambda: server.push("long", 3))
         assert first(taken.events[-1]) == 3
         assert subscription.topic == f"{mirror.address}/forwarded.idl5_change"
         config = subscriber.subscribe(mirror.address, "forwarded", "attr_conf")
@@ -129,10 +129,10 @@ def test_device_proxy_in_server_receives_events(
 ) -> None:
     """cppTango cxx_server_event, PyTango test_device_proxy_in_server_receives_events and
     test_push_event_with_event_callback: a server that is a client pushes an event in the callback of another one."""
-    with TangoEventSource([Device(DEVICE, [Attribute("doubled")])], "127.0.0.1", heartbeat_period=BEAT) as source:
+    with TangoEventSource([Device(DEVICE, [Attribute("doubled")])], SourceSettings(heartbeat_period=BEAT)) as source:
 
         def callback(event: SubscriptionEvent) -> None:
-            if event.kind is SubscriptionEventKind.EVENT:
+            if event.kind is Kind.EVENT:
                 source.push_change_event(DEVICE, "doubled", 2.0 * first(event))
 
         subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC, callback=callback)
@@ -154,20 +154,20 @@ def test_pipe_event(subscriber: TangoSubscriber) -> None:
     taken = ReceivedEvents(subscriber)
     many = PipeBlob("many", tuple(PipeElement(str(n), ValueKind.STRING, (str(n),)) for n in range(3000)))
     broken = DevError("Broken", Severity.ERR, "d", "o")
-    with TangoEventSource([Device(DEVICE)], "127.0.0.1") as source:
+    with TangoEventSource([Device(DEVICE)]) as source:
         with pytest.raises(DevFailed) as caught:
             subscriber.subscribe(source.address(DEVICE), "nope", "pipe")
         assert caught.value.reason == "API_PipeNotFound"
         source.push_pipe_event(DEVICE, "Pipe", PipeBlob("first"), time=5)
         subscriber.subscribe(source.address(DEVICE), "Pipe", "pipe")
-        (initial,) = taken.wait(SubscriptionEventKind.INITIAL)
+        (initial,) = taken.wait(Kind.INITIAL)
         assert initial.data == PipeData("Pipe", 5, PipeBlob("first"))
-        taken.wait(SubscriptionEventKind.EVENT, act=lambda: source.push_pipe_event(DEVICE, "Pipe", PipeBlob("try")))
+        taken.wait(Kind.EVENT, act=lambda: source.push_pipe_event(DEVICE, "Pipe", PipeBlob("try")))
         source.push_pipe_event(DEVICE, "Pipe", PipeBlob("dated"), time=7_000)
         source.push_pipe_event(DEVICE, "Pipe", errors=[broken])
         source.push_pipe_event(DEVICE, "Pipe", many, time=9_000)
         taken.until(lambda: taken.events[-1].data == PipeData("Pipe", 9_000, many))
-        dated, error, _ = taken.of(SubscriptionEventKind.EVENT)[-3:]
+        dated, error, _ = taken.of(Kind.EVENT)[-3:]
         assert dated.data == PipeData("Pipe", 7_000, PipeBlob("dated"))
         assert error.errors == (broken,)
         assert subscriber.counts.dispatched.gaps == 0
@@ -181,9 +181,7 @@ def test_per_event_goes_by_its_property(lab: TangoServer, subscriber: TangoSubsc
     changes = {"events.per_event.period": "100"}
     probe.call("configure", device=lab.address(), attribute="plain", changes=changes)
     subscriber.subscribe(lab.address(), "plain", "periodic", mode=EventSubMode.SYNC)
-    times = [
-        event.value.time for event in taken.wait(SubscriptionEventKind.EVENT, 11) if not event.errors
-    ]  # when it was read
+    times = [event.value.time for event in taken.wait(Kind.EVENT, 11) if not event.errors]  # when it was read
     steps = np.diff(times) / 1e6
     assert 60 < np.median(steps) < 900  # of milliseconds; without the property 1000
     lab.tell("plain", error={"reason": "Broken", "desc": "d", "origin": "o"})
@@ -198,7 +196,7 @@ def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(
     taken = ReceivedEvents(subscriber)
     subscriber.subscribe(own_lab.address(), "auto", "alarm")
     qualities = itertools.cycle(("ALARM", "WARNING"))
-    taken.wait(SubscriptionEventKind.EVENT, act=lambda: own_lab.push("auto", 1.0, quality=next(qualities)))
+    taken.wait(Kind.EVENT, act=lambda: own_lab.push("auto", 1.0, quality=next(qualities)))
     own_lab.push("auto", 2.0, quality="VALID")
     own_lab.push("auto", 4.0, quality="VALID")
     own_lab.push("auto", 3.0, quality="ALARM")
@@ -207,11 +205,11 @@ def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(
     assert first(taken.events[-2]) == 2.0  # what is valid and stays so is no alarm
     taken.events.clear()
     own_lab.kill()
-    taken.wait(SubscriptionEventKind.ERROR, 2)
+    taken.wait(Kind.ERROR, 2)
     assert taken.reasons() == {"API_EventTimeout"}
     own_lab.start()
-    taken.wait(SubscriptionEventKind.RESUBSCRIPTION)
-    assert first(taken.of(SubscriptionEventKind.RESUBSCRIPTION)[0]) == 0.0
+    taken.wait(Kind.RESUBSCRIPTION)
+    assert first(taken.of(Kind.RESUBSCRIPTION)[0]) == 0.0
 
 
 # --- what a server offers --------------------------------------------------------------------------------------
@@ -228,7 +226,7 @@ def test_events_enabled_by_kwords(probe: DeviceProbe) -> None:
         "period": (EventType.PERIODIC, {"period": 500}),
     }
     device = Device(DEVICE, [Attribute(name, **{**off, **more}) for name, (_, more) in kwords.items()])
-    with TangoEventSource([device], "127.0.0.1", heartbeat_period=BEAT) as source:
+    with TangoEventSource([device], SourceSettings(heartbeat_period=BEAT)) as source:
         admin = open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=TIMEOUT)
         with admin:
             for name, (own, _) in kwords.items():

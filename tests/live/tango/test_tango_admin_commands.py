@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 
 from tests.support.tango.tango import RELEASES
 from tests.support.tango_processes.servers import BEAT, DeviceProbe, Failed, TangoServer
@@ -18,33 +19,18 @@ NONE = "no/such/device"
 #: Commands with the same answer as a server of PyTango 10.3.1 that polls, locks and logs nothing. ``@`` is the device,
 #: ``%`` its class.
 SAME: list[tuple[str, Any]] = [
-    ("DevPollStatus", "@"),
-    ("DevPollStatus", NONE),
-    ("DevLockStatus", "@"),
-    ("QuerySubDevice", None),
-    ("GetLoggingLevel", ["@"]),
-    ("PolledDevice", None),
-    ("QueryWizardClassProperty", "%"),
-    ("QueryWizardDevProperty", "%"),
-    ("StopPolling", None),
-    ("StartPolling", None),
-    ("UnLockDevice", [[0], ["@"]]),
-    ("ReLockDevices", ["@"]),
-    ("RemObjPolling", ["@", "attribute", "level"]),
-    ("UpdObjPollingPeriod", [[1000], ["@", "attribute", "level"]]),
-    ("StopLogging", None),
-    ("StartLogging", None),
+    ("DevPollStatus", "@"), ("DevPollStatus", NONE), ("DevLockStatus", "@"), ("QuerySubDevice", None),
+    ("GetLoggingLevel", ["@"]), ("PolledDevice", None), ("QueryWizardClassProperty", "%"),
+    ("QueryWizardDevProperty", "%"), ("StopPolling", None), ("StartPolling", None), ("UnLockDevice", [[0], ["@"]]),
+    ("ReLockDevices", ["@"]), ("RemObjPolling", ["@", "attribute", "level"]),
+    ("UpdObjPollingPeriod", [[1000], ["@", "attribute", "level"]]), ("StopLogging", None), ("StartLogging", None),
     ("EnableEventSystemPerfMon", True),
-]
+]  # fmt: skip
 REFUSED: list[tuple[str, Any]] = [
-    ("AddObjPolling", [[1000], ["@", "attribute", "level"]]),
-    ("LockDevice", [[5], ["@"]]),
-    ("SetLoggingLevel", [[3], ["@"]]),
-    ("AddLoggingTarget", ["@", "console::cout"]),
-    ("DevRestart", "@"),
-    ("RestartServer", None),
-    ("Kill", None),
-]
+    ("AddObjPolling", [[1000], ["@", "attribute", "level"]]), ("LockDevice", [[5], ["@"]]),
+    ("SetLoggingLevel", [[3], ["@"]]), ("AddLoggingTarget", ["@", "console::cout"]), ("DevRestart", "@"),
+    ("RestartServer", None), ("Kill", None),
+]  # fmt: skip
 
 
 def answer(client: DeviceProbe, address: str, device: str, name: str, argument: Any) -> str:
@@ -62,7 +48,7 @@ def test_commands_answer_as_those_of_a_server_without_polling_locks_and_sub_devi
     lab: TangoServer, release: int, tmp_path: Path
 ) -> None:
     with (
-        TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1", heartbeat_period=BEAT) as source,
+        TangoEventSource([Device(DEVICE, [Attribute("level")])], SourceSettings(heartbeat_period=BEAT)) as source,
         DeviceProbe(tmp_path / "client", release=release) as client,
     ):
         address = source.address(DEVICE)
@@ -78,7 +64,7 @@ def test_all_commands_of_a_server_are_there_but_those_of_telemetry(lab: TangoSer
     def commands(address: str) -> set[str]:
         return set(probe.call("commands", device=address))
 
-    with TangoEventSource([Device(DEVICE)], "127.0.0.1", heartbeat_period=BEAT) as source:
+    with TangoEventSource([Device(DEVICE)], SourceSettings(heartbeat_period=BEAT)) as source:
         real = commands(f"tango://127.0.0.1:{lab.port}/{lab.admin}#dbase=no")
         ours = commands(source.address(source.admin))
     assert {name for name in real - ours if "Telemetry" not in name} == {"EventSubscriptionChange", "Init"}

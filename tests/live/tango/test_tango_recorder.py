@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mama_spark.cli.commands.record import log_options, record
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.log.records import GapCause, RecordKind, errors_of
@@ -32,12 +30,6 @@ from tests.support.tango_processes.recorder import (
     settings,
 )
 from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoServer
-
-
-@pytest.fixture
-def log(nats_server: NatsServer) -> Iterator[RecorderLog]:
-    with RestartableNatsServer(nats_server) as room:
-        yield RecorderLog(room)
 
 
 def admin(log: RecorderLog) -> Admin:

@@ -7,20 +7,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.log.records import RecordKind, errors_of
 from mama_spark.testing.waiting import until
 
-from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.tango.tango import RELEASES, DeviceServers
 from tests.support.tango_processes.recorder import RecorderLog, RecorderThread, consecutive, settings
 from tests.support.tango_processes.servers import TangoDatabase, TangoServer
-
-
-@pytest.fixture
-def log(nats_server: NatsServer) -> Iterator[RecorderLog]:
-    with RestartableNatsServer(nats_server) as room:
-        yield RecorderLog(room)
 
 
 @pytest.fixture(scope="module", params=RELEASES)

@@ -6,23 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.types import PipeData
 from mama_spark.testing.waiting import until
 
-from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.tango_processes.recorder import RecordedEvent, RecorderLog, RecorderThread, settings
 from tests.support.tango_processes.servers import TangoServer
 
 pytestmark = pytest.mark.thorough
-
-
-@pytest.fixture
-def log(nats_server: NatsServer) -> Iterator[RecorderLog]:
-    with RestartableNatsServer(nats_server) as room:
-        yield RecorderLog(room)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +16,13 @@ from mama_spark.tango.client.device_proxy import DeviceProxy, open_device, refer
 from mama_spark.tango.client.rpc_connection import RpcConnection
 from mama_spark.tango.errors import BadReply, CallLost, DevFailed, DeviceAway, ServerAway, SystemException
 from mama_spark.tango.giop import messages
-from mama_spark.tango.giop.assembler import MessageAssembler
 from mama_spark.tango.giop.ior import Address, Reference, parse_device, write_reference
-from mama_spark.tango.giop.messages import GiopReply, GiopRequest, ReplyStatus
+from mama_spark.tango.giop.messages import GiopReply, GiopRequest, MessageAssembler, ReplyStatus
 from mama_spark.tango.giop.typecode import STRING, read_any
+from mama_spark.tango.idl.calls import INFO, Forwarded, write_command
 from mama_spark.tango.idl.calls import CommandCall as Call
-from mama_spark.tango.idl.calls import Forwarded, write_command
 from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
-from mama_spark.tango.types import DevState, Encoded, EventType, Quality
+from mama_spark.tango.types import DevState, EventType, Quality
 
 from tests.support.ports import lasting_port
 from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer
@@ -45,7 +43,7 @@ def opened(server: TangoServer) -> DeviceProxy:
 def test_a_device_answers_with_info_and_types(either: TangoServer) -> None:
     with opened(either) as device:
         device.ping()
-        info = device.info()
+        info = device.call("info", None, INFO.read)
         assert (info.dev_class, info.server_id, info.server_version) == ("Lab", f"Lab/{either.instance}", 6)
         assert device.adm_name().lower() == either.admin
 
@@ -68,66 +66,6 @@ def test_a_subscription_is_negotiated_confirmed_and_counted(either: TangoServer)
         assert {topic: n for topic, n in counters.items() if either.devices[0] in topic} == {
             either.topic("double", "change"): 1
         }
-
-
-@pytest.mark.spec("TG-27")
-@pytest.mark.parametrize(
-    ("attribute", "event", "reason", "retryable"),
-    [
-        ("nope", EventType.CHANGE, "API_AttrNotFound", False),
-        ("plain", EventType.CHANGE, "API_AttributePollingNotStarted", True),
-        ("plain", EventType.DATA_READY, "API_AttributeNotDataReadyEnabled", False),
-    ],
-)
-def test_a_refused_subscription_has_the_reason_of_cpptango(
-    lab: TangoServer, attribute: str, event: EventType, reason: str, retryable: bool
-) -> None:
-    with admin_of(lab) as admin, pytest.raises(DevFailed) as caught:
-        admin.subscribe(SubscriberInfo(lab.devices[0], attribute, event, 5))
-    assert (caught.value.reason, caught.value.retryable) == (reason, retryable)
-
-
-def test_the_names_of_interface_changes_have_no_attribute(lab: TangoServer) -> None:
-    with admin_of(lab) as admin:
-        info = admin.subscribe(SubscriberInfo(lab.devices[0], "", EventType.INTERFACE_CHANGE, 5))
-    assert info.topic == f"tango://{lab.host}/{lab.devices[0]}#dbase=no.intr_change"
-
-
-VALUES: dict[str, Any] = {
-    "boolean": True,
-    "short": -5,
-    "long": -(2**31),
-    "long64": 2**62,
-    "float": 1.5,
-    "double": 2.5e300,
-    "uchar": 255,
-    "ushort": 2**16 - 1,
-    "ulong": 2**32 - 1,
-    "ulong64": 2**64 - 1,
-    "string": "grün",
-    "enum": 2,
-}
-
-
-@pytest.mark.spec("TG-17")
-def test_attributes_of_every_type_and_shape_are_read(lab: TangoServer) -> None:
-    expected: dict[str, list[Any]] = {}
-    for name, value in VALUES.items():
-        expected |= {name: [value], f"{name}_spectrum": [value] * 3, f"{name}_image": [value] * 6}
-        lab.tell(name, value)
-        lab.tell(f"{name}_spectrum", [value] * 3)
-        lab.tell(f"{name}_image", [[value] * 3] * 2)
-    with opened(lab) as device:
-        for found in device.read(list(expected)):
-            assert found.content is not None
-            assert list(found.content)[: found.r_dim.size] == expected[found.name], found.name  # type: ignore[arg-type]
-            assert tuple(found.r_dim) == {"spectrum": (3, 0), "image": (3, 2)}.get(found.name.split("_")[-1], (1, 0))
-        lab.tell("encoded", {"format": "f", "data": "0102"})
-        lab.tell("state_spectrum", ["FAULT", "ON"])
-        encoded, states, state = device.read(["encoded", "state_spectrum", "State"])
-    assert encoded.content == (Encoded("f", b"\1\2"),)
-    assert states.content == (DevState.FAULT, DevState.ON)
-    assert state.content is DevState.ON
 
 
 @pytest.mark.spec("TG-17", "TG-18")

@@ -36,7 +36,7 @@ from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.log.records import RecordKind
-from mama_spark.tango.source.replay import replay_service
+from mama_spark.tango.source import replay_service
 from mama_spark.tango.types import AttributeValue, EventType
 from mama_spark.testing.waiting import eventually, until
 

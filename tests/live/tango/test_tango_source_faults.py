@@ -21,6 +21,7 @@ from mama_spark.tango.idl.calls import CommandCall, ReadCall, write_command, wri
 from mama_spark.tango.idl.negotiation import Confirmation, SubscriberInfo
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.types import EventType, Format
 from mama_spark.testing.waiting import until
 
@@ -34,7 +35,7 @@ SEED = 20_261_121
 
 @pytest.fixture
 def source() -> Iterator[TangoEventSource]:
-    with TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1", heartbeat_period=BEAT) as started:
+    with TangoEventSource([Device(DEVICE, [Attribute("level")])], SourceSettings(heartbeat_period=BEAT)) as started:
         yield started
 
 
@@ -131,7 +132,7 @@ def test_a_silent_client_is_dropped_and_one_that_confirms_is_kept(monkeypatch: p
     monkeypatch.setattr("mama_spark.tango.source.event_source._clock", clock)
     monkeypatch.setattr("mama_spark.tango.source.event_server.time", clock)
     device = Device(DEVICE, [Attribute("kept"), Attribute("silent")])
-    with TangoEventSource([device], "127.0.0.1") as source, admin_of(source) as admin:
+    with TangoEventSource([device]) as source, admin_of(source) as admin:
         for name in ("kept", "silent"):
             admin.subscribe(SubscriberInfo(DEVICE, name, EventType.CHANGE))
         clock.now += 400
@@ -227,7 +228,7 @@ def test_a_client_that_does_not_send_giop_gets_a_message_error(source: TangoEven
 def test_a_client_that_sends_invalid_data_and_does_not_read_uses_limited_memory(probe: DeviceProbe) -> None:
     """The connection stays open while its replies wait, and further data is discarded."""
     wide = Attribute("wide", format=Format.SPECTRUM)
-    with TangoEventSource([Device(DEVICE, [wide])], "127.0.0.1") as source:
+    with TangoEventSource([Device(DEVICE, [wide])]) as source:
         source.set(DEVICE, "wide", [0.0] * 500_000)
         body = messages.encode(
             messages.GiopRequest(2, id=1, key=DEVICE.encode(), operation="read_attributes_5"),

@@ -14,6 +14,7 @@ from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.types import AttributeConfig, DataType, DevError, EventType, Severity
 from mama_spark.testing.waiting import until
 
@@ -42,7 +43,7 @@ def test_pytango_reads_the_texts_of_a_source(client: DeviceProbe) -> None:
         Attribute("words", DataType.STRING),
     ]
     device = Device(DEVICE, attributes, f"Class {TEXT}", f"About {TEXT}")
-    with TangoEventSource([device], "127.0.0.1", heartbeat_period=BEAT) as source:
+    with TangoEventSource([device], SourceSettings(heartbeat_period=BEAT)) as source:
         address = source.address(DEVICE)
         config = client.call("config", device=address, attribute="level")
         assert [config[name] for name in ("label", "description", "unit")] == [TEXT] * 3

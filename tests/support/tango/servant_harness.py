@@ -24,7 +24,7 @@ from mama_spark.tango.source.attribute_state import DeviceState
 from mama_spark.tango.source.device import Attribute, Criteria, Device
 from mama_spark.tango.source.device_servant import DeviceServant, reply, reply_exception
 from mama_spark.tango.source.dserver_servant import Caller, Identity
-from mama_spark.tango.source.event_supplier import EventSupplier
+from mama_spark.tango.source.event_supplier import EventSupplier, SourceSettings
 from mama_spark.tango.types import AttributeValue, DataType, EventType, Format
 
 DEVICE, ADMIN = "test/pub/1", "dserver/mama/t"
@@ -46,7 +46,7 @@ class Source:
     """Event supplier and device servant; ``now`` is their clock, in seconds."""
 
     def __init__(self, **settings: Any) -> None:
-        self.supplier = EventSupplier("mama/t", **settings)
+        self.supplier = EventSupplier(SourceSettings(server="mama/t", **settings))
         self.supplier.devices[DEVICE] = DeviceState(Device(DEVICE, ATTRIBUTES), 7)
         self.supplier.reset("vm:11001")
         self.servant = DeviceServant(self.supplier, Identity("vm", 1000))

@@ -17,26 +17,12 @@ from mama_spark.tango.client.subscription_states import Timeouts
 from tests.support.tango_processes.servers import PATIENT, TIMEOUT, DeviceProbe, TangoDatabase, TangoServer
 
 __all__ = [
-    "FAST",
-    "RELEASES",
-    "DeviceServers",
-    "database_labs",
-    "either",
-    "lab",
-    "lab_with_database",
-    "labs",
-    "own_lab",
-    "probe",
-    "shared_probe",
-    "subscriber",
-    "tango_database",
-]
+    "FAST", "RELEASES", "DeviceServers", "database_labs", "either", "lab", "lab_with_database", "labs", "own_lab",
+    "probe", "shared_probe", "subscriber", "tango_database",
+]  # fmt: skip
 
 #: Of PyTango. The second one is no package of pip.
-RELEASES = [
-    pytest.param(10, id="PyTango 10.3.1"),
-    pytest.param(9, id="PyTango 9.3.6", marks=pytest.mark.thorough),
-]
+RELEASES = [pytest.param(10, id="PyTango 10.3.1"), pytest.param(9, id="PyTango 9.3.6", marks=pytest.mark.thorough)]
 _DEVICES = 120  #: of one server; one of them costs 2 ms and 0.2 MB
 
 #: Of subscribers whose servers end: those are missed since their connection ends. Heartbeats of real servers come each

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import Subscription
-from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.types import AttributeValue, DevState
 from mama_spark.testing.waiting import until
@@ -34,40 +35,35 @@ class Watch:
         self.events: list[SubscriptionEvent] = []
 
     def until(self, enough: Callable[[], Any], act: Callable[[], Any] = lambda: None) -> None:
-        until(lambda: self._more() and enough(), act)
+        until(lambda: self.more() and enough(), act)
 
-    def _more(self) -> bool:
+    def more(self) -> bool:
         self.events += self.subscriber.take(100_000, 0.0)
         return True
 
-    def of(self, kind: SubscriptionEventKind, subscription: Subscription | None = None) -> list[SubscriptionEvent]:
+    def of(self, kind: Kind, subscription: Subscription | None = None) -> list[SubscriptionEvent]:
         return [n for n in self.events if n.kind is kind and subscription in (None, n.subscription)]
 
-    def wait(
-        self, kind: SubscriptionEventKind, count: int = 1, act: Callable[[], Any] = lambda: None
-    ) -> list[SubscriptionEvent]:
+    def wait(self, kind: Kind, count: int = 1, act: Callable[[], Any] = lambda: None) -> list[SubscriptionEvent]:
         self.until(lambda: len(self.of(kind)) >= count, act)
         return self.of(kind)
 
     def begin(self, subscription: Subscription, push: Callable[[int], Any]) -> int:
         """Push -1 until an event arrives, then -2, after which no earlier event arrives; returns the counter of -2."""
-        self.until(lambda: self.of(SubscriptionEventKind.EVENT, subscription), lambda: push(-1))
+        self.until(lambda: self.of(Kind.EVENT, subscription), lambda: push(-1))
         push(-2)
-        self.until(lambda: number(self.of(SubscriptionEventKind.EVENT, subscription)[-1]) == -2)
-        last = self.of(SubscriptionEventKind.EVENT, subscription)[-1].ctr
+        self.until(lambda: number(self.of(Kind.EVENT, subscription)[-1]) == -2)
+        last = self.of(Kind.EVENT, subscription)[-1].ctr
         self.fresh()
         return last
 
     def fresh(self) -> None:
-        self._more()
+        self.more()
         self.events.clear()
 
 
 def number(event: SubscriptionEvent) -> Any:
-    read = event.value.read
-    assert read is not None
-    assert not isinstance(read, DevState)
-    return read[0]
+    return numbers([event])[0]
 
 
 def reasons(events: list[SubscriptionEvent]) -> set[str]:
@@ -83,38 +79,6 @@ SAMPLES: dict[str, list[Any]] = {
     "float": [1.5, -0.25], "double": [1e300, -2.5], "uchar": [0, 255], "ushort": [0, 65535], "ulong": [0, 2**32 - 1],
     "ulong64": [0, 2**64 - 1], "string": ["hello", "\xe9 \xfc"], "enum": [2, 0], "state": ["MOVING", "ON"],
 }  # fmt: skip
-
-
-class Taker:
-    """Takes events of a subscriber until a condition is true."""
-
-    def __init__(self, subscriber: TangoSubscriber) -> None:
-        self.subscriber = subscriber
-        self.events: list[SubscriptionEvent] = []
-
-    def until(
-        self, enough: Callable[[list[SubscriptionEvent]], Any], act: Callable[[], Any] = lambda: None
-    ) -> list[SubscriptionEvent]:
-        until(lambda: self.more() and enough(self.events), act)
-        return self.events
-
-    def more(self) -> bool:
-        self.events += self.subscriber.take(10_000, 0.0)
-        return True
-
-    def of(
-        self, subscription: Subscription, kind: SubscriptionEventKind = SubscriptionEventKind.EVENT
-    ) -> list[SubscriptionEvent]:
-        return [n for n in self.events if n.subscription is subscription and n.kind is kind]
-
-
-def effective(taker: Taker, subscription: Subscription, push: Callable[[Any], None]) -> None:
-    """Push -1 until the first event arrives, since the subscription may not have reached the publisher yet. Then push
-    -2; after -2, no earlier event can arrive."""
-    taker.until(lambda _: taker.of(subscription), lambda: push(-1))
-    push(-2)
-    taker.until(lambda _: numbers(taker.of(subscription)[-1:]) == [-2])
-    taker.events.clear()
 
 
 def numbers(events: list[SubscriptionEvent]) -> list[Any]:

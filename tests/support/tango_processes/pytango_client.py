@@ -56,16 +56,11 @@ def _time(when: Any) -> int:
 def _value(found: Any) -> dict[str, Any]:
     """A DeviceAttribute."""
     return {
-        "name": found.name,
-        "value": plain(found.value),
-        "set": plain(found.w_value),
-        "quality": str(found.quality),
-        "time": _time(found.time),
-        "type": str(found.type),
-        "format": str(found.data_format),
+        "name": found.name, "value": plain(found.value), "set": plain(found.w_value), "quality": str(found.quality),
+        "time": _time(found.time), "type": str(found.type), "format": str(found.data_format),
         "dims": [found.dim_x, found.dim_y, found.w_dim_x, found.w_dim_y],
         "errors": errors_of(found.get_err_stack()) if found.has_failed else [],
-    }
+    }  # fmt: skip
 
 
 def _fields(found: Any) -> dict[str, Any]:
@@ -107,14 +102,10 @@ class Listener:
 
 def _event(event: Any) -> dict[str, Any]:
     told: dict[str, Any] = {
-        "event": event.event,
-        "kind": type(event).__name__,
-        "err": bool(event.err),
-        "errors": errors_of(event.errors),
-        "reason": str(getattr(event, "event_reason", "")),
-        "attribute": getattr(event, "attr_name", ""),
+        "event": event.event, "kind": type(event).__name__, "err": bool(event.err), "errors": errors_of(event.errors),
+        "reason": str(getattr(event, "event_reason", "")), "attribute": getattr(event, "attr_name", ""),
         "at": time.time(),
-    }
+    }  # fmt: skip
     if event.err:
         return told
     if isinstance(event, tango.EventData):
@@ -147,15 +138,10 @@ def subscribe(device: str, attribute: str | None, event: str, mode: str = "SyncR
 
 
 _EVENT_TYPES = {
-    "change": "CHANGE_EVENT",
-    "periodic": "PERIODIC_EVENT",
-    "archive": "ARCHIVE_EVENT",
-    "user_event": "USER_EVENT",
-    "attr_conf": "ATTR_CONF_EVENT",
-    "data_ready": "DATA_READY_EVENT",
-    "intr_change": "INTERFACE_CHANGE_EVENT",
+    "change": "CHANGE_EVENT", "periodic": "PERIODIC_EVENT", "archive": "ARCHIVE_EVENT", "user_event": "USER_EVENT",
+    "attr_conf": "ATTR_CONF_EVENT", "data_ready": "DATA_READY_EVENT", "intr_change": "INTERFACE_CHANGE_EVENT",
     "alarm": "ALARM_EVENT",
-}
+}  # fmt: skip
 
 
 def unsubscribe(subscription: int) -> None:

@@ -31,18 +31,9 @@ from tests.support.ports import lasting_port
 from tests.support.tango_processes.process import Event, Failed, TangoProcess
 
 __all__ = [
-    "BEAT",
-    "PATIENT",
-    "TIMEOUT",
-    "DeviceProbe",
-    "Event",
-    "Failed",
-    "SharedTangoServer",
-    "TangoDatabase",
-    "TangoMirror",
-    "TangoServer",
-    "answers",
-]
+    "BEAT", "PATIENT", "TIMEOUT", "DeviceProbe", "Event", "Failed", "SharedTangoServer", "TangoDatabase",
+    "TangoMirror", "TangoServer", "answers",
+]  # fmt: skip
 
 
 #: Of subscribers in tests where no heartbeat is to be missed. Real servers send one each 9 s: on a machine that stands

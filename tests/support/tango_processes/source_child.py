@@ -13,6 +13,7 @@ from typing import Any
 
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.types import EVENT_NAMES, EventType, Quality
 
 
@@ -35,7 +36,7 @@ def _answer(source: TangoEventSource, device: str, request: dict[str, Any]) -> A
 def main() -> None:
     given = json.loads(sys.argv[1])
     device = Device(given["device"], [Attribute(name) for name in given["attributes"]])
-    source = TangoEventSource([device], "127.0.0.1", given["port"], **given["settings"])
+    source = TangoEventSource([device], SourceSettings("127.0.0.1", given["port"], **given["settings"]))
     for name in given["attributes"]:
         source.set(device.name, name, 0.0)
     with source:

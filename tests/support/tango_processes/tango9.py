@@ -6,7 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 TANGO9 = ROOT / ".venv" / "tango9"
-PATHS = {"PYTHONPATH": str(ROOT)}  #: environment in which another interpreter finds the helper programs
+PATHS = {
+    "PYTHONPATH": f"{ROOT / 'connector'}:{ROOT}"
+}  #: environment in which another interpreter finds the helper programs
 
 
 def program(name: str) -> str:

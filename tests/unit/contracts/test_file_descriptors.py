@@ -34,7 +34,7 @@ def subscriber():
         pass
 
 def source():
-    with TangoEventSource([], "127.0.0.1"):
+    with TangoEventSource():
         pass
 
 def client():

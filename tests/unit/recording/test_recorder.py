@@ -58,7 +58,7 @@ def test_subscriptions_that_the_server_refuses_are_counted_until_it_takes_them()
             source.add_attributes("a/b/1", [Attribute("later")], replace=True)
         return bool(told) and counted == "4 subscriptions, 2 of them refused"
 
-    with TangoEventSource([Device("a/b/1", attributes)], "127.0.0.1") as source:
+    with TangoEventSource([Device("a/b/1", attributes)]) as source:
         url, names = source.address("").replace("/#", "#"), ["good", "silent", "later", "none"]
         given = {"url": url, "devices": ["a/b/1"], "attributes": names, "events": ["change"], "report": "10ms"}
         recorder = Recorder(TangoRecordSource(TangoRecorderSettings.of(given)), Log(away=False))

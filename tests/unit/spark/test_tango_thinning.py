@@ -7,11 +7,11 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-from mama_spark.tango.archive.thinning import Reading, Strategy, reading
+from mama_spark.tango.archive import Reading, Strategy, reading
 from mama_spark.tango.rows.tango_schema import VALUES
 from mama_spark.tango.source.attribute_readings import ReadingFactory
+from mama_spark.tango.source.attribute_state import ChangeFilter
 from mama_spark.tango.source.device import Attribute, Criteria
-from mama_spark.tango.source.event_filters import ChangeFilter
 from mama_spark.tango.types import DataType
 
 from tests.support.tables import each

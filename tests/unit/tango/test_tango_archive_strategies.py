@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.tango.archive.thinning import Reading, Strategy, parse_strategies, strategy_of, text_of
+from mama_spark.tango.archive import Reading, Strategy, parse_strategies, strategy_of, text_of
 
 from tests.support.tables import each
 

@@ -11,8 +11,7 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.openmama.recorder.record_source import MamaRecorderCounts
 from mama_spark.openmama.source.server import measure as measure_mama_source
 from mama_spark.tango.recorder.record_source import TangoRecorderCounts
-from mama_spark.tango.source.replay.log_replayer import ReplayCounts
-from mama_spark.tango.source.replay.replay_service import measure as measure_tango_source
+from mama_spark.tango.source.replay_service import measure as measure_tango_source
 from mama_spark.telemetry.prometheus.exposition import Metric, exposition
 from mama_spark.telemetry.prometheus.server import served_metrics
 
@@ -26,10 +25,7 @@ ALL: dict[str, list[Metric]] = {
     "openmama": MamaRecorderCounts(**WRITTEN, symbols=1, images=2, unreadable=8).metrics(
         {"recorder": "r", "network": "oz"}
     ),
-    "tango source": measure_tango_source(
-        "mama/source", "S", ReplayCounts(9, 2, 0, 1), sent=4, not_delivered=2, subscriptions=4, devices=1,
-        attributes=5, lag=6,
-    ),
+    "tango source": measure_tango_source("mama/source", "S", 9, 4, 2, 2, 1, 6, 1, 5, 4),
     "mama source": measure_mama_source("OM", Counter({"records": 9, "bad records": 2}), 3, 4, 5),
 }  # fmt: skip
 

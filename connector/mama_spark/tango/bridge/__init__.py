@@ -6,19 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from mama_spark.contracts.bridge import (
-    Ack,
-    Capabilities,
-    EventStyle,
-    PollResult,
-    PublisherBridge,
-    ValidationResult,
-)
+from mama_spark.contracts.bridge import Ack, Capabilities, EventStyle, PollResult, PublisherBridge, ValidationResult
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.tango.log.records import PREFIX
 
+from ..log.records import PREFIX
 from .row_codec import RecordCodec
 
 __all__ = ["RecordCodec", "TangoBridge", "publisher_bridge", "row_codec"]

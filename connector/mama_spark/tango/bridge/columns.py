@@ -30,7 +30,8 @@ import pyarrow.types as pt
 
 from mama_spark.contracts.errors import SchemaError
 from mama_spark.contracts.message import Int64s
-from mama_spark.tango.types import DataType, Format
+
+from ..types import DataType, Format
 
 COLUMNS = {
     "device": "string",
@@ -43,15 +44,10 @@ REQUIRED = ("device", "attribute", "value")
 
 _ULONG64 = pa.decimal128(20, 0)
 _NUMBERS: dict[pa.DataType, DataType] = {
-    pa.bool_(): DataType.BOOLEAN,
-    pa.int8(): DataType.SHORT,
-    pa.int16(): DataType.SHORT,
-    pa.int32(): DataType.LONG,
-    pa.int64(): DataType.LONG64,
-    pa.float32(): DataType.FLOAT,
-    pa.float64(): DataType.DOUBLE,
+    pa.bool_(): DataType.BOOLEAN, pa.int8(): DataType.SHORT, pa.int16(): DataType.SHORT, pa.int32(): DataType.LONG,
+    pa.int64(): DataType.LONG64, pa.float32(): DataType.FLOAT, pa.float64(): DataType.DOUBLE,
     _ULONG64: DataType.ULONG64,
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.record_log import RecordLog, Records
-from mama_spark.tango.log.device_states import RecordedDevice
-from mama_spark.tango.log.records import (
+
+from ...discovery.recorded_discovery import RecordedDiscovery
+from ..log.device_states import RecordedDevice
+from ..log.records import (
     DEVICE_STATES,
     DecodedRecords,
     RecordFrames,
@@ -18,10 +20,8 @@ from mama_spark.tango.log.records import (
     encode,
     record_topic,
 )
-from mama_spark.tango.log.recovery import WRITERS, writer_states
-from mama_spark.tango.topics import NO_DATABASE, SCHEME, BadEventTopic, read_topic
-
-from ...discovery.recorded_discovery import RecordedDiscovery
+from ..log.recovery import WRITERS, writer_states
+from ..topics import NO_DATABASE, SCHEME, BadEventTopic, read_topic
 
 #: STATE_TOPICS: records of device states. TOPICS: all records that discovery reads, those about recorders included.
 STATE_TOPICS = "*.*.*.*.*.*.heartbeat"

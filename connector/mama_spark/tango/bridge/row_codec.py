@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 from mama_spark.contracts.bridge import EncodedRows
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
 from mama_spark.contracts.message import Int64s
-from mama_spark.tango.events.event_codec import write_data
-from mama_spark.tango.events.frame_layout import FrameLayout
-from mama_spark.tango.events.frames import LITTLE, usual_call
-from mama_spark.tango.giop.cdr import CdrError
-from mama_spark.tango.log.records import RecordFrames, RecordHeads, RecordKind, encode, record_topic
-from mama_spark.tango.topics import IDL, BadEventTopic, Topic, event_topic
-from mama_spark.tango.types import (
+
+from ..events.event_codec import LITTLE, usual_call, write_data
+from ..events.frame_layout import FrameLayout
+from ..giop.cdr import CdrError
+from ..log.records import RecordFrames, RecordHeads, RecordKind, encode, record_topic
+from ..topics import IDL, BadEventTopic, Topic, event_topic
+from ..types import (
     DTYPES,
     KIND_OF,
     NO_DIM,
@@ -41,7 +41,6 @@ from mama_spark.tango.types import (
     Quality,
     ValueKind,
 )
-
 from .columns import COLUMNS, REQUIRED, ValueForm, check, form_of, numbers, out_of_range
 
 _CALL = usual_call(0)

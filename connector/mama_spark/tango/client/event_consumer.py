@@ -16,18 +16,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 
 from ..errors import DevFailed, ServerAway, TangoError
-from ..types import DevError
 from . import subscription_states
-from .device_connections import DeviceConnectionPool
-from .event_delivery import EventDelivery
+from .device_proxy import DeviceConnectionPool
 from .event_dispatcher import EventDispatcher
-from .losses.loss_checks import CheckedSubscription, LossChecks
-from .subscription import SubscriberCounts, Subscription
+from .subscription import EventDelivery, SubscriberCounts, Subscription
 from .subscription_calls import NO_COMMAND, SubscriptionCalls, errors_of, frames_of
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind
 from .subscription_machine import SubscriptionMachine
@@ -51,6 +49,7 @@ class EventConsumer:
 
     :ivar delivery: its queues
     :ivar hwm: high-water mark of the newest connection
+    :ivar is_open: :meth:`start` was called and :meth:`close` was not
     """
 
     def __init__(
@@ -77,11 +76,10 @@ class EventConsumer:
         self._last_connect, self._reconnects = 0.0, 0
         self._calls = SubscriptionCalls(DeviceConnectionPool(timeout))
         self._receiver = ZmqEventReceiver(self, hwm=hwm or _DEFAULT_HWM)
-        self._losses = LossChecks(self._calls, self._dispatcher, self._receiver.execute, self.delivery.deliver)
         self._wakeup = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
         self._call_pool: ThreadPoolExecutor | None = None
-        self.closed = False
+        self.closed = self.is_open = False
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open" if self.is_open else "not open"
@@ -89,21 +87,12 @@ class EventConsumer:
 
     # --- open and close ---
 
-    @property
-    def is_open(self) -> bool:
-        """Whether :meth:`start` was called and :meth:`close` was not."""
-        return self._call_pool is not None
-
     def start(self) -> None:
         """Open the sockets and start the threads; may be called twice."""
         if self._call_pool is None:
-            self._call_pool = ThreadPoolExecutor(_CALL_THREADS, "tango-calls")
+            self._call_pool, self.is_open = ThreadPoolExecutor(_CALL_THREADS, "tango-calls"), True
             self._receiver.start()
-            self._start_thread("tango-keep-alive", self._keep_alive)
-
-    def _start_thread(self, name: str, run: Callable[[], None]) -> None:
-        self._threads[name] = threading.Thread(target=run, name=name, daemon=True)
-        self._threads[name].start()
+            self._threads["keep-alive"] = _started("tango-keep-alive", self._keep_alive)
 
     def close(self) -> None:
         """Cancel all subscriptions and stop all threads; may be called twice. Received events stay in their queues."""
@@ -123,7 +112,7 @@ class EventConsumer:
         for thread in self._threads.values():
             if thread is not threading.current_thread():
                 thread.join(_STOP_TIMEOUT)
-        self._call_pool = None
+        self._call_pool, self.is_open = None, False
 
     # --- subscriptions ---
 
@@ -141,8 +130,8 @@ class EventConsumer:
             for subscription, id in zip(subscriptions, ids, strict=True):
                 subscription.id, subscription.raises_errors = id, raises_errors
                 self._subscriptions[id] = subscription
-            if any(s.callback is not None for s in subscriptions) and "tango-callbacks" not in self._threads:
-                self._start_thread("tango-callbacks", self.delivery.run_callbacks)
+            if any(s.callback is not None for s in subscriptions) and "callbacks" not in self._threads:
+                self._threads["callbacks"] = _started("tango-callbacks", self.delivery.run_callbacks)
             self._execute(actions)
         self._wakeup.set()
 
@@ -186,15 +175,25 @@ class EventConsumer:
             states = {id: self._machine.state(id) for id in self._subscriptions}
             connected = [s for s in self._subscriptions.values() if states[s.id] is SubscriptionState.CONNECTED]
             found = [(s, self._machine.negotiated(s.id)) for s in connected]
-        self._losses.check(CheckedSubscription(s.device, s.attribute, s.event, s.idl, n.topic) for s, n in found if n)
+        for sent in self._calls.ask_servers((s, n.topic) for s, n in found if n):
+            self._receiver.execute(partial(self._compare, sent))
         self._receiver.wait(self._timeout)
+
+    def _compare(self, sent: dict[bytes, int] | list[list[bytes]]) -> None:
+        """Deliver the losses that a server's answer shows. Called in the receiving thread."""
+        dispatcher, now = self._dispatcher, time.time_ns()
+        if isinstance(sent, dict):
+            self.delivery.deliver(dispatcher.check_counters(sent, now))
+        else:
+            self.delivery.deliver(dispatcher.check_values(sent, now))
 
     @property
     def counts(self) -> SubscriberCounts:
         """Totals since the subscriber was made."""
-        with self._lock:
-            found = self.delivery.dropped, self.delivery.callback_errors, self._reconnects
-            return SubscriberCounts(replace(self._dispatcher.counts), *found)
+        delivery = self.delivery
+        return SubscriberCounts(
+            replace(self._dispatcher.counts), delivery.dropped, delivery.callback_errors, self._reconnects
+        )
 
     # --- actions of the state machine; the lock is held, so that they are executed in the order of its decisions ---
 
@@ -210,20 +209,26 @@ class EventConsumer:
                 case subscription_states.Connect():
                     self._connect(action)
                 case subscription_states.Disconnect():
-                    self._disconnect(action)
-                case subscription_states.SubscribeTopic():
-                    self._subscribe_topic(action)
-                case subscription_states.UnsubscribeTopic():
-                    self._unsubscribe_topic(action)
+                    for topic in action.heartbeats:
+                        self._heartbeat_channels.pop(topic.encode("latin-1"), None)
+                    self._heartbeat_endpoints.pop(action.channel, None)
+                    self._receiver.disconnect(action.pair, action.heartbeats)
+                case subscription_states.SubscribeTopic(topic, id):
+                    subscription, frame = self._subscriptions[id], topic.encode("latin-1")
+                    if self._dispatcher.add(frame, subscription.event, subscription):
+                        self._receiver.subscribe(frame)
+                case subscription_states.UnsubscribeTopic(topic, id):
+                    if self._dispatcher.remove(frame := topic.encode("latin-1"), self._subscriptions[id]):
+                        self._receiver.unsubscribe(frame)
                 case subscription_states.MarkRestarted():
                     self._dispatcher.mark_restarted(topic.encode("latin-1") for topic in action.topics)
                 case subscription_states.ReportError() if not self._subscriptions[action.id].raises_errors:
-                    self._report(action.id, SubscriptionEventKind.ERROR, action.errors)
+                    self._subscriptions[action.id].report(SubscriptionEventKind.ERROR, action.errors)
                 case subscription_states.ReportAvailability() if self._report_availability and (
                     self._report_causes or not action.again
                 ):
                     online = SubscriptionEventKind.ONLINE if action.online else SubscriptionEventKind.OFFLINE
-                    self._report(action.id, online, action.errors or None)
+                    self._subscriptions[action.id].report(online, action.errors or None)
 
     def _connect(self, action: subscription_states.Connect) -> None:
         self._reconnects += action.again
@@ -234,27 +239,6 @@ class EventConsumer:
         self.hwm = self._configured_hwm or int(variable if variable.isdecimal() else 0) or max(action.hwm, 1)
         self._last_connect = time.monotonic()
         self._receiver.connect(action.pair, action.heartbeats, self.hwm)
-
-    def _disconnect(self, action: subscription_states.Disconnect) -> None:
-        for topic in action.heartbeats:
-            self._heartbeat_channels.pop(topic.encode("latin-1"), None)
-        self._heartbeat_endpoints.pop(action.channel, None)
-        self._receiver.disconnect(action.pair, action.heartbeats)
-
-    def _subscribe_topic(self, action: subscription_states.SubscribeTopic) -> None:
-        subscription, topic = self._subscriptions[action.id], action.topic.encode("latin-1")
-        if self._dispatcher.add(topic, subscription.event, subscription):
-            self._receiver.subscribe(topic)
-
-    def _unsubscribe_topic(self, action: subscription_states.UnsubscribeTopic) -> None:
-        topic = action.topic.encode("latin-1")
-        if self._dispatcher.remove(topic, self._subscriptions[action.id]):
-            self._receiver.unsubscribe(topic)
-
-    def _report(self, id: int, kind: SubscriptionEventKind, errors: tuple[DevError, ...] | None = None) -> None:
-        subscription = self._subscriptions[id]
-        # Time of day: stamps events.
-        subscription.queue.put([SubscriptionEvent(subscription, kind, time.time_ns(), None, 0, errors)])
 
     def _submit(self, call: Callable[[Any], None], action: Action) -> None:
         """Execute an action that makes a call, in a thread of the pool."""
@@ -317,10 +301,11 @@ class EventConsumer:
         except MamaError as error:  # the value cannot be encoded as an event
             kind, errors = SubscriptionEventKind.ERROR, errors_of(error)
         with self._lock:
+            # Time of day: stamps events.
             event = SubscriptionEvent(subscription, kind, time.time_ns(), frames, 0, errors)
             self.delivery.release(subscription, [event])
         if frames is not None:
-            self._losses.value_was_read(frames)
+            self._receiver.execute(partial(self._dispatcher.losses.value_was_read, frames))
         subscription.ready.set()
 
     def _confirm(self, action: subscription_states.ConfirmSubscription) -> None:
@@ -398,3 +383,9 @@ class EventConsumer:
             for subscription in subscriptions:
                 subscription.failure = subscription.failure or BackgroundTaskFailed(f"the subscriber failed: {error}")
                 subscription.ready.set()
+
+
+def _started(name: str, run: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread

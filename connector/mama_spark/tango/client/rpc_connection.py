@@ -16,9 +16,9 @@ from typing import Self
 
 from ..errors import BadReply, CallLost, ServerAway
 from ..giop import messages
-from ..giop.assembler import MessageAssembler
 from ..giop.cdr import CdrError, CdrReader
 from ..giop.ior import Address
+from ..giop.messages import MessageAssembler
 
 TIMEOUT = 3.0  #: default timeout of a call in seconds, as in cppTango
 _CHUNK = 1 << 16

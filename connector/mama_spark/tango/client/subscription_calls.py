@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from mama_spark.contracts.errors import MamaError
 
 from ..errors import BadReply, CallLost, DevFailed, ServerAway
-from ..events.event_codec import Data, Event, encode
-from ..events.frames import CallInfo
+from ..events.event_codec import CallInfo, Data, Event, encode
 from ..giop.ior import DeviceName
 from ..idl.negotiation import Confirmation, EndpointPair, SubscriberInfo
 from ..topics import MulticastRefused, check_endpoint, is_multicast, parse
 from ..types import DevError, EventType, InterfaceChange, Severity
-from .device_connections import DeviceConnectionPool
-from .device_proxy import DeviceProxy
+from .device_proxy import DeviceConnectionPool, DeviceProxy
+from .subscription import Subscription
 from .subscription_states import NegotiatedChannel
 
 _PROBE_TIMEOUT = 0.1  # timeout of connecting to one of several endpoints, in seconds (TG-33)
 _CLIENT_IDL = 6  # IDL version that this client sends; servers refuse alarm events to older clients
 NO_COMMAND = "API_CommandNotFound"  #: reason in the error of a server that does not have a command
+
+
+#: Events that carry what a read gives.
+_READABLE = (EventType.CHANGE, EventType.ARCHIVE)
+logger = logging.getLogger(__name__)
 
 
 def errors_of(error: MamaError) -> tuple[DevError, ...]:
@@ -103,14 +109,35 @@ class SubscriptionCalls:
                 self._connections.drop(name)
             return errors_of(error)
 
-    def admin_name(self, name: DeviceName) -> DeviceName:
-        """Name of the admin device of a device's server.
+    # --- what servers have sent ---
 
-        :raises MamaError: the device or the admin device cannot be reached
+    def ask_servers(
+        self, subscriptions: Iterable[tuple[Subscription, str]]
+    ) -> Iterator[dict[bytes, int] | list[list[bytes]]]:
+        """Ask the servers of connected subscriptions what they have sent: counters of the newest events by topic, or of
+        servers that have none, values as frames with the counter 0. A server that does not answer is left to the
+        heartbeats.
+
+        :param subscriptions: with the topic of each
         """
-        return self._connections.admin(name)[0]
+        by_server: dict[DeviceName, list[tuple[Subscription, str]]] = defaultdict(list)
+        for subscription, topic in subscriptions:
+            try:
+                by_server[self._connections.admin(subscription.device)[0]].append((subscription, topic))
+            except MamaError as error:
+                logger.debug("no check of losses of %s: %s", subscription.device, error)
+        for server, found in by_server.items():
+            try:
+                counters = self._sent_counters(found[0][0].device)
+                if counters is None:
+                    yield self._read_values(found)
+                else:
+                    keys = {topic.encode("latin-1"): _without_idl(topic) for _, topic in found}
+                    yield {topic: counters[key] for topic, key in keys.items() if key in counters}
+            except MamaError as error:
+                logger.debug("no check of losses of %s: %s", server, error)
 
-    def sent_counters(self, name: DeviceName) -> dict[str, int] | None:
+    def _sent_counters(self, name: DeviceName) -> dict[str, int] | None:
         """Counters of the newest events that a device's server has sent, by topic without the IDL version; None: its
         release cannot be asked (before Tango 10).
 
@@ -128,14 +155,17 @@ class SubscriptionCalls:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadReply(f"QueryEventSystem of the server of {name}: unexpected JSON: {error!r}") from None
 
-    def read_values(self, name: DeviceName, topics: Mapping[str, str], idl: int) -> list[list[bytes]]:
-        """Read attributes of one device in one call; returns the frames of each value.
-
-        :param topics: topic -> attribute
-        :raises MamaError: the device cannot be reached
-        """
-        values = self._connections.device(name).read(list(topics.values()), idl)
-        return [frames_of(topic, value) for topic, value in zip(topics, values, strict=True) if not value.errors]
+    def _read_values(self, subscriptions: Iterable[tuple[Subscription, str]]) -> list[list[bytes]]:
+        by_device: dict[tuple[DeviceName, int], dict[str, str]] = defaultdict(dict)
+        for one, topic in subscriptions:
+            if one.event in _READABLE:
+                by_device[one.device, one.idl][topic] = one.attribute
+        values = [
+            (topic, value)
+            for (name, idl), topics in by_device.items()
+            for topic, value in zip(topics, self._connections.device(name).read([*topics.values()], idl), strict=True)
+        ]
+        return [frames_of(topic, value) for topic, value in values if not value.errors]
 
 
 def _topic_host(name: DeviceName) -> str:
@@ -204,3 +234,8 @@ def choose(pairs: Sequence[EndpointPair]) -> EndpointPair:
                 socket.create_connection(address, _PROBE_TIMEOUT).close()
             return pair
     raise ServerAway(f"none of {len(possible)} endpoints accepts a connection; the first one is {possible[0].event}")
+
+
+def _without_idl(topic: str) -> str:
+    name, _, event = topic.lower().rpartition(".")
+    return f"{name}.{event.removeprefix('idl5_')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -121,7 +121,6 @@ class EventBatch:
     events: list[SubscriptionEvent]
     rows: npt.NDArray[np.int64]
     columns: EventColumns
-    decoder: BatchDecoder = field(repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.events)
@@ -139,4 +138,4 @@ def decode_events(events: list[SubscriptionEvent], decoder: BatchDecoder) -> Eve
     else:
         rows = np.arange(len(framed))
     topics, orders, calls, datas = zip(*framed, strict=True) if framed else ((), (), (), ())
-    return EventBatch(events, rows, decoder.decode(topics, orders, calls, datas), decoder)
+    return EventBatch(events, rows, decoder.decode(topics, orders, calls, datas))

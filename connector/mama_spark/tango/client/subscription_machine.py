@@ -13,10 +13,8 @@ from zlib import crc32
 
 from mama_spark.contracts.backoff import Backoff
 
-from ..idl.negotiation import Confirmation
 from ..topics import heartbeat_topics
-from ..types import DevError, EventType, Severity
-from .subscription_events import SubscriptionEventKind
+from ..types import DevError, Severity
 from .subscription_states import (
     NO_SUCH_EVENTS,
     Action,
@@ -29,7 +27,6 @@ from .subscription_states import (
     Member,
     Negotiate,
     NegotiatedChannel,
-    ReadValue,
     ReportAvailability,
     ReportError,
     SubscribeTopic,
@@ -113,9 +110,12 @@ class SubscriptionMachine:
         if subscription.state is SubscriptionState.HEARTBEAT_LOST:
             return []
         missing = self._stale_channel(subscription)
-        if missing is not None:
-            self._try_others(now, missing)
-        self._recovered(subscription)
+        if missing is not None:  # a device of a missing server was reached: try the others now
+            missing.failures, missing.next_attempt = 0, now
+            for other in missing.members:
+                self._subscriptions[other].next_retry = now
+        subscription.recovered()
+        self._retrying.pop(id, None)
         actions: list[Action] = []
         old = subscription.negotiated
         if old is not None and old.topic != negotiated.topic:
@@ -130,7 +130,7 @@ class SubscriptionMachine:
             actions.append(SubscribeTopic(negotiated.topic, id))
         if before is not SubscriptionState.CONNECTED:
             actions.append(ReportAvailability(id, True))
-            actions += self._read_value(subscription)
+            actions += subscription.read_value()
         return actions
 
     def on_negotiation_failed(self, now: float, id: int, errors: tuple[DevError, ...]) -> list[Action]:
@@ -153,8 +153,8 @@ class SubscriptionMachine:
         subscription.failures += 1
         self._retrying[id] = None
         if channel is not None:  # API_EventTimeout is reported, not this error
-            return list(self._report_offline(subscription, errors))
-        return list(self._report_error(now, subscription, errors))
+            return list(subscription.report_offline(errors))
+        return list(subscription.report_error(now, errors, self.timeouts.check))
 
     def on_heartbeat(self, now: float, channel: str) -> list[Action]:
         """A heartbeat of this channel arrived (TG-36)."""
@@ -169,7 +169,8 @@ class SubscriptionMachine:
             subscription = self._subscriptions[id]
             if subscription.state is SubscriptionState.HEARTBEAT_LOST:
                 subscription.apply(MachineEvent.HEARTBEAT)
-                self._recovered(subscription)
+                subscription.recovered()
+                self._retrying.pop(id, None)
                 actions.append(ReportAvailability(id, True))
         found.stale = any(self._subscriptions[id].state is SubscriptionState.RECONNECTING for id in found.members)
         found.next_confirm = now  # the server may have ended the subscriptions meanwhile
@@ -275,8 +276,8 @@ class SubscriptionMachine:
                 channel.failures, channel.next_attempt = 0, now
                 subscription.failures, subscription.next_retry, subscription.cause = 0, now, ""
                 self._retrying[id] = None
-                yield from self._report_offline(subscription, (error,))
-            yield from self._report_error(now, subscription, (error,))
+                yield from subscription.report_offline((error,))
+            yield from subscription.report_error(now, (error,), self.timeouts.check)
 
     def _confirm(self, now: float, channel: Channel) -> Iterator[Action]:
         ids = tuple(id for id in channel.members if self._subscriptions[id].state is SubscriptionState.CONNECTED)
@@ -285,36 +286,17 @@ class SubscriptionMachine:
             return
         if channel.can_confirm:
             channel.confirming = True
-            yield ConfirmSubscription(channel.name, ids, tuple(self._confirmation(id) for id in ids))
+            yield ConfirmSubscription(channel.name, ids, tuple(self._subscriptions[id].confirmation for id in ids))
         else:
             yield from self._negotiate(ids)
 
-    def _confirmation(self, id: int) -> Confirmation:
-        """The event name is that of the topic: without its prefix ``idl5_``, the server would send each event twice."""
-        subscription = self._subscriptions[id]
-        assert subscription.negotiated is not None
-        request, event = subscription.request, subscription.negotiated.topic.rpartition(".")[2]
-        return Confirmation(request.device, request.attribute, event)
-
     # --- parts of transitions ---
-
-    def _recovered(self, subscription: Member) -> None:
-        subscription.failures, subscription.next_error = 0, float("-inf")
-        self._retrying.pop(subscription.id, None)
 
     def _stale_channel(self, subscription: Member) -> Channel | None:
         """Channel of a subscription whose heartbeats are missing; None: it has no such channel."""
-        channel = self._channel_of(subscription.negotiated)
+        negotiated = subscription.negotiated
+        channel = None if negotiated is None else self._channels.get(channel_key(negotiated.channel))
         return channel if channel is not None and channel.stale else None
-
-    def _channel_of(self, negotiated: NegotiatedChannel | None) -> Channel | None:
-        return None if negotiated is None else self._channels.get(channel_key(negotiated.channel))
-
-    def _try_others(self, now: float, channel: Channel) -> None:
-        """A device of a missing server was reached: try the others now."""
-        channel.failures, channel.next_attempt = 0, now
-        for id in channel.members:
-            self._subscriptions[id].next_retry = now
 
     def _negotiate(self, ids: list[int] | tuple[int, ...]) -> Iterator[Negotiate]:
         by_device: dict[str, list[int]] = {}
@@ -322,30 +304,6 @@ class SubscriptionMachine:
             by_device.setdefault(self._subscriptions[id].request.full_name, []).append(id)
         for found in by_device.values():
             yield Negotiate(tuple(found))
-
-    def _report_error(self, now: float, subscription: Member, errors: tuple[DevError, ...]) -> Iterator[Action]:
-        if now >= subscription.next_error:
-            subscription.next_error = now + self.timeouts.check
-            yield ReportError(subscription.id, errors)
-
-    def _report_offline(self, subscription: Member, errors: tuple[DevError, ...]) -> Iterator[Action]:
-        """Report that the server is missing, again when its cause is another than before: a server that ended, that was
-        stopped, or that cannot be reached."""
-        cause = f"{errors[0].reason}: {errors[0].desc}" if errors else ""
-        if cause != subscription.cause:
-            again, subscription.cause = bool(subscription.cause), cause
-            yield ReportAvailability(subscription.id, False, errors, again)
-
-    def _read_value(self, subscription: Member) -> Iterator[Action]:
-        """Read the first value, or the value after a reconnection. Nothing is read for data_ready events; periodic
-        events need no value after a reconnection."""
-        event, first = subscription.request.event, not subscription.was_read
-        subscription.was_read = True
-        if event is EventType.DATA_READY or (first and not subscription.request.read):
-            return
-        if first or event is not EventType.PERIODIC:
-            kind = SubscriptionEventKind.INITIAL if first else SubscriptionEventKind.RESUBSCRIPTION
-            yield ReadValue(subscription.id, kind)
 
     def _join_channel(self, now: float, subscription: Member, negotiated: NegotiatedChannel) -> Iterator[Action]:
         key = channel_key(negotiated.channel)
@@ -362,19 +320,16 @@ class SubscriptionMachine:
             channel.can_confirm = True
             if old != negotiated.pair:
                 yield Disconnect(key, old, channel.heartbeats)
-                yield MarkRestarted(self._topics_of(channel))
+                found = (self._subscriptions[id].negotiated for id in channel.members)
+                yield MarkRestarted(tuple(dict.fromkeys(one.topic for one in found if one is not None)))
             yield Connect(key, negotiated.pair, channel.heartbeats, True, negotiated.hwm)
         channel.members[subscription.id] = None
-
-    def _topics_of(self, channel: Channel) -> tuple[str, ...]:
-        found = (self._subscriptions[id].negotiated for id in channel.members)
-        return tuple(dict.fromkeys(negotiated.topic for negotiated in found if negotiated is not None))
 
     def _change_server(self, subscription: Member, old: NegotiatedChannel, new: NegotiatedChannel) -> Iterator[Action]:
         """The device runs in another server now, so its counters start again. Only the first subscription of a topic
         marks this."""
         yield from self._leave_channel(subscription, old)
-        there = self._channel_of(new)
+        there = self._channels.get(channel_key(new.channel))
         if there is None or there.members.keys().isdisjoint(self._topics[new.topic]):
             yield MarkRestarted((new.topic,))
 
@@ -390,7 +345,7 @@ class SubscriptionMachine:
         yield from self._leave_channel(subscription, negotiated)
 
     def _leave_channel(self, subscription: Member, negotiated: NegotiatedChannel) -> Iterator[Action]:
-        channel = self._channel_of(negotiated)
+        channel = self._channels.get(channel_key(negotiated.channel))
         if channel is None:
             return
         channel.members.pop(subscription.id, None)

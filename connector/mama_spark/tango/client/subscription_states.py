@@ -7,6 +7,7 @@ A subscription is always in one state of :data:`TABLE`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -48,10 +49,7 @@ TABLE: dict[SubscriptionState, dict[MachineEvent, SubscriptionState]] = {
         MachineEvent.NEGOTIATION_FAILED: SubscriptionState.POSTPONED,
         MachineEvent.CANCEL: _CANCELLED,
     },
-    SubscriptionState.POSTPONED: {
-        MachineEvent.RETRY: SubscriptionState.NEGOTIATING,
-        MachineEvent.CANCEL: _CANCELLED,
-    },
+    SubscriptionState.POSTPONED: {MachineEvent.RETRY: SubscriptionState.NEGOTIATING, MachineEvent.CANCEL: _CANCELLED},
     SubscriptionState.CONNECTED: {
         MachineEvent.HEARTBEAT: _CONNECTED,
         MachineEvent.NEGOTIATED: _CONNECTED,  # servers without EventConfirmSubscription
@@ -142,59 +140,6 @@ class NegotiatedChannel:
 
 class IllegalTransition(MamaError):
     """An event without a transition in :data:`TABLE` for this state: a defect of this package."""
-
-
-# --- what the machine keeps ----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Member:
-    """One subscription as the state machine keeps it."""
-
-    id: int
-    request: SubscriptionRequest
-    state: SubscriptionState = SubscriptionState.NEGOTIATING
-    negotiated: NegotiatedChannel | None = None
-    failures: int = 0  #: consecutive negotiations that failed
-    next_retry: float = 0.0
-    next_error: float = float("-inf")
-    was_read: bool = False
-    cause: str = ""  #: reason that was reported last for OFFLINE
-
-    def apply(self, event: MachineEvent) -> SubscriptionState:
-        """Apply an event; returns the state before it.
-
-        :raises IllegalTransition: the table has no transition for this event in this state
-        """
-        before, after = self.state, TABLE[self.state].get(event)
-        if after is None:
-            raise IllegalTransition(f"{event.name} in {self.state.name}")
-        self.state = after
-        return before
-
-
-@dataclass(slots=True)
-class Channel:
-    """One server as the state machine keeps it: its endpoints and heartbeats, and the ids of its subscriptions."""
-
-    name: str
-    pair: EndpointPair
-    last_heartbeat: float
-    next_check: float
-    next_confirm: float
-    heartbeats: tuple[str, str]
-    stale: bool = False  #: heartbeats are missing: connect again after the next negotiation
-    disconnected: bool = False  #: the heartbeat connection ended
-    confirming: bool = False  #: a confirmation is in progress
-    can_confirm: bool = True  #: the server has the command EventConfirmSubscription
-    members: dict[int, None] = field(default_factory=dict)  #: ids of its subscriptions
-    failures: int = 0  #: consecutive attempts to reach the missing server
-    next_attempt: float = 0.0  #: to reach the missing server, by one of its devices
-
-
-def channel_key(channel: str) -> str:
-    """Normalised name of a heartbeat channel: in lower case, without ``#dbase=no``."""
-    return channel.lower().removesuffix(NO_DATABASE)
 
 
 # --- actions -----------------------------------------------------------------------------------------------
@@ -311,3 +256,94 @@ Action = (
     | ReportAvailability
     | ConfirmSubscription
 )
+
+
+# --- what the machine keeps ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Member:
+    """One subscription as the state machine keeps it."""
+
+    id: int
+    request: SubscriptionRequest
+    state: SubscriptionState = SubscriptionState.NEGOTIATING
+    negotiated: NegotiatedChannel | None = None
+    failures: int = 0  #: consecutive negotiations that failed
+    next_retry: float = 0.0
+    next_error: float = float("-inf")
+    was_read: bool = False
+    cause: str = ""  #: reason that was reported last for OFFLINE
+
+    def apply(self, event: MachineEvent) -> SubscriptionState:
+        """Apply an event; returns the state before it.
+
+        :raises IllegalTransition: the table has no transition for this event in this state
+        """
+        before, after = self.state, TABLE[self.state].get(event)
+        if after is None:
+            raise IllegalTransition(f"{event.name} in {self.state.name}")
+        self.state = after
+        return before
+
+    def recovered(self) -> None:
+        """The next failure is the first one, and reported at once."""
+        self.failures, self.next_error = 0, float("-inf")
+
+    @property
+    def confirmation(self) -> Confirmation:
+        """The event name is that of the topic: without its prefix ``idl5_``, the server would send each event twice."""
+        assert self.negotiated is not None
+        event = self.negotiated.topic.rpartition(".")[2]
+        return Confirmation(self.request.device, self.request.attribute, event)
+
+    # --- what is reported and read ---
+
+    def report_error(self, now: float, errors: tuple[DevError, ...], period: float) -> Iterator[Action]:
+        """The first error at once, further ones once per period (TG-41, TG-42)."""
+        if now >= self.next_error:
+            self.next_error = now + period
+            yield ReportError(self.id, errors)
+
+    def report_offline(self, errors: tuple[DevError, ...]) -> Iterator[Action]:
+        """Report that the server is missing, again when its cause is another than before: a server that ended, that was
+        stopped, or that cannot be reached."""
+        cause = f"{errors[0].reason}: {errors[0].desc}" if errors else ""
+        if cause != self.cause:
+            again, self.cause = bool(self.cause), cause
+            yield ReportAvailability(self.id, False, errors, again)
+
+    def read_value(self) -> Iterator[Action]:
+        """Read the first value, or the value after a reconnection. Nothing is read for data_ready events; periodic
+        events need no value after a reconnection."""
+        event, first = self.request.event, not self.was_read
+        self.was_read = True
+        if event is EventType.DATA_READY or (first and not self.request.read):
+            return
+        if first or event is not EventType.PERIODIC:
+            kind = SubscriptionEventKind.INITIAL if first else SubscriptionEventKind.RESUBSCRIPTION
+            yield ReadValue(self.id, kind)
+
+
+@dataclass(slots=True)
+class Channel:
+    """One server as the state machine keeps it: its endpoints and heartbeats, and the ids of its subscriptions."""
+
+    name: str
+    pair: EndpointPair
+    last_heartbeat: float
+    next_check: float
+    next_confirm: float
+    heartbeats: tuple[str, str]
+    stale: bool = False  #: heartbeats are missing: connect again after the next negotiation
+    disconnected: bool = False  #: the heartbeat connection ended
+    confirming: bool = False  #: a confirmation is in progress
+    can_confirm: bool = True  #: the server has the command EventConfirmSubscription
+    members: dict[int, None] = field(default_factory=dict)  #: ids of its subscriptions
+    failures: int = 0  #: consecutive attempts to reach the missing server
+    next_attempt: float = 0.0  #: to reach the missing server, by one of its devices
+
+
+def channel_key(channel: str) -> str:
+    """Normalised name of a heartbeat channel: in lower case, without ``#dbase=no``."""
+    return channel.lower().removesuffix(NO_DATABASE)

@@ -14,7 +14,7 @@ import zmq
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.zmq_connections import open_context
 
-from ..events.frames import split
+from ..events.event_codec import split
 from ..idl.negotiation import EndpointPair
 
 _BURST = 8000  #: most frames that are received before they are delivered

@@ -5,7 +5,7 @@ from mama_spark.options.document import FileSection
 
 from ..recorder.record_source import TangoRecordSource as Source
 from ..recorder.settings import TangoRecorderSettings as Settings
-from ..source.replay.log_replayer import Rule
+from ..source.log_replayer import Rule
 
 __all__ = ["Settings", "Source", "documents"]
 

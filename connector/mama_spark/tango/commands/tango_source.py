@@ -23,9 +23,10 @@ from ...recording.log_follower import LogFollower
 from ...registry import log_bridge
 from ...telemetry.prometheus.server import served_metrics
 from ..giop.ior import BadAddress, parse_tango_host
-from ..source.event_source import HWM, TangoEventSource
-from ..source.replay.log_replayer import LogReplayer, Rule
-from ..source.replay.replay_service import ReplayService
+from ..source.event_source import SourceSettings, TangoEventSource
+from ..source.event_supplier import HWM
+from ..source.log_replayer import LogReplayer, Rule
+from ..source.replay_service import ReplayService
 
 _USE = command("tango-source", "stream", "wait_timeout")
 _HOLD = duration_argument(duration_or_none)
@@ -82,11 +83,11 @@ def run(args: argparse.Namespace) -> int:
     urls = served_urls(args)
     o = served_log(args, urls, _USE)
     host, port = _address(args.bind)
-    source = TangoEventSource(
-        (), host, port, args.heartbeat_port, args.event_port, args.hwm,
-        server=args.server, host_name=args.host_name, advertise=args.advertise or (), heartbeat_period=args.heartbeat,
-        database=_database(args.database),
+    settings = SourceSettings(
+        host, port, args.heartbeat_port, args.event_port, args.hwm, args.server, args.host_name, args.advertise or (),
+        heartbeat_period=args.heartbeat, database=_database(args.database),
     )  # fmt: skip
+    source = TangoEventSource((), settings)
     position = args.position or default_state_file("tango-source", urls, args.server, ".json")
     position.parent.mkdir(parents=True, exist_ok=True)
     replayer = LogReplayer(source, read_rules(args.conf_file), args.name)

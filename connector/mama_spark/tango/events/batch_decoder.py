@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from ..topics import IDL
 from ..types import DTYPES, AttributeValue, PipeData, ValueKind
-from .event_codec import Event, Heartbeat, decode
+from .event_codec import BIG, CALL_SIZE, LITTLE, BadEvent, Event, Heartbeat, decode
 from .frame_layout import FrameLayout, layout_of
-from .frames import BIG, CALL_SIZE, LITTLE, BadEvent
 
 #: Topics whose layouts are remembered; when there are more, all are forgotten.
 _REMEMBERED = 65536
@@ -103,9 +102,6 @@ class BatchDecoder:
         self._layouts: list[FrameLayout] = []
         self._numbers: dict[FrameLayout, int] = {}
         self._known: dict[bytes, int] = {}  # topic -> layout number of its last event
-
-    def __repr__(self) -> str:
-        return f"<BatchDecoder, {len(self._known)} topics, {len(self._layouts)} layouts>"
 
     def decode(
         self, topics: Sequence[bytes], orders: Sequence[bytes], calls: Sequence[bytes], datas: Sequence[bytes]

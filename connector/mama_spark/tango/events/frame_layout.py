@@ -30,8 +30,7 @@ from ..types import (
     Quality,
     ValueKind,
 )
-from .event_codec import write_data
-from .frames import BIG, LITTLE, MAGIC, usual_call
+from .event_codec import BIG, LITTLE, MAGIC, usual_call, write_data
 
 Times = npt.NDArray[np.int64]
 _VALUES_AT = 12  # magic, discriminator, count

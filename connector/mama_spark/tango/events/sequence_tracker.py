@@ -103,12 +103,6 @@ class SequenceTracker:
         self._last: dict[object, tuple[int, bytes, bytes]] = {}
         self._lost: dict[object, int] = {}  #: topic -> last counter after the newest event that is known to be lost
 
-    def __len__(self) -> int:
-        return len(self._last)
-
-    def __repr__(self) -> str:
-        return f"<SequenceTracker of {len(self._last)} topics>"
-
     def track(self, topic: object, ctr: int, call: bytes, data: bytes) -> SequenceResult:
         """Compare an event with the last one of its topic, and remember it.
 

@@ -97,9 +97,6 @@ class CdrReader:
         self.little = little
         self.at = at
 
-    def __repr__(self) -> str:
-        return f"<CdrReader at {self.at} of {self._end}, {'little' if self.little else 'big'} endian>"
-
     @property
     def left(self) -> int:
         """Number of octets not read yet."""

@@ -10,15 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any
 
-from ..errors import (
-    DEV_FAILED,
-    Completed,
-    DevFailed,
-    SystemException,
-    TangoError,
-    failed,
-    system_exception,
-)
+from ..errors import DEV_FAILED, Completed, DevFailed, SystemException, TangoError, failed, system_exception
 from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..giop.ior import Reference, read_reference
 from ..giop.messages import GiopReply, ReplyStatus

@@ -11,8 +11,7 @@ from typing import Any, get_type_hints
 
 from ..giop.cdr import CdrError, CdrReader, CdrWriter
 from ..types import AttributeConfig, CommandInfo, DataReady, InterfaceChange, PipeBlob, PipeData, PipeElement
-from .union import read_union, write_union
-from .values import read_time, write_time
+from .values import read_time, read_union, write_time, write_union
 
 #: most levels of nested blobs of a pipe; common pipes have two or three
 MAX_DEPTH = 16

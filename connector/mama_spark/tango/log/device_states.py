@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from ..events.event_codec import write_except
-from ..events.frames import LITTLE, usual_call
+from ..events.event_codec import LITTLE, usual_call, write_except
 from ..topics import Topic
 from ..types import DevError, Severity
 from .record_builder import RecordBuilder
-from .records import DEVICE_STATES, RecordKind, device_topic, record_topic
+from .records import RecordKind, device_topic, record_topic
 
 Errors = tuple[DevError, ...]
 
@@ -59,11 +58,6 @@ class DeviceStates:
         self._causes: dict[RecordedDevice, Errors] = {}  #: why heartbeats of a device are missing
         self._written: dict[RecordedDevice, str] = {}  #: cause in the last OFFLINE record of a device
         self._refused: set[RecordedDevice] = set()  #: devices whose state record the log rejected
-
-    def __repr__(self) -> str:
-        kinds = list(self._states.values())
-        counts = ", ".join(f"{kinds.count(kind)} {kind.name.lower()}" for kind in DEVICE_STATES if kind in kinds)
-        return f"<DeviceStates {counts or 'none'}>"
 
     def as_dict(self) -> dict[RecordedDevice, RecordKind]:
         """Copy of the states."""

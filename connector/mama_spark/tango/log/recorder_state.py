@@ -17,8 +17,7 @@ from mama_spark.contracts.errors import MamaError
 
 from ..client.subscription_events import EventBatch, QueueOverflow, SubscriptionEvent, SubscriptionEventKind
 from ..client.subscription_states import NO_SUCH_EVENTS
-from ..events.event_codec import Event, write_except
-from ..events.frames import LITTLE, usual_call
+from ..events.event_codec import LITTLE, Event, usual_call, write_except
 from ..events.sequence_tracker import (
     UNCOUNTED_TOPIC_ENDS,
     SequenceGap,
@@ -31,8 +30,6 @@ from ..events.sequence_tracker import (
 from ..topics import BadEventTopic, Topic, event_topic, parse, read_topic
 from ..types import DevError, Quality, Severity
 from .device_states import DeviceStates, Errors, RecordedDevice
-from .error_series import ErrorSeries, ErrorSummary
-from .pending_gaps import RECORD_REFUSED, PendingGaps
 from .record_builder import RecordBuilder
 from .records import (
     DEVICE_STATES,
@@ -43,9 +40,10 @@ from .records import (
     GapNumbers,
     RecordKind,
     record_topic,
+    state_parts,
     writer_topic,
 )
-from .state_records import state_parts
+from .unrecorded import RECORD_REFUSED, ErrorSeries, PendingGaps
 
 _OF_READS = {
     SubscriptionEventKind.INITIAL: RecordKind.INITIAL,
@@ -74,7 +72,6 @@ class RecorderState:
 
     def __init__(self, name: str, prefix: str = PREFIX, error_period: float = 0.0) -> None:
         self.name, self.prefix = name, prefix
-        self._series = ErrorSeries(int(error_period * 1e9))
         self.topic = writer_topic(name, prefix)
         self.gaps = 0
         self._last: dict[bytes, int] = {}  #: topic -> counter of its last event
@@ -82,13 +79,11 @@ class RecorderState:
         self._devices = DeviceStates(prefix)
         self._hosts: dict[str, str] = {}  #: configured address -> host in topics of the server
         self._info = cache(self._topic_info)
+        self._series = ErrorSeries(int(error_period * 1e9), lambda topic: self._info(topic)[0])
         self._pending_gaps = PendingGaps()
         self.about: dict[str, Any] = {}
         self.others: dict[str, tuple[int, int]] = {}
         self.is_stale = False
-
-    def __repr__(self) -> str:
-        return f"<RecorderState {self.name}, {len(self._last)} topics, {self._devices!r}>"
 
     # --- restored from the log ----------------------------------------------------------------------------------
 
@@ -96,13 +91,13 @@ class RecorderState:
         self,
         state: dict[str, Any] | None,
         tail: Iterable[DecodedRecords],
-        is_recorded: Callable[[RecordedDevice], bool] | None = None,
+        is_recorded: Callable[[RecordedDevice], bool] = lambda device: True,
     ) -> None:
         """Restore the state of the last recorder of this name.
 
         :param state: its last state; None: the log contains none
         :param tail: all records after that state
-        :param is_recorded: whether a device is this recorder's, not that of another one; None: all are
+        :param is_recorded: whether a device is this recorder's, not that of another one
         :raises BadState: the state is invalid
         """
         if state is not None:
@@ -114,21 +109,21 @@ class RecorderState:
             except (KeyError, TypeError, ValueError, AttributeError, UnicodeEncodeError) as error:
                 raise BadState(f"the state of the recorder is invalid: {error!r}") from None
 
+        configured = {renamed: address for address, renamed in self._hosts.items()}
+
         @cache
         def is_own(frame: bytes) -> bool:
-            with contextlib.suppress(BadEventTopic):
-                return is_recorded is None or self._is_own(RecordedDevice.of(read_topic(frame)), is_recorded)
-            return True
+            """Whether the device is this recorder's. Servers without a database have another host in topics."""
+            try:
+                device = RecordedDevice.of(read_topic(frame))
+            except BadEventTopic:
+                return True
+            host = configured.get(device.tango_host, device.tango_host)
+            return device in self._devices.as_dict() or is_recorded(device._replace(tango_host=host))
 
         for records in tail:
             self._replay(records, is_own)
         self._resumed = set(self._last)
-
-    def _is_own(self, device: RecordedDevice, is_recorded: Callable[[RecordedDevice], bool]) -> bool:
-        """Whether a device in the log is this recorder's. Servers without a database have another host in topics."""
-        configured = {renamed: address for address, renamed in self._hosts.items()}
-        host = configured.get(device.tango_host, device.tango_host)
-        return device in self._devices.as_dict() or is_recorded(device._replace(tango_host=host))
 
     def _replay(self, records: DecodedRecords, is_own: Callable[[bytes], bool]) -> None:
         for row, kind in enumerate(records.kind.tolist()):
@@ -171,8 +166,7 @@ class RecorderState:
     def stopped(self, now: int) -> RecordBuilder:
         """Return summaries of errors, the STATE records, and STOPPED."""
         records = RecordBuilder()
-        for summary in self._series.end_all():
-            self._record_summary(records, summary)
+        self._series.end(records, *self._series.open)
         self._add_state(records, now)
         records.add(RecordKind.STOPPED, self.topic, now)
         return records
@@ -199,6 +193,7 @@ class RecorderState:
         records = RecordBuilder()
         errors = self._errors_of(batch)
         event_kind, resumed, last = SubscriptionEventKind.EVENT, self._resumed, self._last
+        open_series = self._series.open
         for row, event in enumerate(batch.events):
             _, kind, received, frames, ctr, _ = event
             if kind is event_kind and frames is not None:
@@ -210,11 +205,11 @@ class RecorderState:
                     last[topic] = ctr
                 found = None if errors is None else errors.get(row)
                 if found is not None and found is not _INVALID:
-                    if not self._begins_series(records, topic, found, received, frames, ctr):
+                    if not self._series.begins(records, topic, found, received, frames, ctr):
                         self._update_device(records, topic, found, received)
                         continue
-                elif self._series and topic in self._series:
-                    self._end_series(records, topic)
+                elif topic in open_series:
+                    self._series.end(records, topic)
                 records.add(RecordKind.EVENT, name, received, frames, ctr)
             else:
                 _RECORD[kind](self, records, event)
@@ -222,31 +217,10 @@ class RecorderState:
                 self._update_device(records, frames[0], errors.get(row), received)
         return records
 
-    def _begins_series(
-        self, records: RecordBuilder, topic: bytes, errors: Errors, received: int, frames: Sequence[bytes], ctr: int
-    ) -> bool:
-        """Whether an error is to be recorded: it is the first of a series."""
-        if self._series.continues(topic, errors, received, frames, ctr):
-            return False
-        self._end_series(records, topic)
-        self._series.begin(topic, errors, received)
-        return True
-
-    def _end_series(self, records: RecordBuilder, topic: bytes) -> None:
-        summary = self._series.end(topic)
-        if summary is not None:
-            self._record_summary(records, summary)
-
-    def _record_summary(self, records: RecordBuilder, summary: ErrorSummary) -> None:
-        name, _, _ = self._info(summary.topic)
-        numbers = GapNumbers(summary.first, summary.last, summary.count, GapCause.NONE)
-        records.add_gap(RecordKind.ERROR, name, summary.received, summary.frames, numbers)
-
     def summaries(self, now: int) -> RecordBuilder:
         """Return summaries of the series of errors that go on, as far as they are due."""
         records = RecordBuilder()
-        for summary in self._series.due(now) if self._series else ():
-            self._record_summary(records, summary)
+        self._series.due(records, now)
         return records
 
     def _topic_info(self, frame: bytes) -> tuple[str, bool, RecordedDevice]:
@@ -311,7 +285,7 @@ class RecorderState:
         errors = event.errors
         frames = (frame, LITTLE, usual_call(0, True), write_except(errors))
         name, _, device = self._info(frame)
-        if self._begins_series(records, frame, errors, event.received, frames, 0):
+        if self._series.begins(records, frame, errors, event.received, frames, 0):
             records.add(RecordKind.ERROR, name, event.received, frames)
         if not any(error.reason in NO_SUCH_EVENTS for error in errors):  # that says nothing about the device
             self._devices.failed(records, device, frame, errors, event.received)
@@ -319,8 +293,8 @@ class RecorderState:
     def _record_availability(self, records: RecordBuilder, event: SubscriptionEvent) -> None:
         topic = self._topic(event.subscription, records, event.received)
         online = event.kind is SubscriptionEventKind.ONLINE
-        if online and topic.encode() in self._series:
-            self._end_series(records, topic.encode())
+        if online:
+            self._series.end(records, topic.encode())
         self._devices.availability(records, topic, online, event.received, event.errors)
 
     def _topic(self, subscription: Any, records: RecordBuilder, now: int) -> Topic:

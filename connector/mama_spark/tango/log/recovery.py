@@ -14,8 +14,7 @@ from mama_spark.contracts.record_log import RecordLog
 
 from .device_states import RecordedDevice
 from .recorder_state import BadState, RecorderState
-from .records import DecodedRecords, RecordKind, decode
-from .state_records import newest_state
+from .records import DecodedRecords, RecordKind, decode, newest_state
 
 WRITERS = "*.*"  #: topics of the records about recorders
 _FIRST_RANGE = 50_000  #: records that are searched first, from the end of the log; each further range is doubled
@@ -111,11 +110,13 @@ def _search(log: RecordLog, first: int, last: int, topic: str) -> tuple[WriterRe
     return found, low
 
 
-def restore(state: RecorderState, log: RecordLog, is_recorded: Callable[[RecordedDevice], bool] | None = None) -> None:
+def restore(
+    state: RecorderState, log: RecordLog, is_recorded: Callable[[RecordedDevice], bool] = lambda device: True
+) -> None:
     """Restore the state of the last recorder of the same name: its last STATE records, and the records after them.
 
     :param state: empty state; its name selects the STATE records
-    :param is_recorded: whether a device is this recorder's, not that of another one; None: all are
+    :param is_recorded: whether a device is this recorder's, not that of another one
     :raises ConfigError: the last state is invalid
     :raises MamaError: the log cannot be read
     """

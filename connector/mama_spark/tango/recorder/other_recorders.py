@@ -17,9 +17,9 @@ import orjson
 from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.contracts.record_log import ReadLog, RecordLog
 from mama_spark.recording.background_task import BackgroundTask
-from mama_spark.tango.log.records import RecordKind
-from mama_spark.tango.log.recovery import WRITERS, WriterRecords, WriterState
 
+from ..log.records import RecordKind
+from ..log.recovery import WRITERS, WriterRecords, WriterState
 from .settings import TangoRecorderSettings
 
 logger = logging.getLogger("mama_spark")
@@ -34,13 +34,9 @@ def about(settings: TangoRecorderSettings, started: int) -> dict[str, Any]:
     :param started: when it started, nanoseconds since the epoch
     """
     return {
-        "started": started,
-        "host": settings.databases,
-        "dbase": settings.dbase,
-        "prefix": settings.prefix,
-        "devices": list(settings.devices),
-        "every": settings.state_every,
-    }
+        "started": started, "host": settings.databases, "dbase": settings.dbase, "prefix": settings.prefix,
+        "devices": list(settings.devices), "every": settings.state_every,
+    }  # fmt: skip
 
 
 def conflict(settings: TangoRecorderSettings, topic: str, states: Mapping[str, WriterState], now: int) -> str | None:

@@ -14,11 +14,12 @@ from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import byte_size, duration_or_off, integer, plain_name, some_names
 from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
-from mama_spark.tango.giop.ior import BadAddress, parse_device, parse_tango_host
-from mama_spark.tango.log.device_states import RecordedDevice
-from mama_spark.tango.log.records import PREFIX
-from mama_spark.tango.topics import NO_DATABASE, SCHEME
-from mama_spark.tango.types import EVENT_NAMES, EventType
+
+from ..giop.ior import BadAddress, parse_device, parse_tango_host
+from ..log.device_states import RecordedDevice
+from ..log.records import PREFIX
+from ..topics import NO_DATABASE, SCHEME
+from ..types import EVENT_NAMES, EventType
 
 _WILD = re.compile(r"[*?\[]")
 DEFAULT_EVENTS = ("change", "attr_conf", "intr_change")
@@ -194,19 +195,11 @@ class TangoRecorderSettings:
         """Full name of a device, which connects to it."""
         return f"{SCHEME}{self.databases}/{device}{'' if self.dbase else NO_DATABASE}"
 
-    def patterns(self, device: str) -> list[str]:
-        """Names and patterns of the attributes to record of this device, in lower case."""
-        found = []
-        for pattern in self.attributes:
-            device_pattern, slash, attribute = pattern.lower().rpartition("/")
-            if not slash or fnmatchcase(device, device_pattern):
-                found.append(attribute)
-        return found
-
     def attributes_of(self, device: str) -> tuple[list[str], list[str]]:
-        """As :meth:`patterns`, but names and patterns in a list each."""
-        patterns = self.patterns(device)
-        return [p for p in patterns if not _WILD.search(p)], [p for p in patterns if _WILD.search(p)]
+        """Names and patterns of the attributes to record of this device, in lower case."""
+        split = (pattern.lower().rpartition("/") for pattern in self.attributes)
+        found = [attribute for of, slash, attribute in split if not slash or fnmatchcase(device, of)]
+        return [one for one in found if not _WILD.search(one)], [one for one in found if _WILD.search(one)]
 
     @property
     def attribute_events(self) -> list[EventType]:

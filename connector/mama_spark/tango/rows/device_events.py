@@ -13,19 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
-from mama_spark.mama.discovery.discovery_rows import (
-    BAD_RECORD,
-    GAP,
-    SOURCE,
-    DiscoveryRow,
-    shown_state,
-)
-from mama_spark.tango.events.event_codec import Event
-from mama_spark.tango.events.event_codec import decode as decode_event
-from mama_spark.tango.events.frames import BadEvent
-from mama_spark.tango.log.records import BadEventRecord, DecodedRecords, GapCause, RecordKind, decode, errors_of
-from mama_spark.tango.topics import BadEventTopic, Topic, read_topic
-from mama_spark.tango.types import AttributeConfig, DevError, EventType, InterfaceChange
+from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, GAP, SOURCE, DiscoveryRow, shown_state
+
+from ..events.event_codec import BadEvent, Event
+from ..events.event_codec import decode as decode_event
+from ..log.records import BadEventRecord, DecodedRecords, GapCause, RecordKind, decode, errors_of
+from ..topics import BadEventTopic, Topic, read_topic
+from ..types import AttributeConfig, DevError, EventType, InterfaceChange
 
 ATTR_CONF, INTR_CHANGE, RESTART = "attr_conf", "intr_change", "restart"
 STARTED, STOPPED, SERVER = "recorder_started", "recorder_stopped", "server"

@@ -23,9 +23,10 @@ import pyarrow as pa
 from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
 from mama_spark.packing.json_text import with_number_names
-from mama_spark.tango.events.batch_decoder import BatchDecoder, EventColumns
-from mama_spark.tango.events.event_codec import Event
-from mama_spark.tango.log.records import (
+
+from ..events.batch_decoder import BatchDecoder, EventColumns
+from ..events.event_codec import Event
+from ..log.records import (
     BadEventRecord,
     DecodedRecords,
     GapCause,
@@ -35,18 +36,8 @@ from mama_spark.tango.log.records import (
     errors_of,
     parse_record_topic,
 )
-from mama_spark.tango.topics import HEARTBEAT, BadEventTopic, read_topic
-from mama_spark.tango.types import (
-    AttributeValue,
-    DataType,
-    DevError,
-    DevState,
-    Encoded,
-    Format,
-    PipeData,
-    Quality,
-    ValueKind,
-)
+from ..topics import HEARTBEAT, BadEventTopic, read_topic
+from ..types import AttributeValue, DataType, DevError, DevState, Encoded, Format, PipeData, Quality, ValueKind
 
 CORRUPT = "corrupt"
 _NO_FAULTS: Mapping[int, str] = {}
@@ -214,20 +205,20 @@ def _from_topic(text: str) -> _Name | None:
 class _Lists:
     """One column of lists of numbers, in pieces."""
 
-    rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    values: list[npt.NDArray[Any]] = field(default_factory=list)  # one a row, of one length
+    dtype: npt.DTypeLike
+    scalars: list[tuple[npt.NDArray[np.int64], npt.NDArray[Any]]] = field(default_factory=list)  # rows and values
     single: list[tuple[int, npt.NDArray[Any]]] = field(default_factory=list)
 
-    def array(self, n: int, dtype: npt.DTypeLike) -> pa.Array:
+    def array(self, n: int) -> pa.Array:
         lengths = np.full(n, -1, np.int64)
-        for rows in self.rows:
+        for rows, _ in self.scalars:
             lengths[rows] = 1
         for row, values in self.single:
             lengths[row] = len(values)
         offsets = np.zeros(n + 1, np.int64)
         np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
-        flat = np.zeros(int(offsets[-1]), dtype)
-        for rows, values in zip(self.rows, self.values, strict=True):
+        flat = np.zeros(int(offsets[-1]), self.dtype)
+        for rows, values in self.scalars:
             flat[offsets[rows]] = values
         for row, values in self.single:
             flat[offsets[row] : offsets[row + 1]] = values
@@ -243,7 +234,9 @@ class _Values:
 
     def __init__(self, n: int) -> None:
         self._n = n
-        self._numbers = {f"{part}_{name}": _Lists() for part in ("value", "set") for name in _NUMBERS}
+        self._numbers = {
+            f"{part}_{name}": _Lists(dtype) for part in ("value", "set") for name, (dtype, _) in _NUMBERS.items()
+        }
         self._texts: dict[str, list[Any]] = {
             f"{part}_{name}": [None] * n for part in ("value", "set") for name in ("string", "encoded")
         }
@@ -252,21 +245,20 @@ class _Values:
         self._format = np.full(n, -1, np.int8)
         self._types: list[str | None] = [None] * n
         self._errors: dict[int, tuple[DevError, ...]] = {}
-        self._details: dict[int, bytes] = {}
+        self._details: dict[int, str] = {}
 
     def fill(self, events: EventColumns, rows: npt.NDArray[np.int64]) -> None:
         """Take the events, which stand in these rows."""
         self._quality[rows] = events.quality
-        described = dict.fromkeys(np.unique(events.data_type).tolist())
-        names = {number: _type_name(number) for number in described}
+        names = {number: _type_name(number) for number in np.unique(events.data_type).tolist()}
         for row, number in zip(rows.tolist(), events.data_type.tolist(), strict=True):
             self._types[row] = names[number]
         for group in events.scalars:
             at = rows[group.rows]
             column = _COLUMN_OF[group.kind]
-            self._add(f"value_{column}", at, group.read)
+            self._numbers[f"value_{column}"].scalars.append((at, group.read))
             if group.written is not None:
-                self._add(f"set_{column}", at, group.written)
+                self._numbers[f"set_{column}"].scalars.append((at, group.written))
             self._format[at] = Format.SCALAR
             self._dims[0, at], self._dims[1:, at] = 1, 0
             self._dims[2, at] = 0 if group.written is None else 1
@@ -274,11 +266,6 @@ class _Values:
         for where, event in events.others.items():
             if isinstance(event, Event):
                 self._other(int(rows[where]), event)
-
-    def _add(self, name: str, rows: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
-        lists = self._numbers[name]
-        lists.rows.append(rows)
-        lists.values.append(values)
 
     def _guess_types(self, rows: list[int], kind: ValueKind) -> None:
         """Older servers do not send the type with the value."""
@@ -288,7 +275,7 @@ class _Values:
 
     def describe(self, row: int, fields: dict[str, int]) -> None:
         """Set the detail of a row."""
-        self._details[row] = orjson.dumps(fields)
+        self._details[row] = orjson.dumps(fields).decode()
 
     def _other(self, row: int, event: Event) -> None:
         data = event.data
@@ -298,9 +285,8 @@ class _Values:
             self._value(row, data)
         elif data is not None:
             described: Any = dataclasses.asdict(data) if not isinstance(data, PipeData) else data
-            self._details[row] = orjson.dumps(
-                with_number_names(described), default=_plain, option=orjson.OPT_SERIALIZE_NUMPY
-            )
+            detail = orjson.dumps(with_number_names(described), default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
+            self._details[row] = detail.decode()
 
     def _value(self, row: int, value: AttributeValue) -> None:
         if value.errors:
@@ -320,11 +306,6 @@ class _Values:
 
     def cells(self, found: DecodedRecords) -> dict[str, Any]:
         n = self._n
-        numbers = {
-            f"{part}_{name}": self._numbers[f"{part}_{name}"].array(n, dtype)
-            for part in ("value", "set")
-            for name, (dtype, _) in _NUMBERS.items()
-        }
         for row in np.flatnonzero((found.kind == RecordKind.OFFLINE) | (found.kind == RecordKind.SUSPECT)).tolist():
             with contextlib.suppress(BadEventRecord):
                 self._errors[row] = errors_of(found, row)
@@ -334,10 +315,10 @@ class _Values:
             "format": _named(self._format, [f.name for f in Format]),
             "data_type": self._types,
             **{head: pa.array(dims, mask=dims < 0) for head, dims in zip(heads, self._dims, strict=True)},
-            **numbers,
+            **{name: lists.array(n) for name, lists in self._numbers.items()},
             **self._texts,
             "errors": [_error_structs(self._errors.get(row)) for row in range(n)] if self._errors else pa.nulls(n),
-            "detail": [_json(self._details.get(row)) for row in range(n)] if self._details else pa.nulls(n),
+            "detail": [self._details.get(row) for row in range(n)] if self._details else pa.nulls(n),
         }
 
 
@@ -366,10 +347,6 @@ def _error_structs(errors: tuple[DevError, ...] | None) -> list[dict[str, str]] 
     if not errors:
         return None
     return [{"reason": e.reason, "severity": e.severity.name, "desc": e.desc, "origin": e.origin} for e in errors]
-
-
-def _json(detail: bytes | None) -> str | None:
-    return None if detail is None else detail.decode()
 
 
 def _plain(thing: Any) -> Any:

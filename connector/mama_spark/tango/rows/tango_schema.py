@@ -10,13 +10,9 @@ from mama_spark.contracts.record_log import RecordFormat
 ERROR_FIELDS = ("reason", "severity", "desc", "origin")
 #: part of the columns' names -> type of the elements
 VALUES: dict[str, pa.DataType] = {
-    "double": pa.float64(),
-    "long": pa.int64(),
-    "ulong": pa.decimal128(20, 0),
-    "bool": pa.bool_(),
-    "string": pa.string(),
-    "encoded": pa.struct([("format", pa.string()), ("data", pa.binary())]),
-}
+    "double": pa.float64(), "long": pa.int64(), "ulong": pa.decimal128(20, 0), "bool": pa.bool_(),
+    "string": pa.string(), "encoded": pa.struct([("format", pa.string()), ("data", pa.binary())]),
+}  # fmt: skip
 #: Arrow type of the column.
 TYPE: pa.StructType = pa.struct(
     [

@@ -13,8 +13,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from mama_spark.tango.giop.cdr import CdrError, CdrWriter
-from mama_spark.tango.types import (
+from ..giop.cdr import CdrError, CdrWriter
+from ..types import (
     DTYPES,
     NO_DIM,
     ONE,
@@ -30,7 +30,6 @@ from mama_spark.tango.types import (
     Quality,
     ValueKind,
 )
-
 from .device import Attribute
 
 
@@ -154,11 +153,7 @@ class ReadingFactory:
         return dim if dim.size else NO_DIM
 
 
-_CLASSES: dict[ValueKind, type[Any]] = {
-    ValueKind.STRING: str,
-    ValueKind.STATE: DevState,
-    ValueKind.ENCODED: Encoded,
-}
+_CLASSES: dict[ValueKind, type[Any]] = {ValueKind.STRING: str, ValueKind.STATE: DevState, ValueKind.ENCODED: Encoded}
 _ZERO: dict[DataType, Any] = {
     DataType.STRING: "", DataType.STATE: DevState.ON, DataType.ENCODED: Encoded("", b""), DataType.BOOLEAN: False
 }  # fmt: skip

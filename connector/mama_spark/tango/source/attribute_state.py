@@ -1,23 +1,117 @@
-"""Run-time state of devices and their attributes: last values, configurations, event channels. Pure."""
+"""Run-time state of devices and their attributes: last values, configurations, event channels, and the filters that
+select the values to send as events by the event criteria (TG-06). Pure.
+
+Filters detect events as cppTango does. A new value is compared with the last *sent* value, not with the last set value:
+
+=============================== ==========================================================================
+last sent value, new value      sent
+=============================== ==========================================================================
+none was sent yet               yes
+quality differs                 yes
+both INVALID                    no
+an error, then a value          yes
+a value, then an error          yes
+two errors                      if they differ
+dimensions differ               yes
+numbers                         if they have changed (:mod:`mama_spark.tango.value_changes`)
+text, states, booleans, enums   if they differ
+=============================== ==========================================================================
+
+Archive events may also have a period, after which the value is sent in any case. Alarm events depend only on the
+quality.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from mama_spark.tango.types import (
+import numpy as np
+
+from ..types import (
     AttributeConfig,
     CommandInfo,
+    Content,
     DataType,
     DevState,
     EventType,
     InterfaceChange,
     PipeData,
+    Quality,
+    same_content,
 )
-
+from ..value_changes import has_changed
 from .attribute_readings import AttributeReading, ReadingFactory
-from .device import Attribute, Device
-from .event_channel import EventChannel
-from .event_filters import AlarmFilter, ChangeFilter
+from .device import Attribute, Criteria, Device
+from .event_channel import EventChannel, Frames
+
+_ALARMS = frozenset((Quality.ALARM, Quality.WARNING))
+
+
+class ChangeFilter:
+    """Filter of the change or archive events of one attribute. Times are seconds of a monotonic clock.
+
+    :ivar criteria: criteria of this event type
+    :ivar due: end of the period; None: there is no period, or no value was sent yet
+    """
+
+    __slots__ = ("_attribute", "_last", "_limits", "criteria", "due")
+
+    def __init__(self, attribute: Attribute, criteria: Criteria) -> None:
+        self._attribute, self.criteria = attribute, criteria
+        self._limits = (criteria.absolute, criteria.relative) if attribute.numeric else (None, None)
+        self._last: AttributeReading | None = None
+        self.due: float | None = None
+
+    def accepts(self, reading: AttributeReading, now: float) -> bool:
+        """Whether to send this value. If so, the caller then calls :meth:`was_sent`.
+
+        :param now: seconds of a monotonic clock
+        """
+        last = self._last
+        if last is None or reading.quality is not last.quality or bool(reading.errors) is not bool(last.errors):
+            return True
+        if reading.errors:
+            return reading.errors != last.errors
+        if self.due is not None and now >= self.due:
+            return True
+        if reading.empty:
+            return False
+        if reading.r_dim != last.r_dim or reading.w_dim != last.w_dim:
+            return True
+        kind = self._attribute.kind
+        return self._differs(last.content(kind), reading.content(kind))
+
+    def was_sent(self, reading: AttributeReading, now: float) -> None:
+        """Note that this value was sent; later values are compared with it."""
+        self._last = reading
+        self.due = None if self.criteria.period is None else now + self.criteria.period / 1000
+
+    def _differs(self, old: Content, new: Content) -> bool:
+        if not isinstance(old, np.ndarray) or not isinstance(new, np.ndarray):
+            return not same_content(old, new)
+        return has_changed(old, new, *self._limits)
+
+
+class AlarmFilter:
+    """Filter of the alarm events of one attribute. It accepts values whose quality changed to, from or between ALARM
+    and WARNING, and values that follow errors or the reverse."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: tuple[Quality, bool] = (Quality.VALID, False)
+
+    def accepts(self, reading: AttributeReading) -> bool:
+        """Whether to send this value. The caller then calls :meth:`was_seen` in any case."""
+        quality, failed = self._last
+        if bool(reading.errors) is not failed:
+            return True
+        return reading.quality is not quality and not _ALARMS.isdisjoint((reading.quality, quality))
+
+    def was_seen(self, reading: AttributeReading) -> None:
+        """Note this value; the next one is compared with it."""
+        self._last = (reading.quality, bool(reading.errors))
+
 
 NO_TEXT = "Uninitialised"  #: description of an argument of a command
 #: Commands of all devices, and of the admin device: CmdArgType is 0 for void, 8 for a string, 19 for a state.
@@ -57,9 +151,6 @@ class AttributeState:
             if criteria is not None
         }
 
-    def __repr__(self) -> str:
-        return f"<AttributeState {self.device}/{self.attribute.key}, {len(self.channels)} channels>"
-
     def refusal_reason(self, event: EventType) -> str | None:
         """Reason in the error for subscriptions to these events; None: they are allowed."""
         attribute = self.attribute
@@ -82,6 +173,37 @@ class AttributeState:
         """The channel of an event type if it has subscriptions, else None."""
         channel = self.channels.get(event)
         return channel if channel is not None and channel.confirmed else None
+
+    # --- encode the events of a value: the messages of one after the other ---
+
+    def pushed(self, event: EventType, reading: AttributeReading, now: float) -> Iterator[list[Frames]]:
+        """The event of this type if it has subscriptions, and the alarm event of a change."""
+        channel, filter_ = self.active_channel(event), self.filters.get(event)
+        if channel and (filter_ is None or not filter_.criteria.detect or filter_.accepts(reading, now)):
+            if filter_ is not None:
+                filter_.was_sent(reading, now)
+            if event is EventType.ALARM:
+                self.alarm_filter.was_seen(reading)
+            yield channel.encode_reading(reading)
+        if event is EventType.CHANGE and EventType.ALARM in self.channels:
+            yield from self._alarm(reading)
+
+    def detected(self, reading: AttributeReading, now: float) -> Iterator[list[Frames]]:
+        """The change, archive and alarm events that the criteria select."""
+        for event, filter_ in self.filters.items():
+            channel = self.active_channel(event)
+            if channel is not None and filter_.accepts(reading, now):
+                filter_.was_sent(reading, now)
+                yield channel.encode_reading(reading)
+        yield from self._alarm(reading)
+
+    def _alarm(self, reading: AttributeReading) -> Iterator[list[Frames]]:
+        channel = self.active_channel(EventType.ALARM)
+        if channel is not None:
+            accepted = self.alarm_filter.accepts(reading)
+            self.alarm_filter.was_seen(reading)
+            if accepted:
+                yield channel.encode_reading(reading)
 
 
 class DeviceState:

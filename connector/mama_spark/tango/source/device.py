@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.tango.giop.cdr import CdrError, CdrWriter
-from mama_spark.tango.types import (
+
+from ..giop.cdr import CdrError, CdrWriter
+from ..types import (
     DTYPES,
     KIND_OF,
     AlarmLimits,
@@ -25,7 +26,7 @@ from mama_spark.tango.types import (
     ValueKind,
     Writable,
 )
-from mama_spark.tango.value_changes import WITHOUT_THRESHOLDS
+from ..value_changes import WITHOUT_THRESHOLDS
 
 NOT_SPECIFIED = "Not specified"  #: text of Tango for a property without a value
 MAX_X, MAX_Y = 1_000_000, 10_000  #: default of the largest dimensions of spectra and images

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mama_spark.tango.errors import Completed, DevFailed, SystemException, refusal, system_exception
-from mama_spark.tango.giop import messages
-from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
-from mama_spark.tango.giop.typecode import STRING, VOID, TypeCode, write_any
-from mama_spark.tango.idl import structs
-from mama_spark.tango.idl.any_value import STATE
-from mama_spark.tango.idl.calls import (
+from ..errors import Completed, DevFailed, SystemException, refusal, system_exception
+from ..giop import messages
+from ..giop.cdr import CdrError, CdrReader, CdrWriter
+from ..giop.typecode import STRING, VOID, TypeCode, write_any
+from ..idl import structs
+from ..idl.calls import (
     INFO,
     INFO_3,
     DeviceInfo,
@@ -28,18 +27,9 @@ from mama_spark.tango.idl.calls import (
     write_system_exception,
     write_values,
 )
-from mama_spark.tango.topics import IDL
-from mama_spark.tango.types import (
-    NO_DIM,
-    AttributeValue,
-    CommandInfo,
-    DevState,
-    Format,
-    PipeData,
-    Quality,
-    ValueKind,
-)
-
+from ..idl.values import STATE
+from ..topics import IDL
+from ..types import NO_DIM, AttributeValue, CommandInfo, DevState, Format, PipeData, Quality, ValueKind
 from .attribute_state import DEVICE_COMMANDS, AttributeState, DeviceState
 from .dserver_servant import ADMIN_COMMANDS, AdminCall, Caller, Identity
 from .event_supplier import EventSupplier

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from mama_spark.tango.errors import DevFailed, refusal
-from mama_spark.tango.giop.typecode import LONGS_AND_STRINGS, STRING, STRINGS, VOID, TypeCode, TypeKind
-from mama_spark.tango.idl.calls import CommandCall
-from mama_spark.tango.idl.negotiation import (
+from ..errors import DevFailed, refusal
+from ..giop.typecode import LONGS_AND_STRINGS, STRING, STRINGS, VOID, TypeCode, TypeKind
+from ..idl.calls import CommandCall
+from ..idl.negotiation import (
     ACTION,
     CONFIRM,
     INFO,
@@ -26,9 +26,8 @@ from mama_spark.tango.idl.negotiation import (
     SubscriptionInfo,
     parse_confirm,
 )
-from mama_spark.tango.topics import IDL, BadEventTopic, Topic
-from mama_spark.tango.types import CommandInfo
-
+from ..topics import IDL, BadEventTopic, Topic
+from ..types import CommandInfo
 from .attribute_state import NO_TEXT, STATE_COMMANDS
 from .event_supplier import EventSupplier
 
@@ -230,12 +229,8 @@ def _unlocked(call: AdminCall, given: tuple[Any, list[str]]) -> Answer:
     return TypeCode(TypeKind.LONG), 0
 
 
-def _nothing(call: AdminCall, given: object) -> Answer:
-    return VOID, None
-
-
-def _no_strings(call: AdminCall, given: object) -> Answer:
-    return STRINGS, []
+def _always(code: TypeCode, value: Any) -> Callable[[AdminCall, Any], Answer]:
+    return lambda call, given: (code, value)
 
 
 def _refused(why: str, origin: str = "DServer") -> Callable[[AdminCall, Any], Answer]:
@@ -246,6 +241,7 @@ def _refused(why: str, origin: str = "DServer") -> Callable[[AdminCall, Any], An
 
 
 _WARN = 3  #: logging level of a device server that nobody has configured
+_NOTHING, _NO_STRINGS = _always(VOID, None), _always(STRINGS, [])
 _POLLING = _refused("an event source polls nothing: its values come from a log")
 _LOCKING = _refused("devices of an event source cannot be written, and so not be locked")
 _LOGGING = _refused("an event source has no logging of Tango: its messages are on its standard error")
@@ -262,24 +258,24 @@ _ALL = (
     _Command("DevLockStatus", _S, _LS, _lock_status),
     _Command("DevPollStatus", _S, _SS, _no_strings_of_device),
     _Command("DevRestart", _S, _V, _ENDING),
-    _Command("EnableEventSystemPerfMon", _B, _V, _nothing),
+    _Command("EnableEventSystemPerfMon", _B, _V, _NOTHING),
     _Command("GetLoggingLevel", _SS, _LS, _logging_levels),
     _Command("GetLoggingTarget", _S, _SS, _no_strings_of_device),
     _Command("Kill", _V, _V, _ENDING),
     _Command("LockDevice", _LS, _V, _LOCKING),
-    _Command("PolledDevice", _V, _SS, _no_strings),
-    _Command("QuerySubDevice", _V, _SS, _no_strings),
-    _Command("QueryWizardClassProperty", _S, _SS, _no_strings),
-    _Command("QueryWizardDevProperty", _S, _SS, _no_strings),
+    _Command("PolledDevice", _V, _SS, _NO_STRINGS),
+    _Command("QuerySubDevice", _V, _SS, _NO_STRINGS),
+    _Command("QueryWizardClassProperty", _S, _SS, _NO_STRINGS),
+    _Command("QueryWizardDevProperty", _S, _SS, _NO_STRINGS),
     _Command("ReLockDevices", _SS, _V, _not_locked),
     _Command("RemObjPolling", _SS, _V, _not_polled),
     _Command("RemoveLoggingTarget", _SS, _V, _LOGGING),
     _Command("RestartServer", _V, _V, _ENDING),
     _Command("SetLoggingLevel", _LS, _V, _LOGGING),
-    _Command("StartLogging", _V, _V, _nothing),
-    _Command("StartPolling", _V, _V, _nothing),
-    _Command("StopLogging", _V, _V, _nothing),
-    _Command("StopPolling", _V, _V, _nothing),
+    _Command("StartLogging", _V, _V, _NOTHING),
+    _Command("StartPolling", _V, _V, _NOTHING),
+    _Command("StopLogging", _V, _V, _NOTHING),
+    _Command("StopPolling", _V, _V, _NOTHING),
     _Command("UnLockDevice", _LS, _L, _unlocked),
     _Command("UpdObjPollingPeriod", _LS, _V, lambda call, given: _not_polled(call, given[1])),
 )

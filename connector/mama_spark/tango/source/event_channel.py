@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mama_spark.tango.events.event_codec import Data, write_data, write_except
-from mama_spark.tango.events.frame_layout import ScalarEncoder
-from mama_spark.tango.events.frames import BIG, LITTLE, MAGIC, usual_call
-from mama_spark.tango.events.sequence_tracker import next_counter
-from mama_spark.tango.giop.cdr import CdrWriter
-from mama_spark.tango.idl.values import write_value
-from mama_spark.tango.topics import Topic
-from mama_spark.tango.types import DTYPES, DevError, EventType, Format
-
+from ..events.event_codec import LITTLE, MAGIC, Data, usual_call, write_data, write_except
+from ..events.frame_layout import ScalarEncoder
+from ..events.sequence_tracker import next_counter
+from ..giop.cdr import CdrWriter
+from ..idl.values import write_value
+from ..topics import Topic
+from ..types import DTYPES, DevError, EventType, Format
 from .attribute_readings import AttributeReading
 from .device import Attribute
 
@@ -28,24 +26,20 @@ class EventChannel:
     """Events of one type of one attribute, pipe or interface, and its subscriptions by IDL version (5, 4 or 3).
 
     :param attribute: None for pipes and interfaces
-    :param little: byte order of events
     :ivar ctr: counter of the next event
     :ivar confirmed: IDL version -> time of the last confirmation, seconds of a monotonic clock
     :ivar clients: client -> time of its last confirmation, likewise; the oldest of too many are forgotten
     """
 
-    __slots__ = ("_encoders", "_little", "_topics", "attribute", "clients", "confirmed", "ctr", "event")
+    __slots__ = ("_encoders", "_topics", "attribute", "clients", "confirmed", "ctr", "event")
 
-    def __init__(self, event: EventType, attribute: Attribute | None, little: bool) -> None:
-        self.event, self.attribute, self._little = event, attribute, little
+    def __init__(self, event: EventType, attribute: Attribute | None) -> None:
+        self.event, self.attribute = event, attribute
         self.ctr = 1
         self.confirmed: dict[int, float] = {}
         self.clients: dict[str, float] = {}
         self._topics: dict[int, Topic] = {}
         self._encoders: dict[int, ScalarEncoder] = {}
-
-    def __repr__(self) -> str:
-        return f"<EventChannel {self.event.wire_name}, {len(self.confirmed)} IDL versions, next is {self.ctr}>"
 
     @property
     def is_subscribed(self) -> bool:
@@ -83,7 +77,7 @@ class EventChannel:
             return
         if attribute.kind in DTYPES and attribute.format is Format.SCALAR:
             self._encoders[idl] = ScalarEncoder(
-                self._topics[idl], attribute.name, attribute.data_type, attribute.settable, self._little
+                self._topics[idl], attribute.name, attribute.data_type, attribute.settable
             )
 
     def expire(self, before: float) -> None:
@@ -115,20 +109,19 @@ class EventChannel:
 
     def encode_errors(self, errors: Sequence[DevError]) -> list[Frames]:
         """Encode an event with errors (TG-18)."""
-        frame = write_except(errors, self._little)
+        frame = write_except(errors)
         return self._frames([(idl, frame) for idl in self.confirmed], True)
 
     def _frames(self, made: list[tuple[int, bytes]], is_except: bool) -> list[Frames]:
-        little = self._little
-        order, call = LITTLE if little else BIG, usual_call(self._take_counter(), is_except, little)
-        return [[self._topics[idl].encode(), order, call, frame] for idl, frame in made]
+        call = usual_call(self._take_counter(), is_except)
+        return [[self._topics[idl].encode(), LITTLE, call, frame] for idl, frame in made]
 
     def _write(self, idl: int, data: Data) -> bytes:
         if idl == 3 and self.event.carries_value:
-            writer = CdrWriter(self._little, MAGIC, len(MAGIC))
+            writer = CdrWriter(True, MAGIC, len(MAGIC))
             write_value(writer, data, 3)  # type: ignore[arg-type]
             return writer.getvalue()
-        return write_data(self._topics[idl], data, self._little)
+        return write_data(self._topics[idl], data)
 
     def _take_counter(self) -> int:
         ctr = self.ctr

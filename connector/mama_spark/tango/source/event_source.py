@@ -2,7 +2,7 @@
 
     pressure = Attribute("pressure", change=Criteria(abs_change=0.5), archive=Criteria(period=60_000))
     lab = Device("lab/gauge/1", [pressure])
-    with TangoEventSource([lab], port=10_123) as source:
+    with TangoEventSource([lab], SourceSettings(port=10_123)) as source:
         print(source.address("lab/gauge/1"))          # tango://host:10123/lab/gauge/1#dbase=no
         source.set("lab/gauge/1", "pressure", 1.5)     # sends the events that the criteria ask for
         source.push_change_event("lab/gauge/1", "pressure", 1.6)
@@ -17,92 +17,43 @@ Methods may be called in any thread. Times are nanoseconds since the epoch; None
 
 from __future__ import annotations
 
-import math
-import socket
 import time as _clock
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.tango.errors import refusal
-from mama_spark.tango.events.event_codec import write_except
-from mama_spark.tango.giop.ior import Address, Reference
-from mama_spark.tango.idl.calls import device_type
-from mama_spark.tango.idl.negotiation import EndpointPair
-from mama_spark.tango.topics import IDL, BadEventTopic, event_topic
-from mama_spark.tango.types import (
-    DataReady,
-    DevError,
-    EventType,
-    PipeBlob,
-    PipeData,
-    Quality,
-)
 
+from ..errors import refusal
+from ..events.event_codec import write_except
+from ..giop.ior import Address, Reference
+from ..idl.calls import device_type
+from ..topics import IDL, BadEventTopic, event_topic
+from ..types import DataReady, DevError, EventType, PipeBlob, PipeData, Quality
 from .attribute_readings import AttributeReading
 from .attribute_state import FIXED, AttributeState, DeviceState
 from .device import Attribute, Criteria, Device
 from .event_channel import EventChannel
 from .event_server import EventServer
-from .event_supplier import EXPIRY, HEARTBEAT, EventSupplier
+from .event_supplier import SourceSettings
 
-__all__ = ["Attribute", "Criteria", "Device", "TangoEventSource"]
+__all__ = ["Attribute", "Criteria", "Device", "SourceSettings", "TangoEventSource"]
 
-#: Default high-water mark. A burst of a log is a batch of 8192 records, up to three events each; Tango's 1000 lose most
-#: of it. An event that waits takes about 0.5 kB beyond its value: 100,000 take 50 MB for a client that does not read.
-HWM = 100_000
+_DEFAULTS = SourceSettings()
 
 
 class TangoEventSource(EventServer):
     """Device server that sends events; see the module.
 
     :param devices: its first devices
-    :param host: address to listen at, for calls and for events; ``0.0.0.0``: all interfaces, which is logged
-    :param port: port of calls; 0: the system chooses
-    :param heartbeat_port: port of heartbeats; 0: the system chooses
-    :param event_port: port of events; 0: the system chooses
-    :param hwm: high-water mark: events that may wait for one client. Clients get the same value for their sockets
-    :param server: ``exe/instance``; the admin device is ``dserver/<server>``
-    :param host_name: host in topics and addresses; None: the name of this machine
-    :param advertise: hosts or pairs of endpoints that clients connect to for events, instead of the address that they
-        called; the preferred one, then alternates (TG-33)
-    :param little: byte order of events
-    :param expiry: seconds after which a subscription without confirmation ends (TG-37, TG-43)
-    :param heartbeat_period: seconds between heartbeats (TG-36)
-    :param database: ``host:port`` (or a list, as in ``TANGO_HOST``) of the database by which clients find the devices,
-        which :class:`~mama_spark.tango.source.registration.Registration` tells about them; None: none
-    :raises ConfigError: a name, an endpoint or a period is invalid
+    :ivar settings: its :class:`~mama_spark.tango.source.event_supplier.SourceSettings`
+    :ivar admin: name of the admin device
+    :raises ConfigError: a name or an endpoint is invalid
     """
 
-    def __init__(
-        self,
-        devices: Iterable[Device] = (),
-        host: str = "127.0.0.1",
-        port: int = 0,
-        heartbeat_port: int = 0,
-        event_port: int = 0,
-        hwm: int = HWM,
-        *,
-        server: str = "mama/source",
-        host_name: str | None = None,
-        advertise: Sequence[str | EndpointPair] = (),
-        little: bool = True,
-        expiry: float = EXPIRY,
-        heartbeat_period: float = HEARTBEAT,
-        database: str | None = None,
-    ) -> None:
-        if not (0 < heartbeat_period < math.inf and expiry > 0):
-            raise ConfigError(
-                f"heartbeats every {heartbeat_period:g} s, expiry {expiry:g} s: both must be above 0, the first finite"
-            )
-        self._named_database = None if database is None else database.split(",")[0]  # in topics and addresses
-        self.database = database
-        supplier = EventSupplier(
-            server, little=little, expiry=expiry, heartbeat_period=heartbeat_period, database=self._named_database
-        )
-        name = (host_name or socket.gethostname()).lower()
-        super().__init__(supplier, host, (port, heartbeat_port, event_port), hwm, name, advertise)
-        _check_names(f"{name}:1", supplier.admin)
+    def __init__(self, devices: Iterable[Device] = (), settings: SourceSettings = _DEFAULTS) -> None:
+        super().__init__(settings)
+        self.admin = self._supplier.admin
+        _check_names(f"{self.host_name}:1", self.admin)
         self._attributes: dict[tuple[str, str], AttributeState] = {}  # by names as given, a cache
         for device in devices:
             self.add_device(device)
@@ -111,26 +62,16 @@ class TangoEventSource(EventServer):
         where = f"at {self._supplier.tango_host}" if self.running else "closed"
         return f"<TangoEventSource {where}, {len(self._supplier.devices)} devices, {self.sent} events sent>"
 
-    @property
-    def admin(self) -> str:
-        """Name of the admin device."""
-        return self._supplier.admin
-
     def address(self, device: str) -> str:
         """Full name of a device, for clients."""
-        if self._named_database is not None:
-            return f"tango://{self._named_database}/{device}"
+        if self.settings.database is not None:
+            return f"tango://{self.settings.named_database}/{device}"
         return f"tango://{self._address}/{device}#dbase=no"
 
     def reference(self, device: str) -> Reference:
         """Reference to a device or the admin device, for a database. The source must run."""
         host, _, port = self._address.rpartition(":")
         return Reference((Address(host, int(port)),), device.lower().encode("latin-1"), device_type(IDL))
-
-    @property
-    def server(self) -> str:
-        """``exe/instance``"""
-        return self._supplier.server
 
     def device_class(self, device: str) -> str:
         """Class of a device."""
@@ -323,7 +264,7 @@ class TangoEventSource(EventServer):
         now = _clock.time_ns() if time is None else time
         with self._lock:
             pipes = self._supplier.device(device).pipes
-            channel, last = pipes.get(pipe.lower()) or (self._supplier.pipe_channel(), None)
+            channel, last = pipes.get(pipe.lower()) or (EventChannel(EventType.PIPE, None), None)
             if errors or blob is None:
                 pipes[pipe.lower()] = channel, last
                 return self.send(self._supplier.push_errors(channel, errors))

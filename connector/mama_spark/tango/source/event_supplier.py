@@ -8,50 +8,86 @@ The caller holds the lock of the source during all methods. ``now`` is seconds o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from mama_spark.tango.errors import DevFailed, refusal
-from mama_spark.tango.events.event_codec import Data, heartbeat
-from mama_spark.tango.idl.negotiation import SUBSCRIBE
-from mama_spark.tango.topics import IDL, NO_DATABASE, SCHEME, VERSIONED, Topic, event_topic, heartbeat_topics
-from mama_spark.tango.types import DevError, EventType
+from mama_spark.contracts.errors import ConfigError
 
+from ..errors import DevFailed, refusal
+from ..events.event_codec import Data, heartbeat
+from ..idl.negotiation import SUBSCRIBE, EndpointPair
+from ..topics import IDL, NO_DATABASE, SCHEME, VERSIONED, Topic, event_topic, heartbeat_topics
+from ..types import DevError, EventType
 from .attribute_readings import AttributeReading
 from .attribute_state import AttributeState, DeviceState
 from .device import Attribute
 from .event_channel import EventChannel, Frames
 
-EXPIRY = 600.0  #: seconds after which a subscription without confirmation ends (TG-37, TG-43)
-HEARTBEAT = 9.0  #: seconds between heartbeats (TG-36)
+#: Default high-water mark. A burst of a log is a batch of 8192 records, up to three events each; Tango's 1000 lose most
+#: of it. An event that waits takes about 0.5 kB beyond its value: 100,000 take 50 MB for a client that does not read.
+HWM = 100_000
 CLIENT_MEMORY = 500.0  #: seconds without a call after which a client counts as new
 MAX_CLIENTS = 4096  #: most remembered clients; when all called recently, they are forgotten and count as new
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """Settings of an event source.
+
+    :ivar host: address to listen at, for calls and for events; ``0.0.0.0``: all interfaces, which is logged
+    :ivar port: port of calls; 0: the system chooses, as for the others
+    :ivar heartbeat_port: port of heartbeats
+    :ivar event_port: port of events
+    :ivar hwm: high-water mark: events that may wait for one client. Clients get the same value for their sockets
+    :ivar server: ``exe/instance``; the admin device is ``dserver/<server>``
+    :ivar host_name: host in topics and addresses; None: the name of this machine
+    :ivar advertise: hosts or pairs of endpoints that clients connect to for events, instead of the address that they
+        called; the preferred one, then alternates (TG-33)
+    :ivar expiry: seconds after which a subscription without confirmation ends (TG-37, TG-43)
+    :ivar heartbeat_period: seconds between heartbeats (TG-36)
+    :ivar database: ``host:port`` (or a list, as in ``TANGO_HOST``) of the database by which clients find the devices,
+        which :class:`~mama_spark.tango.source.registration.Registration` tells about them; None: none
+    :raises ConfigError: a period is invalid
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    heartbeat_port: int = 0
+    event_port: int = 0
+    hwm: int = HWM
+    server: str = "mama/source"
+    host_name: str | None = None
+    advertise: Sequence[str | EndpointPair] = ()
+    expiry: float = 600.0
+    heartbeat_period: float = 9.0
+    database: str | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 < self.heartbeat_period < math.inf and self.expiry > 0):
+            raise ConfigError(
+                f"heartbeats every {self.heartbeat_period:g} s, expiry {self.expiry:g} s: both must be above 0, the "
+                "first finite"
+            )
+
+    @property
+    def named_database(self) -> str | None:
+        """The database as topics and addresses name it."""
+        return None if self.database is None else self.database.split(",")[0]
 
 
 class EventSupplier:
     """Event supplier; see the module.
 
-    :param server: ``exe/instance``; the admin device is ``dserver/<server>``
-    :param little: byte order of events
-    :param expiry: seconds after which a subscription without confirmation ends
-    :param heartbeat_period: seconds between heartbeats
-    :param database: ``host:port`` of the database that knows its devices; None: there is none
     :ivar tango_host: ``host:port`` in topics: of the database, or of the server
     :ivar duplicate_event: send the next event twice
     :ivar duplicate_heartbeat: send the next heartbeat twice
     """
 
-    def __init__(
-        self,
-        server: str,
-        *,
-        little: bool = True,
-        expiry: float = EXPIRY,
-        heartbeat_period: float = HEARTBEAT,
-        database: str | None = None,
-    ) -> None:
-        self._database = database
-        self.server, self.little, self.expiry, self.heartbeat_period = server, little, expiry, heartbeat_period
+    def __init__(self, settings: SourceSettings) -> None:
+        self._database, self.server = settings.named_database, settings.server
+        self.expiry, self._heartbeat_period = settings.expiry, settings.heartbeat_period
+        self.admin = f"dserver/{self.server}".lower()  #: name of the admin device
         self.tango_host = ""
         self.devices: dict[str, DeviceState] = {}
         self._clients: dict[str, float] = {}  # client -> time of its last call
@@ -61,14 +97,6 @@ class EventSupplier:
         self._archived: list[AttributeState] = []  # attributes with subscriptions to archive events
         self._next_expiry: float | None = None
         self.duplicate_event = self.duplicate_heartbeat = False
-
-    def __repr__(self) -> str:
-        return f"<EventSupplier of {self.server}, {len(self.devices)} devices, {len(self._clients)} clients>"
-
-    @property
-    def admin(self) -> str:
-        """Name of the admin device."""
-        return f"dserver/{self.server}".lower()
 
     @property
     def channel(self) -> str:
@@ -81,20 +109,18 @@ class EventSupplier:
         :param tango_host: its ``host:port``
         """
         self.tango_host = self._database or tango_host
-        self._heartbeat = [heartbeat(heartbeat_topics(self.channel)[0].encode("ascii"), self.little)]
+        self._heartbeat = [heartbeat(heartbeat_topics(self.channel)[0].encode("ascii"))]
         self._clients, self._next_periodic, self._archived = {}, {}, []
         self._next_heartbeat = self._next_expiry = None
         self.duplicate_event = self.duplicate_heartbeat = False
         for device in self.devices.values():
             device.channel = None
-            device.pipes = {name: (self.pipe_channel(), value) for name, (_, value) in device.pipes.items()}
+            device.pipes = {
+                name: (EventChannel(EventType.PIPE, None), value) for name, (_, value) in device.pipes.items()
+            }
             device.removed = {}
             for state in device.attributes.values():
                 state.channels = {}
-
-    def pipe_channel(self) -> EventChannel:
-        """Make the event channel of a pipe."""
-        return EventChannel(EventType.PIPE, None, self.little)
 
     # --- devices ---------------------------------------------------------------------------------------------
 
@@ -160,7 +186,7 @@ class EventSupplier:
         found = self.device(device)
         if event is EventType.INTERFACE_CHANGE:
             if found.channel is None:
-                found.channel = EventChannel(event, None, self.little)
+                found.channel = EventChannel(event, None)
             channel = found.channel
         elif event is EventType.PIPE:
             if attribute not in found.pipes:
@@ -182,7 +208,7 @@ class EventSupplier:
             raise refused
         channel = state.channels.get(event)
         if channel is None:
-            channel = state.channels[event] = EventChannel(event, state.attribute, self.little)
+            channel = state.channels[event] = EventChannel(event, state.attribute)
         if not channel.is_subscribed:  # clients read the value when they subscribe: compare with it
             if event in state.filters:
                 state.filters[event].was_sent(state.reading, now)
@@ -213,65 +239,31 @@ class EventSupplier:
     def push(self, state: AttributeState, event: EventType, reading: AttributeReading, now: float) -> list[Frames]:
         """Set the value; returns the events to send: one of this type if it has subscriptions, and its alarm event."""
         state.reading = reading
-        channels = state.channels
-        if not channels:
-            return []
-        found = self._push_event(state, event, reading, now)
-        if event is EventType.CHANGE and EventType.ALARM in channels:
-            found = found + self._push_alarm(state, reading)
-        return found
-
-    def _push_event(
-        self, state: AttributeState, event: EventType, reading: AttributeReading, now: float
-    ) -> list[Frames]:
-        channel = state.channels.get(event)
-        if channel is None or not channel.confirmed:
-            return []
-        filter_ = state.filters.get(event)
-        if filter_ is not None:
-            if filter_.criteria.detect and not filter_.accepts(reading, now):
-                return []
-            filter_.was_sent(reading, now)
-        if event is EventType.ALARM:
-            state.alarm_filter.was_seen(reading)
-        return self._twice_for_new_clients(channel.encode_reading(reading))
+        return self._twice_for_new_clients(*state.pushed(event, reading, now)) if state.channels else []
 
     def detect_and_push(self, state: AttributeState, reading: AttributeReading, now: float) -> list[Frames]:
         """Set the value; returns the change, archive and alarm events that the criteria select."""
         state.reading = reading
-        found: list[Frames] = []
-        for event, filter_ in state.filters.items():
-            channel = state.active_channel(event)
-            if channel is not None and filter_.accepts(reading, now):
-                filter_.was_sent(reading, now)
-                found += self._twice_for_new_clients(channel.encode_reading(reading))
-        return found + self._push_alarm(state, reading)
-
-    def _push_alarm(self, state: AttributeState, reading: AttributeReading) -> list[Frames]:
-        channel = state.active_channel(EventType.ALARM)
-        if channel is None:
-            return []
-        accepted = state.alarm_filter.accepts(reading)
-        state.alarm_filter.was_seen(reading)
-        return self._twice_for_new_clients(channel.encode_reading(reading)) if accepted else []
+        return self._twice_for_new_clients(*state.detected(reading, now))
 
     def push_data(self, channel: EventChannel | None, data: Data) -> list[Frames]:
         """Return an event without an attribute value: attr_conf, interface change, pipe, data_ready."""
-        return (
-            self._twice_for_new_clients(channel.encode_data(data))
-            if channel is not None and channel.is_subscribed
-            else []
-        )
+        subscribed = channel is not None and channel.is_subscribed
+        return self._twice_for_new_clients(channel.encode_data(data)) if channel is not None and subscribed else []
 
     def push_errors(self, channel: EventChannel, errors: Sequence[DevError]) -> list[Frames]:
         """As :meth:`push_data`, with errors."""
         return self._twice_for_new_clients(channel.encode_errors(errors)) if channel.is_subscribed else []
 
-    def _twice_for_new_clients(self, messages: list[Frames]) -> list[Frames]:
-        if self.duplicate_event and messages:
-            self.duplicate_event = False
-            return messages + messages
-        return messages
+    def _twice_for_new_clients(self, *events: list[Frames]) -> list[Frames]:
+        """The messages of these events, those of the first one twice if a new client has subscribed."""
+        found: list[Frames] = []
+        for messages in events:
+            found += messages
+            if self.duplicate_event and messages:
+                self.duplicate_event = False
+                found += messages
+        return found
 
     # --- time ------------------------------------------------------------------------------------------------
 
@@ -279,7 +271,7 @@ class EventSupplier:
         """Return the heartbeats to send now."""
         if self._next_heartbeat is None or now < self._next_heartbeat:
             return []
-        self._next_heartbeat = _next(self._next_heartbeat, self.heartbeat_period, now)
+        self._next_heartbeat = _next(self._next_heartbeat, self._heartbeat_period, now)
         twice, self.duplicate_heartbeat = self.duplicate_heartbeat, False
         return self._heartbeat * 2 if twice else list(self._heartbeat)
 

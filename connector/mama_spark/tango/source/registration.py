@@ -4,14 +4,14 @@ I/O."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.tango.client.device_proxy import DeviceProxy, open_reference
-from mama_spark.tango.errors import DevFailed
-from mama_spark.tango.giop.ior import DATABASE_KEY, Reference, format_ior, parse_tango_host
-from mama_spark.tango.topics import IDL
+
+from ..client.device_proxy import DeviceProxy, open_reference
+from ..errors import DevFailed
+from ..giop.ior import DATABASE_KEY, Reference, format_ior, parse_tango_host
+from ..topics import IDL
 
 if TYPE_CHECKING:
     from .event_source import TangoEventSource
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: field of an attribute's declaration -> property of the attribute in the database
 _PROPERTIES = {"label": "label", "description": "description", "unit": "unit", "display_format": "format"}
 _ADMIN_CLASS = "DServer"
+_TIMEOUT = 3.0  #: seconds of each call
 #: reason of a database for a device or server that it does not know
 _UNKNOWN = frozenset(("DB_DeviceNotDefined", "DB_ServerNotDefined"))
 
@@ -26,23 +27,18 @@ _UNKNOWN = frozenset(("DB_DeviceNotDefined", "DB_ServerNotDefined"))
 class Registration:
     """Devices of one source in its database.
 
-    :param source: a source with a database, which runs
-    :param timeout: of each call, seconds
+    :param source: which runs; without a database, there is nothing to tell
     """
 
-    def __init__(self, source: TangoEventSource, timeout: float = 3.0) -> None:
-        assert source.database is not None
-        self._source, self._timeout, self._database = source, timeout, source.database
+    def __init__(self, source: TangoEventSource) -> None:
+        self._source, self._database = source, source.settings.database or ""
         self._registered: set[str] = set()
         self._attributes: set[tuple[str, str]] = set()
-
-    def __repr__(self) -> str:
-        return f"<Registration of {self._source.server} at {self._database}, {len(self._registered)} devices>"
 
     def _open(self) -> DeviceProxy:
         """:raises ServerAway: the database cannot be reached"""
         reference = Reference(parse_tango_host(self._database), DATABASE_KEY)
-        return open_reference(reference, f"the database {self._database}", timeout=self._timeout)
+        return open_reference(reference, f"the database {self._database}", timeout=_TIMEOUT)
 
     def update(self) -> None:
         """Register and export devices that are new, and properties of attributes that are new.
@@ -50,6 +46,8 @@ class Registration:
         :raises ConfigError: a device belongs to another server
         :raises MamaError: the database cannot be reached, or refuses
         """
+        if not self._database:
+            return
         devices = self._source.devices
         new = [name for name in devices if name not in self._registered]
         properties = self._new_properties()
@@ -59,31 +57,39 @@ class Registration:
             if new or not self._registered:
                 self._register(database, devices, new)
             for device, found in properties.items():
-                put_attribute_properties(database, device, found)
+                words = [device, str(len(found))]
+                for attribute, named in found.items():
+                    words += [attribute, str(len(named))]
+                    for name, value in named.items():
+                        words += [name, "1", _utf8(value)]
+                database.command("DbPutDeviceAttributeProperty2", words)
         self._attributes |= {(device, name) for device, found in properties.items() for name in found}
 
     def _register(self, database: DeviceProxy, devices: tuple[str, ...], new: list[str]) -> None:
         source = self._source
         for name in new:
-            owner = server_of(database, name)
-            if owner is not None and owner.lower() != source.server.lower():
+            owner = _server_of(database, name)
+            if owner is not None and owner.lower() != source.settings.server.lower():
                 raise ConfigError(
                     f"the device {name} belongs to the server {owner} in the database {self._database}: remove it "
                     "there, or give the rows another name of the device"
                 )
-        register(database, source.server, {name: source.device_class(name) for name in devices})
+        server = source.settings.server
+        words = [server, f"dserver/{server}", _ADMIN_CLASS]
+        for name in devices:
+            words += [name, source.device_class(name)]
+        database.command("DbAddServer", words)
         for name in (source.admin, *new):
             ior = format_ior(source.reference(name))
             database.command("DbExportDevice", [name, ior, source.host_name, str(os.getpid()), str(IDL)])
         self._registered |= {*new, source.admin}
 
-    def _new_properties(self) -> dict[str, dict[str, dict[str, list[str]]]]:
-        """Device -> attribute -> property -> values."""
-        found: dict[str, dict[str, dict[str, list[str]]]] = {}
+    def _new_properties(self) -> dict[str, dict[str, dict[str, str]]]:
+        """Device -> attribute -> property, such as ``unit`` -> value."""
+        found: dict[str, dict[str, dict[str, str]]] = {}
         for device in self._source.devices:
             for attribute in self._source.attributes(device):
-                given = {name: [getattr(attribute, field)] for field, name in _PROPERTIES.items()}
-                given = {name: values for name, values in given.items() if values[0]}
+                given = {name: value for field, name in _PROPERTIES.items() if (value := getattr(attribute, field))}
                 if given and (device, attribute.name) not in self._attributes:
                     found.setdefault(device, {})[attribute.name] = given
         return found
@@ -97,30 +103,16 @@ class Registration:
         if not self._registered:
             return
         with self._open() as database:
-            database.command("DbUnExportServer", self._source.server)
+            source = self._source
+            database.command("DbUnExportServer", source.settings.server)
             if remove:
-                source = self._source
-                found = {name: [one.name for one in source.attributes(name)] for name in source.devices}
-                remove_server(database, source.server, found)
+                for device in source.devices:
+                    attributes = [attribute.name for attribute in source.attributes(device)]
+                    database.command("DbDeleteAllDeviceAttributeProperty", [device, *attributes])
+                database.command("DbDeleteServer", source.settings.server)
 
 
-# --- commands of the database ---------------------------------------------------------------------------------
-
-
-def register(database: DeviceProxy, server: str, devices: Mapping[str, str]) -> None:
-    """Add a server with its devices.
-
-    :param server: ``exe/instance``
-    :param devices: device name -> class
-    :raises DevFailed: the database refuses
-    """
-    words = [server, f"dserver/{server}", _ADMIN_CLASS]
-    for name, device_class in devices.items():
-        words += [name, device_class]
-    database.command("DbAddServer", words)
-
-
-def server_of(database: DeviceProxy, device: str) -> str | None:
+def _server_of(database: DeviceProxy, device: str) -> str | None:
     """Server that a device belongs to; None: the database does not know the device."""
     try:
         found = database.command("DbGetDeviceInfo", device)
@@ -129,32 +121,6 @@ def server_of(database: DeviceProxy, device: str) -> str | None:
             return None
         raise
     return str(found[1][3]) if isinstance(found, tuple) else None
-
-
-def put_attribute_properties(
-    database: DeviceProxy, device: str, properties: Mapping[str, Mapping[str, Sequence[str]]]
-) -> None:
-    """Set properties of attributes, such as ``unit``.
-
-    :param properties: attribute -> name -> values
-    """
-    words = [device, str(len(properties))]
-    for attribute, named in properties.items():
-        words += [attribute, str(len(named))]
-        for name, values in named.items():
-            words += [name, str(len(values)), *(_utf8(value) for value in values)]
-    database.command("DbPutDeviceAttributeProperty2", words)
-
-
-def remove_server(database: DeviceProxy, server: str, devices: Mapping[str, Sequence[str]]) -> None:
-    """Remove a server, its devices and the properties of their attributes.
-
-    :param devices: device -> attributes
-    """
-    for device, attributes in devices.items():
-        if attributes:
-            database.command("DbDeleteAllDeviceAttributeProperty", [device, *attributes])
-    database.command("DbDeleteServer", server)
 
 
 def _utf8(text: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 import zmq
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_states import ConfirmSubscription, Timeouts
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.cdr import CdrReader, CdrWriter
@@ -16,6 +16,7 @@ from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.idl.negotiation import SubscriberInfo
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.types import EventType
 from mama_spark.testing.waiting import until
 
@@ -43,7 +44,7 @@ def test_device_servers_accept_the_confirmation_of_all_subscriptions_of_a_channe
             subscriber.subscribe(either.address(), "double", event)
         until(lambda: len({line for line in black_box() if "EventConfirmSubscription" in line} - before) >= 2)
         watch.until(lambda: True)
-        assert watch.of(SubscriptionEventKind.ERROR) == []
+        assert watch.of(Kind.ERROR) == []
         # a confirmation with another event name than the topic's would make the server send each event twice
         info = admin.subscribe(SubscriberInfo(either.devices[0], "double", EventType.CHANGE, 6))
         with zmq.Context() as context, context.socket(zmq.SUB) as everything:
@@ -65,23 +66,21 @@ def test_a_removed_attribute_does_not_stop_confirmations_of_others(lab: TangoSer
     device = Device(DEVICE, [Attribute(name) for name in names])
     times = Timeouts(check=0.1, heartbeat=60.0, confirm=0.1)
     with (
-        TangoEventSource([device], "127.0.0.1", expiry=0.5) as source,
+        TangoEventSource([device], SourceSettings(expiry=0.5)) as source,
         TangoSubscriber(timeouts=times, timeout=TIMEOUT) as subscriber,
     ):
         watch = Watch(subscriber)
         gone, *others = [subscriber.subscribe(source.address(DEVICE), name) for name in ("gone", "kept", "more")]
         source.remove_attributes(DEVICE, ["gone"])
-        watch.wait(SubscriptionEventKind.ERROR, 8)  # one each 0.1 s: others would have expired
-        assert reasons(watch.of(SubscriptionEventKind.ERROR)) == {"API_AttrNotFound"}
+        watch.wait(Kind.ERROR, 8)  # one each 0.1 s: others would have expired
+        assert reasons(watch.of(Kind.ERROR)) == {"API_AttrNotFound"}
         assert isinstance(gone.failure, DevFailed)
-        assert [n.subscription for n in watch.of(SubscriptionEventKind.ERROR)] == [gone] * len(
-            watch.of(SubscriptionEventKind.ERROR)
-        )
+        assert [n.subscription for n in watch.of(Kind.ERROR)] == [gone] * len(watch.of(Kind.ERROR))
         for other in others:  # without confirmations they would have expired for good
             until(lambda name=other.attribute: source.subscribed(DEVICE, name))  # type: ignore[misc]
         source.add_attributes(DEVICE, [Attribute("gone")])
         watch.until(
-            lambda: gone in [n.subscription for n in watch.of(SubscriptionEventKind.EVENT)],
+            lambda: gone in [n.subscription for n in watch.of(Kind.EVENT)],
             lambda: source.push_change_event(DEVICE, "gone", 1.0),
         )
         until(lambda: gone.failure is None)
@@ -91,9 +90,9 @@ def test_a_removed_attribute_does_not_stop_confirmations_of_others(lab: TangoSer
         dynamic = subscriber.subscribe(lab.address(), "double_dynamic")
         subscriber.subscribe(lab.address(), "long")
         lab.do("remove", "double_dynamic")
-        watch.wait(SubscriptionEventKind.ERROR, 3)
-        assert {n.subscription for n in watch.of(SubscriptionEventKind.ERROR)} == {dynamic}
-        assert reasons(watch.of(SubscriptionEventKind.ERROR)) == {"API_AttrNotFound"}
+        watch.wait(Kind.ERROR, 3)
+        assert {n.subscription for n in watch.of(Kind.ERROR)} == {dynamic}
+        assert reasons(watch.of(Kind.ERROR)) == {"API_AttrNotFound"}
 
 
 @pytest.mark.spec("TG-37", "TG-43")
@@ -103,7 +102,7 @@ def test_a_late_confirmation_does_not_stop_later_ones(monkeypatch: pytest.Monkey
     later: list[Any] = []
     device = Device(DEVICE, [Attribute("first"), Attribute("second")])
     with (
-        TangoEventSource([device], "127.0.0.1", expiry=0.5) as source,
+        TangoEventSource([device], SourceSettings(expiry=0.5)) as source,
         TangoSubscriber(timeouts=Timeouts(check=0.1, heartbeat=60.0, confirm=0.1), timeout=TIMEOUT) as subscriber,
     ):
         submit = subscriber._consumer._submit

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.events.sequence_tracker import SequenceGap
 from mama_spark.tango.log.records import GapCause, RecordKind
 from mama_spark.testing.waiting import until
 
-from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.tango.tango import RELEASES
-from tests.support.tango_processes.recorder import (
-    RecorderLog,
-    RecorderProcess,
-    accounted,
-    consecutive,
-)
+from tests.support.tango_processes.recorder import RecorderLog, RecorderProcess, accounted, consecutive
 from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoDatabase, TangoServer
 
 #: A burst that does not fit into the buffers of a connection, of values that are small enough to be compared.
 NAME, BURST, WIDTH = "double_spectrum", 5_000, 400
-
-
-@pytest.fixture
-def log(nats_server: NatsServer) -> Iterator[RecorderLog]:
-    with RestartableNatsServer(nats_server) as room:
-        yield RecorderLog(room)
 
 
 @pytest.mark.thorough
@@ -99,8 +86,8 @@ def test_checks_find_what_was_lost_after_the_newest_event_and_nothing_else(
     if release == 10:
         more.insert(0, loss)
     else:
-        assert (loss.kind, loss.value.read) == (SubscriptionEventKind.CHECK, 7.0)
-    assert any(event.kind is SubscriptionEventKind.GAP for event in more)
+        assert (loss.kind, loss.value.read) == (Kind.CHECK, 7.0)
+    assert any(event.kind is Kind.GAP for event in more)
     assert consecutive([counter for event in found[1:] + more for counter in _counters(event)])
 
 

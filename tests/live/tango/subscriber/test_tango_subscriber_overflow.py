@@ -9,7 +9,8 @@ import pytest
 import zmq
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
-from mama_spark.tango.client.subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import QueueOverflow, SubscriptionEvent
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.events.sequence_tracker import SequenceGap
 from mama_spark.testing.waiting import until
@@ -28,26 +29,25 @@ def test_every_event_lost_at_a_small_high_water_mark_is_in_a_gap(tmp_path: Path)
     ):
         watch = Watch(subscriber)
         subscription = subscriber.subscribe(server.address(), wide, mode=EventSubMode.SYNC)
-        watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push(wide, [-1.0]))
+        watch.wait(Kind.EVENT, act=lambda: server.push(wide, [-1.0]))
         gate = threading.Event()
         subscriber._consumer._receiver.execute(lambda: (gate.wait(TIMEOUT), None)[1])  # blocks the receiving thread
         server.do("burst", wide, count=pushed, width=128)
         gate.set()
         watch.until(
-            lambda: watch.of(SubscriptionEventKind.GAP) and number(watch.of(SubscriptionEventKind.EVENT)[-1]) < 0,
-            lambda: server.push(wide, [-2.0]),
+            lambda: watch.of(Kind.GAP) and number(watch.of(Kind.EVENT)[-1]) < 0, lambda: server.push(wide, [-2.0])
         )
-        came = [n.ctr for n in watch.of(SubscriptionEventKind.EVENT)]
+        came = [n.ctr for n in watch.of(Kind.EVENT)]
         missed: list[int] = []
-        for event in watch.of(SubscriptionEventKind.GAP):
+        for event in watch.of(Kind.GAP):
             assert isinstance(event.detail, SequenceGap)
             assert reasons([event]) == {"API_MissedEvents"}
             missed += range(event.detail.first, event.detail.last + 1)
         assert sorted(came + missed) == list(range(came[0], came[-1] + 1))
         assert came[-1] - came[0] >= pushed
         counts = subscriber.counts.dispatched
-        assert (counts.gaps, counts.missed) == (len(watch.of(SubscriptionEventKind.GAP)), len(missed))
-        first_gap = watch.events.index(watch.of(SubscriptionEventKind.GAP)[0])
+        assert (counts.gaps, counts.missed) == (len(watch.of(Kind.GAP)), len(missed))
+        first_gap = watch.events.index(watch.of(Kind.GAP)[0])
         detail = watch.events[first_gap].detail
         assert isinstance(detail, SequenceGap)
         assert watch.events[first_gap + 1].ctr == detail.last + 1  # GAP precedes its event
@@ -64,7 +64,7 @@ def test_a_full_queue_drops_the_oldest_events_and_reports_it(lab: TangoServer) -
         until(lambda: subscriber.queue.dropped == 400)
         overflow, *events = subscriber.take()
         assert [number(n) for n in events] == list(range(400, 500))
-        assert (overflow.kind, overflow.subscription) == (SubscriptionEventKind.OVERFLOW, subscription)
+        assert (overflow.kind, overflow.subscription) == (Kind.OVERFLOW, subscription)
         assert overflow.detail == QueueOverflow(400, before + 1, events[0].ctr - 1)
         assert subscriber.counts.dropped == 400
 
@@ -84,8 +84,8 @@ def test_a_slow_callback_loses_the_oldest_events_and_does_not_block_the_receiver
         lab.do("burst", "long", count=100)
         until(lambda: subscriber.counts.dispatched.events >= counted + 100)
         gate.set()
-        until(lambda: came[-1].kind is SubscriptionEventKind.EVENT and number(came[-1]) == 99)
-        assert SubscriptionEventKind.OVERFLOW in {n.kind for n in came}
+        until(lambda: came[-1].kind is Kind.EVENT and number(came[-1]) == 99)
+        assert Kind.OVERFLOW in {n.kind for n in came}
         assert subscriber.counts.dropped > 0
 
 

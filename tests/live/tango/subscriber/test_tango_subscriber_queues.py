@@ -8,9 +8,10 @@ import pytest
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode, Subscription
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.testing.waiting import until
 
-from tests.support.tango.tango_subscriptions import Taker, numbers
+from tests.support.tango.tango_subscriptions import Watch, numbers
 from tests.support.tango_processes.servers import TangoServer
 
 
@@ -61,5 +62,5 @@ def test_a_callback_can_subscribe(lab: TangoServer, subscriber: TangoSubscriber)
 
     subscriber.subscribe(lab.address(), "double", callback=callback)
     until(lambda: made)
-    taker = Taker(subscriber)
-    taker.until(lambda _: taker.of(made[0]), lambda: lab.push("long", 3))
+    watch = Watch(subscriber)
+    watch.until(lambda: watch.of(Kind.EVENT, made[0]), lambda: lab.push("long", 3))

@@ -13,11 +13,12 @@ import pytest
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_states import SubscriptionState, Timeouts
 from mama_spark.tango.events.sequence_tracker import SequenceRestart
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.testing.waiting import until
 
 from tests.support.ports import lasting_port
@@ -45,21 +46,21 @@ def test_a_restarted_server_is_reconnected_with_one_value_and_a_restart(
         subscription = subscriber.subscribe(server.address(), "long", mode=EventSubMode.SYNC)
         last = watch.begin(subscription, lambda value: server.push("long", value))
         getattr(server, end)()
-        errors = watch.wait(SubscriptionEventKind.ERROR, 3)
+        errors = watch.wait(Kind.ERROR, 3)
         assert reasons(errors) == {"API_EventTimeout"}
-        assert len(watch.of(SubscriptionEventKind.OFFLINE)) == 1
-        assert watch.events[0].kind is SubscriptionEventKind.OFFLINE
+        assert len(watch.of(Kind.OFFLINE)) == 1
+        assert watch.events[0].kind is Kind.OFFLINE
         server.start()
         server.tell("long", 77)
-        watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
-        watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 2))
-        (value,) = watch.of(SubscriptionEventKind.RESUBSCRIPTION)
+        watch.wait(Kind.RESUBSCRIPTION)
+        watch.wait(Kind.EVENT, act=lambda: server.push("long", 2))
+        (value,) = watch.of(Kind.RESUBSCRIPTION)
         assert number(value) in (0, 77)  # 77 was set after the start
-        (restart,) = watch.of(SubscriptionEventKind.RESTART)
-        first = watch.of(SubscriptionEventKind.EVENT)[0]
+        (restart,) = watch.of(Kind.RESTART)
+        first = watch.of(Kind.EVENT)[0]
         assert restart.detail == SequenceRestart(last, first.ctr)
         assert watch.events.index(restart) == watch.events.index(first) - 1
-        assert len(watch.of(SubscriptionEventKind.ONLINE)) == 1
+        assert len(watch.of(Kind.ONLINE)) == 1
         assert subscriber.counts.reconnects == 1
         assert subscriber.counts.dispatched.gaps == 0
 
@@ -74,18 +75,18 @@ def test_the_counter_shows_the_restart_of_a_server_with_fixed_ports(tmp_path: Pa
     ):
         watch = Watch(subscriber)
         subscriber.subscribe(server.address(), "long", mode=EventSubMode.SYNC)
-        watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 1))
+        watch.wait(Kind.EVENT, act=lambda: server.push("long", 1))
         server.do("burst", "long", count=50)
         watch.until(lambda: watch.events and number(watch.events[-1]) == 49)
         last = watch.events[-1].ctr
         watch.fresh()
         server.kill()
         server.start()
-        watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
-        watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 2))
-        (restart,) = watch.of(SubscriptionEventKind.RESTART)
-        assert restart.detail == SequenceRestart(last, watch.of(SubscriptionEventKind.EVENT)[0].ctr)
-        assert watch.of(SubscriptionEventKind.GAP) == []
+        watch.wait(Kind.RESUBSCRIPTION)
+        watch.wait(Kind.EVENT, act=lambda: server.push("long", 2))
+        (restart,) = watch.of(Kind.RESTART)
+        assert restart.detail == SequenceRestart(last, watch.of(Kind.EVENT)[0].ctr)
+        assert watch.of(Kind.GAP) == []
 
 
 @pytest.mark.spec("TG-40", "TG-41", "TG-46")
@@ -99,10 +100,10 @@ def test_a_device_that_moved_to_another_server_is_reconnected_there(
             subscription = subscriber.subscribe(server.address(), "long", mode=EventSubMode.SYNC)
             last = watch.begin(subscription, lambda value: server.push("long", value))
         with own(tmp_path, tango_database, "two") as server:
-            watch.wait(SubscriptionEventKind.RESUBSCRIPTION)
-            watch.wait(SubscriptionEventKind.EVENT, act=lambda: server.push("long", 2))
-            (restart,) = watch.of(SubscriptionEventKind.RESTART)
-            assert restart.detail == SequenceRestart(last, watch.of(SubscriptionEventKind.EVENT)[0].ctr)
+            watch.wait(Kind.RESUBSCRIPTION)
+            watch.wait(Kind.EVENT, act=lambda: server.push("long", 2))
+            (restart,) = watch.of(Kind.RESTART)
+            assert restart.detail == SequenceRestart(last, watch.of(Kind.EVENT)[0].ctr)
             assert subscription.state is SubscriptionState.CONNECTED
 
 
@@ -122,22 +123,18 @@ def test_a_stopped_server_loses_heartbeats_and_continues_without_a_gap(tmp_path:
         watch.begin(long, lambda value: server.push("long", value))
         watch.begin(short, lambda value: server.push("short", value))
         server.pause()
-        errors = watch.wait(SubscriptionEventKind.ERROR, 4)
+        errors = watch.wait(Kind.ERROR, 4)
         assert reasons(errors) == {"API_EventTimeout"}
         assert long.state in (SubscriptionState.HEARTBEAT_LOST, SubscriptionState.RECONNECTING)
         server.resume()
-        watch.wait(SubscriptionEventKind.ONLINE, 2)
+        watch.wait(Kind.ONLINE, 2)
         assert subscriber._consumer._receiver.wait(TIMEOUT)
         # after a reconnection, short is subscribed after long: its events show that both subscriptions arrived
         watch.begin(short, lambda value: server.push("short", value))
         server.call("burst", attribute="long", first=0, count=10)
-        watch.until(lambda: [number(n) for n in watch.of(SubscriptionEventKind.EVENT, long)][-1:] == [9])
-        assert [number(n) for n in watch.of(SubscriptionEventKind.EVENT, long)] == list(range(10))
-        assert [
-            n
-            for n in watch.events
-            if n.subscription is long and n.kind in (SubscriptionEventKind.RESTART, SubscriptionEventKind.GAP)
-        ] == []
+        watch.until(lambda: [number(n) for n in watch.of(Kind.EVENT, long)][-1:] == [9])
+        assert [number(n) for n in watch.of(Kind.EVENT, long)] == list(range(10))
+        assert [n for n in watch.events if n.subscription is long and n.kind in (Kind.RESTART, Kind.GAP)] == []
         assert subscriber.counts.dispatched.restarts == 0
 
 
@@ -148,7 +145,7 @@ def test_a_subscriber_that_was_stopped_itself_reports_no_missing_heartbeats(monk
     clock.monotonic = lambda: time.monotonic() + clock.ahead
     clock.sleep = lambda seconds: until(lambda: beat() > clock.ahead)
     times = Timeouts(check=0.02, heartbeat=500.0)
-    with TangoEventSource([Device(DEVICE, [Attribute("level")])], "127.0.0.1", heartbeat_period=0.5) as source:
+    with TangoEventSource([Device(DEVICE, [Attribute("level")])], SourceSettings(heartbeat_period=0.5)) as source:
         monkeypatch.setattr("mama_spark.tango.client.event_consumer.time", clock)
         with TangoSubscriber(timeouts=times, timeout=TIMEOUT, report_availability=True) as subscriber:
 
@@ -164,8 +161,8 @@ def test_a_subscriber_that_was_stopped_itself_reports_no_missing_heartbeats(monk
                     clock.ahead = ahead
                 until(lambda: beat() > clock.ahead)
             source.push_change_event(DEVICE, "level", 1.0)
-            assert number(watch.wait(SubscriptionEventKind.EVENT)[0]) == 1.0
-            assert [event.kind for event in watch.events] == [SubscriptionEventKind.EVENT]
+            assert number(watch.wait(Kind.EVENT)[0]) == 1.0
+            assert [event.kind for event in watch.events] == [Kind.EVENT]
             assert subscriber.counts.reconnects == 0
 
 
@@ -177,11 +174,11 @@ def test_an_unreachable_server_does_not_delay_events_of_another(own_lab: TangoSe
         watch.begin(there, lambda value: lab.push("long", value))
         own_lab.kill()
         late = subscriber.subscribe(own_lab.address(), "double", mode=EventSubMode.ASYNC_READ)
-        watch.until(lambda: watch.of(SubscriptionEventKind.ERROR, late))
+        watch.until(lambda: watch.of(Kind.ERROR, late))
         watch.fresh()
         lab.do("burst", "long", count=50)
-        watch.until(lambda: len(watch.of(SubscriptionEventKind.EVENT, there)) >= 50)
-        assert [number(n) for n in watch.of(SubscriptionEventKind.EVENT, there)] == list(range(50))
+        watch.until(lambda: len(watch.of(Kind.EVENT, there)) >= 50)
+        assert [number(n) for n in watch.of(Kind.EVENT, there)] == list(range(50))
         assert away.state is not SubscriptionState.POSTPONED
         own_lab.start()
-        watch.until(lambda: watch.of(SubscriptionEventKind.EVENT, late), lambda: own_lab.push("double", 1.5))
+        watch.until(lambda: watch.of(Kind.EVENT, late), lambda: own_lab.push("double", 1.5))

@@ -10,12 +10,12 @@ import pytest
 import zmq
 from mama_spark.tango.client.event_dispatcher import EventDispatcher
 from mama_spark.tango.client.event_queue import EventQueue
-from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind, decode_events
+from mama_spark.tango.client.subscription_events import SubscriptionEvent, decode_events
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.zmq_event_receiver import ZmqEventReceiver
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.event_codec import heartbeat
+from mama_spark.tango.events.event_codec import heartbeat, usual_call
 from mama_spark.tango.events.frame_layout import ScalarEncoder
-from mama_spark.tango.events.frames import usual_call
 from mama_spark.tango.events.sequence_tracker import WRAP
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.topics import parse
@@ -104,7 +104,7 @@ def test_many_events_of_many_topics_come_through_numbered_and_decoded(publisher:
         publisher.socket.send_multipart((topics[n % 40], b"\1", usual_call(n // 40 + 1), datas[n % 100]))
     events = events_of(publisher, len(values))
     assert len(events) == len(values)
-    assert {event.kind for event in events} == {SubscriptionEventKind.EVENT}
+    assert {event.kind for event in events} == {Kind.EVENT}
     batch = decode_events(events, BatchDecoder())
     read = np.zeros(len(values))
     for part in batch.columns.scalars:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
-from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_states import Timeouts
 from mama_spark.testing.waiting import until
 
@@ -23,20 +24,20 @@ def test_a_killed_server_is_back_within_40_seconds_twice(own_lab: TangoServer) -
     with TangoSubscriber(timeout=10.0) as subscriber:
         events: list[SubscriptionEvent] = []
 
-        def seen(kind: SubscriptionEventKind) -> int:
+        def seen(kind: Kind) -> int:
             events.extend(subscriber.take())
             return sum(event.kind is kind for event in events)
 
         subscriber.subscribe(own_lab.address(), "long", mode=EventSubMode.SYNC)
         for _ in range(2):
-            until(lambda: seen(SubscriptionEventKind.EVENT), lambda: own_lab.push("long", 1))
+            until(lambda: seen(Kind.EVENT), lambda: own_lab.push("long", 1))
             events.clear()
             own_lab.kill()
             own_lab.start()
-            until(lambda: seen(SubscriptionEventKind.RESUBSCRIPTION), timeout=120.0)
-            until(lambda: seen(SubscriptionEventKind.EVENT), lambda: own_lab.push("long", 2))
-            assert seen(SubscriptionEventKind.ERROR) >= 1
-            assert seen(SubscriptionEventKind.RESUBSCRIPTION) == 1
+            until(lambda: seen(Kind.RESUBSCRIPTION), timeout=120.0)
+            until(lambda: seen(Kind.EVENT), lambda: own_lab.push("long", 2))
+            assert seen(Kind.ERROR) >= 1
+            assert seen(Kind.RESUBSCRIPTION) == 1
 
 
 @pytest.mark.spec("TG-37", "TG-43")
@@ -62,9 +63,9 @@ def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(own_lab: 
         while time.monotonic() - begin < 655:
             push(int(time.monotonic() - begin))
             time.sleep(5)  # events all the time; nothing is waited for
-        assert [n.kind for n in came["double"]].count(SubscriptionEventKind.EVENT) > 100
+        assert [n.kind for n in came["double"]].count(Kind.EVENT) > 100
         periodic = list(came["plain"])
-        assert {n.kind for n in periodic} == {SubscriptionEventKind.EVENT}
+        assert {n.kind for n in periodic} == {Kind.EVENT}
         assert max(np.diff([n.received for n in periodic])) < 30e9
         assert len(periodic) > 400
         came["long"].clear()
@@ -73,4 +74,4 @@ def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(own_lab: 
         assert not came["long"]
         until(lambda: came["long"], lambda: push(1), timeout=120.0)
         assert time.monotonic() - begin > 680
-        assert not [n for n in came["double"] if n.kind is not SubscriptionEventKind.EVENT]
+        assert not [n for n in came["double"] if n.kind is not Kind.EVENT]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
-from mama_spark.tango.client.subscription_events import SubscriptionEvent, SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.errors import ServerAway
 from mama_spark.testing.waiting import until
@@ -30,17 +31,17 @@ def test_a_subscription_connects_when_its_server_starts(tmp_path: Path) -> None:
         modes = (EventSubMode.STATELESS, EventSubMode.ASYNC, EventSubMode.ASYNC_READ)
         found = [subscriber.subscribe(server.address(), "long", mode=mode) for mode in modes]
         for subscription in found:
-            watch.until(lambda s=subscription: len(watch.of(SubscriptionEventKind.ERROR, s)) >= 3)  # type: ignore[misc]
+            watch.until(lambda s=subscription: len(watch.of(Kind.ERROR, s)) >= 3)  # type: ignore[misc]
             assert subscription.state in (SubscriptionState.POSTPONED, SubscriptionState.NEGOTIATING)
             assert subscription.topic is None
-        assert reasons(watch.of(SubscriptionEventKind.ERROR)) == {"API_CantConnectToDevice"}
+        assert reasons(watch.of(Kind.ERROR)) == {"API_CantConnectToDevice"}
         with server:
             for subscription, mode in zip(found, modes, strict=True):
                 watch.until(
-                    lambda s=subscription: watch.of(SubscriptionEventKind.EVENT, s),  # type: ignore[misc]
+                    lambda s=subscription: watch.of(Kind.EVENT, s),  # type: ignore[misc]
                     lambda: server.push("long", 5),
                 )
-                watch.until(lambda s=subscription, m=mode: bool(watch.of(SubscriptionEventKind.INITIAL, s)) is m.reads)  # type: ignore[misc]
+                watch.until(lambda s=subscription, m=mode: bool(watch.of(Kind.INITIAL, s)) is m.reads)  # type: ignore[misc]
                 until(lambda s=subscription: s.state is SubscriptionState.CONNECTED)  # type: ignore[misc]
 
 
@@ -50,12 +51,12 @@ def test_a_subscription_connects_when_its_database_starts(tmp_path: Path) -> Non
     with TangoSubscriber(f"127.0.0.1:{(port := lasting_port())}", timeouts=FAST, timeout=TIMEOUT) as subscriber:
         watch = Watch(subscriber)
         subscriber.subscribe("test/lab/1", "long", mode=EventSubMode.ASYNC_READ)
-        watch.wait(SubscriptionEventKind.ERROR, 2)
+        watch.wait(Kind.ERROR, 2)
         with TangoDatabase(tmp_path / "db", port=port) as database:
             watch.fresh()
-            watch.wait(SubscriptionEventKind.ERROR)
+            watch.wait(Kind.ERROR)
             with TangoServer(tmp_path / "server", database=database):
-                watch.wait(SubscriptionEventKind.INITIAL)
+                watch.wait(Kind.INITIAL)
 
 
 @pytest.mark.spec("TG-21")
@@ -77,7 +78,7 @@ def test_a_subscription_that_never_connected_can_be_cancelled(tmp_path: Path) ->
         subscription = subscriber.subscribe(
             f"tango://127.0.0.1:{lasting_port()}/a/b/c#dbase=no", "x", mode=EventSubMode.STATELESS
         )
-        watch.wait(SubscriptionEventKind.ERROR, 2)
+        watch.wait(Kind.ERROR, 2)
         subscription.unsubscribe()
         assert subscription.state is SubscriptionState.CANCELLED
         assert repr(subscriber).startswith(
@@ -93,7 +94,7 @@ def test_a_server_that_never_answers_does_not_block_closing(tmp_path: Path) -> N
         with TangoSubscriber(timeouts=FAST, timeout=0.2) as subscriber:
             watch = Watch(subscriber)
             subscriber.subscribe(f"tango://127.0.0.1:{port}/a/b/c#dbase=no", "x", mode=EventSubMode.ASYNC)
-            assert reasons(watch.wait(SubscriptionEventKind.ERROR, 2)) == {"API_DeviceTimedOut"}
+            assert reasons(watch.wait(Kind.ERROR, 2)) == {"API_DeviceTimedOut"}
 
 
 @pytest.mark.spec("TG-45")
@@ -117,6 +118,6 @@ def test_a_server_that_is_no_tango_server_is_a_repeated_error(answer: bytes) -> 
             watch = Watch(subscriber)
             address = f"tango://127.0.0.1:{listener.getsockname()[1]}/a/b/c#dbase=no"
             subscriber.subscribe(address, "x", mode=EventSubMode.ASYNC)
-            watch.wait(SubscriptionEventKind.ERROR, 2)
+            watch.wait(Kind.ERROR, 2)
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(TIMEOUT)

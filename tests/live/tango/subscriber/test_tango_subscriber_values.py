@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode, Subscription
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind, decode_events
-from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.event_codec import Event, decode
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.types import AttributeValue, Encoded, Format, Quality
 from mama_spark.testing.waiting import until
 
-from tests.support.tango.tango_subscriptions import SAMPLES, Taker, effective, elements, shaped
+from tests.support.tango.tango_subscriptions import SAMPLES, Watch, elements, shaped
 from tests.support.tango_processes.servers import TangoServer
 
 
@@ -53,37 +51,17 @@ def test_values_of_every_type_and_format_arrive_unchanged(either: TangoServer, s
 @pytest.mark.spec("TG-11", "TG-18")
 def test_quality_time_and_errors_arrive_unchanged(lab: TangoServer, subscriber: TangoSubscriber) -> None:
     subscription = subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC)
-    taker = Taker(subscriber)
-    effective(taker, subscription, lambda value: lab.push("double", value))
+    watch = Watch(subscriber)
+    watch.begin(subscription, lambda value: lab.push("double", value))
     lab.push("double", 2.5, quality="WARNING", time=1_700_000_000.25)
     lab.push_error("double", "MyReason", "my desc", "my.origin")
     lab.push("double", 3.5, quality="CHANGING")
-    one, error, two = taker.until(lambda n: len(n) >= 3)
+    watch.until(lambda: len(watch.events) >= 3)
+    one, error, two = watch.events
     assert (one.value.quality, one.value.time) == (Quality.WARNING, 1_700_000_000_250_000_000)
     assert two.value.quality is Quality.CHANGING
-    assert error.kind is SubscriptionEventKind.EVENT
+    assert error.kind is Kind.EVENT
     assert error.data is None
     assert [(e.reason, e.desc, e.origin) for e in error.errors] == [("MyReason", "my desc", "my.origin")]
     with pytest.raises(TypeError, match="carries no value"):
         _ = error.value
-
-
-def test_frames_are_delivered_unchanged_and_batches_as_columns(lab: TangoServer, subscriber: TangoSubscriber) -> None:
-    subscription = subscriber.subscribe(lab.address(), "double")
-    taker = Taker(subscriber)
-    effective(taker, subscription, lambda value: lab.push("double", value))
-    lab.do("burst", "double", count=500)
-    lab.push_error("double", "Last")
-    until(lambda: len(subscriber.queue) == 501)
-    decoder = BatchDecoder()
-    batches = [decode_events(subscriber.take(200), decoder) for _ in range(3)]
-    assert [len(batch) for batch in batches] == [200, 200, 101]
-    events = [event for batch in batches for event in batch.events]
-    values = [x for b in batches for part in b.columns.scalars for x in part.read.tolist()]
-    assert values == list(range(500))
-    assert [n.ctr for n in events] == list(range(events[0].ctr, events[0].ctr + 501))
-    assert [int(c) for b in batches for c in b.columns.ctr] == [n.ctr for n in events]
-    assert decode(events[0].frames or ()) == events[0].event
-    (other,) = batches[-1].columns.others.values()
-    assert isinstance(other, Event)
-    assert [error.reason for error in other.errors] == ["Last"]

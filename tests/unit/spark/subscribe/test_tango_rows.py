@@ -15,8 +15,7 @@ from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow, DiscoveryRowReader
 from mama_spark.options import DiscoveryOptions
 from mama_spark.tango.bridge.discovery import source_key
-from mama_spark.tango.events.event_codec import Event, encode, write_except
-from mama_spark.tango.events.frames import CallInfo, usual_call
+from mama_spark.tango.events.event_codec import CallInfo, Event, encode, usual_call, write_except
 from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.records import GapCause, RecordKind, device_topic, record_topic
 from mama_spark.tango.rows.tango_rows import CorruptRecord, TangoColumns

@@ -198,20 +198,17 @@ def test_topics_are_those_of_the_source_in_lower_case_and_names_keep_their_case(
 @each(
     ("device", "attribute", "text"),
     [
-        (None, "a", "the device is null"),
-        ("d/f/m", None, "the attribute is null"),
+        (None, "a", "the device is null"), ("d/f/m", None, "the attribute is null"),
         ("d/f", "a", "invalid device name, it must be domain/family/member: 'd/f'"),
-        ("d//m", "a", "invalid device name"),
-        ("d/f/m", "", "invalid attribute name"),
-        ("d/f/m", "a/b", "invalid attribute name"),
-        ("d/f/m", "a#b", "Tango does not allow this attribute name"),
+        ("d//m", "a", "invalid device name"), ("d/f/m", "", "invalid attribute name"),
+        ("d/f/m", "a/b", "invalid attribute name"), ("d/f/m", "a#b", "Tango does not allow this attribute name"),
         ("d/f/m", "a b", "Tango does not allow this attribute name"),
         ("d/f/m", "a.b", "Tango does not allow this attribute name"),
         ("d/f/m", "*", "Tango does not allow this attribute name"),
         ("d/f/é", "a", "Tango does not allow this attribute name"),
         ("d/f/m", "a" * 300, "Tango does not allow this attribute name"),
     ],
-)
+)  # fmt: skip
 def test_bad_names_are_bad_rows_and_leave_the_others_alone(
     device: str | None, attribute: str | None, text: str
 ) -> None:

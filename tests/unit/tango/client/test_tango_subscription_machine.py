@@ -1,4 +1,4 @@
-"""State machine of subscriptions without a socket: negotiation, first values, retries and cancellation."""
+"""State machine of subscriptions without a socket: negotiation, values, retries, heartbeats, confirmations, end."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ from itertools import pairwise
 
 import pytest
 from mama_spark.contracts.backoff import Backoff
-from mama_spark.tango.client.subscription_events import SubscriptionEventKind
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_machine import SubscriptionMachine
 from mama_spark.tango.client.subscription_states import (
+    TABLE,
+    Action,
+    ConfirmSubscription,
     Connect,
     Disconnect,
+    IllegalTransition,
+    MachineEvent,
+    MarkRestarted,
     Negotiate,
+    NegotiatedChannel,
     ReadValue,
     ReportAvailability,
+    ReportError,
     SubscribeTopic,
     SubscriptionRequest,
     SubscriptionState,
     Timeouts,
     UnsubscribeTopic,
 )
+from mama_spark.tango.idl.negotiation import Confirmation
 from mama_spark.tango.types import DevError, EventType, Severity
 
 from tests.support.tables import each
@@ -28,6 +37,7 @@ from tests.support.tango.subscription_machines import (
     AWAY,
     CHANNEL,
     HEARTBEATS,
+    OTHER,
     PAIR,
     connected,
     negotiated,
@@ -45,7 +55,7 @@ def test_a_negotiated_subscription_connects_subscribes_and_reads_the_first_value
         Connect(CHANNEL, PAIR, HEARTBEATS),
         SubscribeTopic(negotiated().topic, id),
         ReportAvailability(id, True),
-        ReadValue(id, SubscriptionEventKind.INITIAL),
+        ReadValue(id, Kind.INITIAL),
     ]
     assert machine.state(id) is SubscriptionState.CONNECTED
 
@@ -57,7 +67,7 @@ def test_a_second_subscription_at_the_same_server_uses_its_connections() -> None
     assert actions == [
         SubscribeTopic(negotiated("y").topic, id),
         ReportAvailability(id, True),
-        ReadValue(id, SubscriptionEventKind.INITIAL),
+        ReadValue(id, Kind.INITIAL),
     ]
 
 
@@ -75,7 +85,7 @@ def test_without_a_first_value_the_value_is_read_after_a_reconnection() -> None:
     machine, id = one(read=False)
     assert not [a for a in machine.on_negotiated(0.0, id, negotiated()) if isinstance(a, ReadValue)]
     machine.tick(11.0)
-    assert ReadValue(id, SubscriptionEventKind.RESUBSCRIPTION) in machine.on_negotiated(11.0, id, negotiated())
+    assert ReadValue(id, Kind.RESUBSCRIPTION) in machine.on_negotiated(11.0, id, negotiated())
 
 
 @pytest.mark.spec("TG-38", "TG-39")
@@ -183,3 +193,235 @@ def test_attributes_of_one_device_are_negotiated_together() -> None:
     other = SubscriptionRequest("tango://h:1/a/b/d", "a/b/d", "z", EventType.CHANGE)
     ids, actions = machine.subscribe([request("x"), other, request("y")])
     assert actions == [Negotiate((ids[0], ids[2])), Negotiate((ids[1],))]
+
+
+def alive(machine: SubscriptionMachine, start: int, end: int) -> list[tuple[float, Action]]:
+    """Send a heartbeat every 9 s; returns the actions and their times."""
+    done: list[tuple[float, Action]] = []
+    for now in range(start, end):
+        if now % 9 == 0:
+            machine.on_heartbeat(float(now), CHANNEL)
+        done += [(float(now), action) for action in machine.tick(float(now))]
+    return done
+
+
+@pytest.mark.spec("TG-37")
+def test_all_subscriptions_of_a_channel_are_confirmed_every_200_seconds_with_event_names_of_topics() -> None:
+    machine, first = connected()
+    (second,), _ = machine.subscribe([request("y")])
+    machine.on_negotiated(0.0, second, negotiated("y"))
+    what = (Confirmation("a/b/c", "x", "idl5_change"), Confirmation("a/b/c", "y", "idl5_change"))
+    assert alive(machine, 1, 300) == [(200.0, ConfirmSubscription(CHANNEL, (first, second), what))]
+    machine.on_confirmed(300.0, CHANNEL)
+    assert [now for now, _ in alive(machine, 300, 502)] == [500.0]
+
+
+@pytest.mark.spec("TG-37")
+def test_a_failed_confirmation_is_reported_and_repeated_at_the_next_check() -> None:
+    """A server that did not get the confirmation would end the subscription after 600 s."""
+    machine, id = connected()
+    alive(machine, 1, 201)
+    assert machine.on_confirmation_failed(201.0, CHANNEL, AWAY, unreachable=False, unsupported=False) == [
+        ReportError(id, AWAY)
+    ]
+    assert [now for now, _ in alive(machine, 201, 213)] == [211.0]
+    assert machine.on_confirmation_failed(212.0, CHANNEL, AWAY, unreachable=True, unsupported=False) == []
+
+
+@pytest.mark.spec("TG-37")
+def test_only_refused_confirmations_are_reported_and_all_are_repeated_at_the_next_check() -> None:
+    machine, first = connected()
+    (second,), _ = machine.subscribe([request("y")])
+    machine.on_negotiated(0.0, second, negotiated("y"))
+    alive(machine, 1, 201)
+    assert machine.on_confirmed(201.0, CHANNEL, {second: AWAY, 99: AWAY}) == [ReportError(second, AWAY)]
+    assert [now for now, _ in alive(machine, 201, 213)] == [211.0]
+    assert machine.on_confirmed(212.0, CHANNEL) == []
+    assert [now for now, _ in alive(machine, 213, 413)] == [412.0]
+    assert machine.state(first) is machine.state(second) is SubscriptionState.CONNECTED
+
+
+def test_without_the_confirm_command_subscriptions_are_negotiated_again_and_no_value_is_read() -> None:
+    machine, id = connected()
+    alive(machine, 1, 201)
+    machine.on_confirmation_failed(201.0, CHANNEL, AWAY, unreachable=False, unsupported=True)
+    assert alive(machine, 201, 300) == [(201.0, Negotiate((id,)))]
+    assert machine.on_negotiated(300.0, id, negotiated()) == []
+    assert machine.on_negotiation_failed(300.0, id, AWAY) == [ReportError(id, AWAY)]
+    assert machine.state(id) is SubscriptionState.CONNECTED
+    assert alive(machine, 300, 402) == [(401.0, Negotiate((id,)))]
+
+
+def test_every_state_has_a_row_and_every_one_can_be_cancelled() -> None:
+    assert set(TABLE) == set(SubscriptionState)
+    for steps in TABLE.values():
+        assert steps[MachineEvent.CANCEL] is SubscriptionState.CANCELLED
+    assert set(TABLE[SubscriptionState.CANCELLED].values()) == {SubscriptionState.CANCELLED}
+
+
+def test_every_state_can_be_reached() -> None:
+    reached, front = {SubscriptionState.NEGOTIATING}, [SubscriptionState.NEGOTIATING]
+    while front:
+        for after in TABLE[front.pop()].values():
+            if after not in reached:
+                reached.add(after)
+                front.append(after)
+    assert reached == set(SubscriptionState)
+
+
+def test_an_event_without_a_transition_raises() -> None:
+    machine, id = one()
+    machine.on_negotiation_failed(0.0, id, AWAY)
+    with pytest.raises(IllegalTransition, match="NEGOTIATED in POSTPONED"):
+        machine.on_negotiated(0.0, id, negotiated())
+
+
+@pytest.mark.spec("TG-36", "TG-37")
+def test_the_defaults_are_those_of_the_specification() -> None:
+    timeouts = Timeouts()
+    assert (timeouts.check, timeouts.heartbeat, timeouts.confirm) == (10.0, 10.0, 200.0)
+
+
+@pytest.mark.spec("TG-36")
+def test_heartbeats_in_time_keep_it_connected() -> None:
+    machine, id = connected()
+    for now in range(9, 190, 9):
+        assert machine.on_heartbeat(float(now), CHANNEL) == []
+        assert machine.tick(float(now)) == []
+    assert machine.state(id) is SubscriptionState.CONNECTED
+
+
+def test_the_heartbeat_of_either_spelling_counts() -> None:
+    machine, id = connected()
+    machine.on_heartbeat(9.0, CHANNEL.upper() + "#dbase=no")
+    machine.tick(10.0)
+    assert machine.state(id) is SubscriptionState.CONNECTED
+
+
+@pytest.mark.spec("TG-41")
+def test_a_missed_heartbeat_is_reported_and_the_subscription_negotiated_again() -> None:
+    machine, id = connected()
+    assert machine.tick(10.0) == []  # not older than 10 s
+    actions = machine.tick(20.0)
+    assert actions[0] == ReportAvailability(id, False)
+    assert reasons(actions) == ["API_EventTimeout"]
+    assert actions[-1] == Negotiate((id,))
+    assert machine.state(id) is SubscriptionState.RECONNECTING
+
+
+@pytest.mark.spec("TG-42")
+def test_missing_heartbeats_are_reported_at_each_check() -> None:
+    machine, id = connected()
+    reported, now = [], 0.0
+    while now < 60:
+        now = machine.next_deadline()
+        actions = machine.tick(now)
+        reported += [(now, reason) for reason in reasons(actions)]
+        for action in actions:
+            if isinstance(action, Negotiate):
+                assert reasons(machine.on_negotiation_failed(now, id, AWAY)) == []
+    assert reported == [(now, "API_EventTimeout") for now in (20.0, 30.0, 40.0, 50.0, 60.0)]
+
+
+def test_a_reconnection_replaces_the_connections_and_reads_the_value() -> None:
+    machine, id = connected()
+    machine.tick(20.0)
+    assert machine.on_negotiated(21.0, id, negotiated()) == [
+        Connect(CHANNEL, PAIR, HEARTBEATS, True),
+        ReportAvailability(id, True),
+        ReadValue(id, Kind.RESUBSCRIPTION),
+    ]
+    assert machine.tick(30.0) == []  # its heartbeat counts from here
+
+
+def test_other_endpoints_restart_the_counters() -> None:
+    machine, id = connected()
+    machine.tick(20.0)
+    assert machine.on_negotiated(21.0, id, negotiated(pair=OTHER))[:3] == [
+        Disconnect(CHANNEL, PAIR, HEARTBEATS),
+        MarkRestarted((negotiated().topic,)),
+        Connect(CHANNEL, OTHER, HEARTBEATS, True),
+    ]
+
+
+def test_a_heartbeat_of_a_resumed_server_reconnects_and_confirms_at_once() -> None:
+    machine, id = connected()
+    machine.tick(20.0)
+    machine.on_negotiation_failed(23.0, id, AWAY)
+    assert machine.state(id) is SubscriptionState.HEARTBEAT_LOST
+    assert machine.on_heartbeat(23.5, CHANNEL) == [ReportAvailability(id, True)]
+    assert machine.state(id) is SubscriptionState.CONNECTED
+    assert [type(action) for action in machine.tick(23.5)] == [ConfirmSubscription]
+
+
+def test_a_heartbeat_does_not_connect_a_subscription_that_the_new_server_refused() -> None:
+    machine, first = connected()
+    (second,), _ = machine.subscribe([request("y")])
+    machine.on_negotiated(0.0, second, negotiated("y"))
+    machine.tick(20.0)
+    machine.on_negotiated(21.0, first, negotiated(pair=OTHER))
+    assert (
+        reasons(machine.on_negotiation_failed(21.0, second, AWAY)) == []
+    )  # reported by the missing heartbeat a moment ago
+    assert machine.on_heartbeat(22.0, CHANNEL) == []
+    assert [machine.state(id) for id in (first, second)] == [
+        SubscriptionState.CONNECTED,
+        SubscriptionState.HEARTBEAT_LOST,
+    ]
+    assert machine.tick(22.0) == [Negotiate((second,))]
+    machine.on_heartbeat(30.0, CHANNEL)
+    assert reasons(machine.on_negotiation_failed(31.0, second, AWAY)) == ["API_CantConnectToDevice"]
+
+
+@pytest.mark.spec("TG-46")
+def test_a_device_that_moved_to_another_server_leaves_the_old_channel_and_counters() -> None:
+    """The restart is marked once for all subscriptions of the topic."""
+    machine, first = connected()
+    (second,), _ = machine.subscribe([request()])
+    machine.on_negotiated(0.0, second, negotiated())
+    machine.tick(20.0)
+    moved = NegotiatedChannel(negotiated().topic, "tango://h:1/dserver/ds/j", OTHER)
+    kinds = [type(action) for action in machine.on_negotiated(21.0, first, moved)]
+    assert kinds == [MarkRestarted, Connect, ReportAvailability, ReadValue]
+    assert [type(action) for action in machine.on_negotiated(21.0, second, moved)] == [
+        Disconnect,
+        ReportAvailability,
+        ReadValue,
+    ]
+    assert machine.on_heartbeat(22.0, CHANNEL) == []
+    assert [type(action) for action in [*machine.cancel(first), *machine.cancel(second)]] == [
+        UnsubscribeTopic, UnsubscribeTopic, Disconnect,
+    ]  # fmt: skip
+
+
+def test_a_changed_topic_is_subscribed_to() -> None:
+    machine, id = connected()
+    machine.tick(20.0)
+    kinds = [type(action) for action in machine.on_negotiated(21.0, id, negotiated("y", OTHER))]
+    assert kinds == [UnsubscribeTopic, Disconnect, Connect, SubscribeTopic, ReportAvailability, ReadValue]
+
+
+@pytest.mark.spec("TG-41")
+def test_a_lost_connection_counts_as_a_missed_heartbeat_at_once() -> None:
+    machine, id = connected()
+    actions = machine.on_disconnected(1.0, CHANNEL)
+    assert actions[0] == ReportAvailability(id, False)
+    assert reasons(actions) == ["API_EventTimeout"]
+    assert machine.on_disconnected(1.0, CHANNEL) == machine.on_disconnected(1.0, "other") == []
+    assert machine.tick(1.0) == [Negotiate((id,))]
+    machine.on_negotiation_failed(1.0, id, AWAY)
+    assert machine.on_heartbeat(1.5, CHANNEL) == []  # of before
+    assert machine.state(id) is SubscriptionState.HEARTBEAT_LOST
+    assert reasons(machine.tick(11.0)) == ["API_EventTimeout"]
+    assert Connect(CHANNEL, PAIR, HEARTBEATS, True) in machine.on_negotiated(12.0, id, negotiated())
+    assert machine.tick(21.0) == []
+
+
+def test_heartbeats_and_confirmations_of_unknown_channels_are_ignored() -> None:
+    machine, _ = connected()
+    assert machine.on_heartbeat(1.0, "tango://h:1/dserver/other/i") == []
+    assert (
+        machine.on_confirmed(1.0, "other")
+        == machine.on_confirmation_failed(1.0, "other", AWAY, unreachable=True, unsupported=False)
+        == []
+    )

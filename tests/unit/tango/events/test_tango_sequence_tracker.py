@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.events.frames import usual_call
+from mama_spark.tango.events.event_codec import usual_call
 from mama_spark.tango.events.sequence_tracker import (
     UNCOUNTED_TOPIC_ENDS,
     WRAP,
@@ -56,15 +56,10 @@ def test_recorded_conversations(vector: dict[str, Any]) -> None:
 @each(
     ("last", "ctr", "expected"),
     [
-        (5, 6, None),
-        (WRAP - 1, 0, None),
-        (5, 7, SequenceGap(6, 6)),
-        (1, WRAP - 1, SequenceGap(2, WRAP - 2)),
-        (5, 5, SequenceRestart(5, 5)),
-        (5, 1, SequenceRestart(5, 1)),
-        (WRAP - 1, 1, SequenceRestart(WRAP - 1, 1)),
+        (5, 6, None), (WRAP - 1, 0, None), (5, 7, SequenceGap(6, 6)), (1, WRAP - 1, SequenceGap(2, WRAP - 2)),
+        (5, 5, SequenceRestart(5, 5)), (5, 1, SequenceRestart(5, 1)), (WRAP - 1, 1, SequenceRestart(WRAP - 1, 1)),
     ],
-)
+)  # fmt: skip
 def test_two_counters_are_consecutive_or_a_gap_or_a_restart(
     last: int, ctr: int, expected: SequenceGap | SequenceRestart | None
 ) -> None:
@@ -72,16 +67,16 @@ def test_two_counters_are_consecutive_or_a_gap_or_a_restart(
     assert (expected is None) is (next_counter(last) == ctr)
 
 
-def test_the_counter_wraps_to_zero_without_a_gap() -> None:
-    assert told([(WRAP - 2, "a"), (WRAP - 1, "b"), (0, "c"), (1, "d")]) == ["event a", "event b", "event c", "event d"]
-
-
-def test_equal_counters_with_other_data_are_two_events() -> None:
-    assert told([(3, "a"), (3, "b"), (4, "c")]) == ["event a", "event b", "event c"]
-
-
-def test_a_third_copy_is_dropped_as_the_second() -> None:
-    assert told([(3, "a"), (3, "a"), (3, "a"), (4, "a")]) == ["event a", "event a"]
+@each(
+    ("events", "delivered"),
+    [
+        pytest.param([(WRAP - 2, "a"), (WRAP - 1, "b"), (0, "c"), (1, "d")], "abcd", id="it wraps without a gap"),
+        pytest.param([(3, "a"), (3, "b"), (4, "c")], "abc", id="other data with an equal counter"),
+        pytest.param([(3, "a"), (3, "a"), (3, "a"), (4, "a")], "aa", id="a third copy"),
+    ],
+)
+def test_what_is_delivered(events: list[tuple[int, str]], delivered: str) -> None:
+    assert told(events) == [f"event {data}" for data in delivered]
 
 
 def test_an_error_and_a_value_with_one_counter_are_two_events() -> None:
@@ -120,7 +115,6 @@ def test_topics_are_counted_apart_and_forgotten_apart() -> None:
     assert see(counters, 9, b"y", "a") == SequenceResult(True)
     assert see(counters, 9, b"y", "b") == SequenceResult(True, SequenceGap(6, 8))
     assert see(counters, 2, b"z", "b") == SequenceResult(True, SequenceRestart(9, 2))
-    assert repr(counters) == "<SequenceTracker of 2 topics>"
 
 
 @given(st.sets(st.integers(1, 200), min_size=1), st.data())

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from mama_spark.contracts.errors import MamaError
 from mama_spark.tango.errors import DevFailed, SystemException
 from mama_spark.tango.giop import messages as giop
-from mama_spark.tango.giop.assembler import MessageAssembler
 from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.giop.messages import (
     CancelRequest,
@@ -27,6 +26,7 @@ from mama_spark.tango.giop.messages import (
     LocateReply,
     LocateRequest,
     LocateStatus,
+    MessageAssembler,
     MessageError,
     ReplyStatus,
     decode,
@@ -175,18 +175,11 @@ def plain_result(value: Any) -> dict[str, Any]:
 def plain_value(value: Any) -> dict[str, Any]:
     seconds, rest = divmod(value.time, 1_000_000_000)
     return {
-        "value_kind": value.kind.name.lower(),
-        "value": value.content.tolist(),
-        "quality": value.quality.name,
-        "data_format": value.format.name,
-        "data_type": value.data_type,
-        "data_type_name": "DEV_DOUBLE",
-        "time": {"sec": seconds, "usec": rest // 1000, "nsec": rest % 1000},
-        "name": value.name,
-        "r_dim": value.r_dim._asdict(),
-        "w_dim": value.w_dim._asdict(),
-        "errors": list(value.errors),
-    }
+        "value_kind": value.kind.name.lower(), "value": value.content.tolist(), "quality": value.quality.name,
+        "data_format": value.format.name, "data_type": value.data_type, "data_type_name": "DEV_DOUBLE",
+        "time": {"sec": seconds, "usec": rest // 1000, "nsec": rest % 1000}, "name": value.name,
+        "r_dim": value.r_dim._asdict(), "w_dim": value.w_dim._asdict(), "errors": list(value.errors),
+    }  # fmt: skip
 
 
 @pytest.mark.spec("TG-26-TG-28")

@@ -92,16 +92,10 @@ def test_sequences_of_numbers_are_arrays(little: bool) -> None:
 @each(
     ("code", "value"),
     [
-        (STRINGS, [1]),
-        (STRING, 5),
-        (STRING, ["a"]),
-        (LONGS, ["a"]),
-        (LONGS, [2**31]),
-        (LONGS_AND_STRINGS, ([1],)),
-        (LONGS_AND_STRINGS, 5),
-        (TypeCode(TypeKind.LONG), None),
+        (STRINGS, [1]), (STRING, 5), (STRING, ["a"]), (LONGS, ["a"]), (LONGS, [2**31]), (LONGS_AND_STRINGS, ([1],)),
+        (LONGS_AND_STRINGS, 5), (TypeCode(TypeKind.LONG), None),
     ],
-)
+)  # fmt: skip
 def test_a_value_of_another_type_is_refused(code: TypeCode, value: Any) -> None:
     with pytest.raises(CdrError):
         written(code, value, True)

@@ -63,15 +63,11 @@ def test_a_reconnecting_client_sends_idl_0_and_the_prefix() -> None:
 @each(
     "argin",
     [
-        [],
-        ["a/b/c", "x", "subscribe"],
-        ["a/b/c", "x", "subscribe", "quality", "5"],
-        ["a/b/c", "x", "subscribe", "heartbeat", "5"],
-        ["a/b/c", "x", "subscribe", "change", "x"],
-        ["a/b/c", "x", "subscribe", "change", "99999999999999"],
-        ["a/b/c", "x", "subscribe", "change", "5", "6"],
+        [], ["a/b/c", "x", "subscribe"], ["a/b/c", "x", "subscribe", "quality", "5"],
+        ["a/b/c", "x", "subscribe", "heartbeat", "5"], ["a/b/c", "x", "subscribe", "change", "x"],
+        ["a/b/c", "x", "subscribe", "change", "99999999999999"], ["a/b/c", "x", "subscribe", "change", "5", "6"],
     ],
-)
+)  # fmt: skip
 def test_a_subscription_to_an_unknown_event_type_is_refused_as_in_cpptango(argin: list[str]) -> None:
     """Tango 10 has no QUALITY events, and heartbeats have no subscriptions."""
     with pytest.raises(DevFailed) as caught:
@@ -115,15 +111,11 @@ def test_topics_sent_by_the_server_are_not_constructed() -> None:
 @each(
     ("longs", "strings"),
     [
-        ([], list(PAIR)),
-        ([1033, 6], list(PAIR)),
-        ([1033, 6, 1000], []),
-        ([1033, 6, 1000], [PAIR[0]]),
-        ([1033, 6, 1000], [PAIR[0], TOPIC, CHANNEL]),
-        ([1033, 6, 1000], [TOPIC, CHANNEL]),
+        ([], list(PAIR)), ([1033, 6], list(PAIR)), ([1033, 6, 1000], []), ([1033, 6, 1000], [PAIR[0]]),
+        ([1033, 6, 1000], [PAIR[0], TOPIC, CHANNEL]), ([1033, 6, 1000], [TOPIC, CHANNEL]),
         ([1033, 6, 1000], ["a", "b"]),
     ],
-)
+)  # fmt: skip
 def test_an_answer_without_endpoints_is_refused(longs: list[int], strings: list[str]) -> None:
     with pytest.raises(BadReply):
         SubscriptionInfo.parse(longs, strings)
@@ -211,15 +203,11 @@ def test_a_stack_of_errors_comes_back(little: bool) -> None:
 @each(
     ("reason", "retryable"),
     [
-        ("API_ShutdownInProgress", True),
-        ("API_AttributePollingNotStarted", True),
-        ("API_DeviceNotExported", True),
-        ("API_AttrNotFound", False),
-        ("API_WrongNumberOfArgs", False),
-        ("API_CommandNotFound", False),
+        ("API_ShutdownInProgress", True), ("API_AttributePollingNotStarted", True), ("API_DeviceNotExported", True),
+        ("API_AttrNotFound", False), ("API_WrongNumberOfArgs", False), ("API_CommandNotFound", False),
         ("anything else", False),
     ],
-)
+)  # fmt: skip
 def test_the_first_error_decides_whether_a_retry_may_help(reason: str, retryable: bool) -> None:
     found = refusal(reason, "", "")
     assert found.retryable is retryable
@@ -229,14 +217,11 @@ def test_the_first_error_decides_whether_a_retry_may_help(reason: str, retryable
 @each(
     ("name", "completed", "retryable", "landed"),
     [
-        ("BAD_OPERATION", Completed.NO, False, False),
-        ("MARSHAL", Completed.MAYBE, False, True),
-        ("TRANSIENT", Completed.NO, True, False),
-        ("OBJECT_NOT_EXIST", Completed.NO, True, False),
-        ("COMM_FAILURE", Completed.MAYBE, True, True),
-        ("TIMEOUT", Completed.YES, True, True),
+        ("BAD_OPERATION", Completed.NO, False, False), ("MARSHAL", Completed.MAYBE, False, True),
+        ("TRANSIENT", Completed.NO, True, False), ("OBJECT_NOT_EXIST", Completed.NO, True, False),
+        ("COMM_FAILURE", Completed.MAYBE, True, True), ("TIMEOUT", Completed.YES, True, True),
     ],
-)
+)  # fmt: skip
 def test_exceptions_of_the_orb_keep_their_names_and_answer_both_questions(
     name: str, completed: Completed, retryable: bool, landed: bool
 ) -> None:

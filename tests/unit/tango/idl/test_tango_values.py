@@ -11,21 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from mama_spark.tango.events import event_codec
-from mama_spark.tango.events.event_codec import Event, decode, encode
-from mama_spark.tango.events.frames import MAGIC, CallInfo
+from mama_spark.tango.events.event_codec import MAGIC, CallInfo, Event, decode, encode
 from mama_spark.tango.giop.cdr import CdrError, CdrReader, CdrWriter
 from mama_spark.tango.idl import structs
-from mama_spark.tango.idl.any_value import read_any
-from mama_spark.tango.idl.union import read_union, write_union
-from mama_spark.tango.idl.values import read_value, write_value
+from mama_spark.tango.idl.values import read_any, read_union, read_value, write_union, write_value
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import (
     DTYPES,
-    KIND_OF,
     AttributeValue,
     Content,
-    DataReady,
-    DataType,
     DevError,
     DevState,
     Dim,
@@ -99,16 +93,6 @@ def test_every_value_comes_back(idl: int, data: st.DataObject, little: bool) -> 
     for size in range(len(octets)):
         with pytest.raises(CdrError):
             read_value(CdrReader(octets[:size], little), idl)
-
-
-@examples(200)
-@pytest.mark.parametrize("idl", [5, 4])
-@given(st.data(), st.booleans())
-def test_every_value_comes_back_in_an_event(idl: int, data: st.DataObject, little: bool) -> None:
-    event = Event(
-        parse(TOPICS[idl]), CallInfo(data.draw(st.integers(0, 2**32 - 1))), data.draw(values(idl)), (), little
-    )
-    assert decode(encode(event)) == event
 
 
 @each("little", [True, False])
@@ -186,12 +170,6 @@ def _read_any(octets: bytes) -> tuple[ValueKind, Content]:
     return read_any(CdrReader(octets, True))
 
 
-@each("data_type", list(DataType))
-def test_each_type_has_a_way_to_travel(data_type: DataType) -> None:
-    kind = KIND_OF[data_type]
-    assert kind in DTYPES or kind in (ValueKind.STRING, ValueKind.STATE, ValueKind.ENCODED)
-
-
 def test_the_dimensions_separate_read_and_set_value() -> None:
     """Lengths by r_dim and w_dim; of an image, rows one after the other."""
     content = np.arange(8.0)
@@ -257,10 +235,7 @@ def test_states_beyond_the_last_are_refused(little: bool) -> None:
         read_union(CdrReader(writer.getvalue(), little))
 
 
-def test_times_before_and_after_the_epoch_come_back_in_nanoseconds() -> None:
-    for time in (0, -1, 1, 1_700_000_000_123_456_789, -(2**31) * 10**9, 2**31 * 10**9 - 1):
-        value = AttributeValue("d", ValueKind.DOUBLE, np.array([1.0]), time, data_type=5)
-        assert decode(encode(Event(parse(TOPICS[5]), CallInfo(1), value))).data.time == time  # type: ignore[union-attr]
+def test_a_time_beyond_2038_is_refused() -> None:
     with pytest.raises(CdrError):
         write_value(CdrWriter(True), AttributeValue("d", ValueKind.DOUBLE, np.array([1.0]), 2**31 * 10**9, data_type=5))
 
@@ -322,9 +297,3 @@ def test_errors_come_back_on_every_topic(errors: tuple[DevError, ...], little: b
     """The call info has the flag is_except, and the fourth frame contains the error stack."""
     event = Event(parse(f"tango://h:1/a/b/c/{name}"), CallInfo(3, is_except=True), None, errors, little)
     assert decode(encode(event)) == event
-
-
-def test_data_ready_counts_with_a_sign() -> None:
-    topic = parse("tango://h:1/a/b/c/d.data_ready")
-    data = DataReady("d", 5, -42)
-    assert event_codec.read_data(topic, event_codec.write_data(topic, data), little=True) == data

@@ -24,8 +24,6 @@ def test_each_change_of_a_state_is_one_record() -> None:
     for online in (True, True, False, False, True):
         states.availability(records, TOPIC, online, 1)
     assert kinds(records) == [RecordKind.ONLINE, RecordKind.OFFLINE, RecordKind.ONLINE]
-    assert repr(states) == "<DeviceStates 1 online>"
-    assert repr(DeviceStates("tango")) == "<DeviceStates none>"
 
 
 def test_an_error_makes_a_device_suspect_until_the_topic_has_a_value_again() -> None:

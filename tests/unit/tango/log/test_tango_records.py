@@ -12,16 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.tango.client.subscription_events import (
-    QueueOverflow,
-    SubscriptionEvent,
-    SubscriptionEventKind,
-    decode_events,
-)
+from mama_spark.tango.client.subscription_events import QueueOverflow, SubscriptionEvent, decode_events
+from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.event_codec import Event, write_except
+from mama_spark.tango.events.event_codec import CallInfo, Event, write_except
 from mama_spark.tango.events.event_codec import encode as encode_event
-from mama_spark.tango.events.frames import CallInfo
 from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceRestart
 from mama_spark.tango.giop.ior import parse_device
 from mama_spark.tango.log.device_states import RecordedDevice
@@ -38,12 +33,12 @@ from mama_spark.tango.log.records import (
     decode,
     encode,
     errors_of,
+    newest_state,
     parse_record_topic,
     record_topic,
     writer_topic,
 )
 from mama_spark.tango.log.recovery import WriterState
-from mama_spark.tango.log.state_records import newest_state
 from mama_spark.tango.recorder.other_recorders import about, conflict
 from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.topics import Topic, event_topic, parse
@@ -60,10 +55,7 @@ def merge_states(parts: list[bytes]) -> dict[str, Any] | None:
 
 octets = st.binary(max_size=40)
 rows = st.lists(
-    st.one_of(
-        st.just((b"", b"", b"", b"")),
-        st.tuples(st.binary(min_size=1, max_size=40), octets, octets, octets),
-    ),
+    st.one_of(st.just((b"", b"", b"", b"")), st.tuples(st.binary(min_size=1, max_size=40), octets, octets, octets)),
     min_size=1,
     max_size=20,
 )
@@ -162,10 +154,10 @@ ERRORS = (DevError("Broken", Severity.ERR, "it broke", "here"),)
 def event(ctr: int, quality: Quality = Quality.VALID, errors: tuple[DevError, ...] = ()) -> SubscriptionEvent:
     value = AttributeValue("x", ValueKind.DOUBLE, np.array([1.0]), 5, quality, data_type=DataType.DOUBLE)
     frames = encode_event(Event(CHANGE, CallInfo(ctr, bool(errors)), None if errors else value, errors))
-    return SubscriptionEvent(SUBSCRIPTION, SubscriptionEventKind.EVENT, 100 + ctr, frames, ctr)
+    return SubscriptionEvent(SUBSCRIPTION, Kind.EVENT, 100 + ctr, frames, ctr)
 
 
-def delivered(kind: SubscriptionEventKind, detail: Any = None) -> SubscriptionEvent:
+def delivered(kind: Kind, detail: Any = None) -> SubscriptionEvent:
     return SubscriptionEvent(SUBSCRIPTION, kind, 50, None, 0, detail)
 
 
@@ -190,7 +182,7 @@ def restored(state: RecorderState) -> RecorderState:
 
 @pytest.mark.spec("TG-46")
 def test_a_gap_that_the_subscriber_saw_is_written_before_the_event() -> None:
-    found = record(RecorderState("r"), event(1), delivered(SubscriptionEventKind.GAP, SequenceGap(2, 4)), event(5))
+    found = record(RecorderState("r"), event(1), delivered(Kind.GAP, SequenceGap(2, 4)), event(5))
     assert kinds(found) == [RecordKind.EVENT, RecordKind.GAP, RecordKind.EVENT]
     assert (found.first[1], found.last[1], found.count[1], found.cause[1]) == (2, 4, 3, GapCause.WAY)
     assert found.frames.topics[1] == CHANGE.encode()
@@ -199,14 +191,10 @@ def test_a_gap_that_the_subscriber_saw_is_written_before_the_event() -> None:
 @each(
     ("last", "first", "wanted"),
     [
-        (5, 6, None),
-        (2**32 - 1, 0, None),
-        (5, 9, (RecordKind.GAP, 6, 8, 3)),
-        (5, 2, (RecordKind.RESTART, 5, 2, -1)),
-        (5, 5, (RecordKind.RESTART, 5, 5, -1)),
-        (5, 0, None),
+        (5, 6, None), (2**32 - 1, 0, None), (5, 9, (RecordKind.GAP, 6, 8, 3)), (5, 2, (RecordKind.RESTART, 5, 2, -1)),
+        (5, 5, (RecordKind.RESTART, 5, 5, -1)), (5, 0, None),
     ],
-)
+)  # fmt: skip
 def test_the_next_recorder_reports_events_sent_between_recorders(
     last: int, first: int, wanted: tuple[int, ...] | None
 ) -> None:
@@ -228,7 +216,7 @@ def test_what_was_sent_between_recorders_is_told_though_no_event_follows(
     state = RecorderState("r")
     record(state, event(last))
     after = restored(state)
-    found = record(after, delivered(SubscriptionEventKind.CHECK)._replace(ctr=sent))
+    found = record(after, delivered(Kind.CHECK)._replace(ctr=sent))
     assert kinds(found) == ([] if wanted is None else [wanted])
     assert all(found.cause == GapCause.AWAY)
     assert kinds(record(restored(after), event(sent + 1))) == [RecordKind.EVENT]
@@ -236,20 +224,20 @@ def test_what_was_sent_between_recorders_is_told_though_no_event_follows(
 
 def test_a_gap_at_the_end_is_not_told_again_by_the_next_recorder() -> None:
     state = RecorderState("r")
-    record(state, event(5), delivered(SubscriptionEventKind.GAP, SequenceGap(6, 8)))
+    record(state, event(5), delivered(Kind.GAP, SequenceGap(6, 8)))
     assert kinds(record(restored(state), event(10))) == [RecordKind.GAP, RecordKind.EVENT]
     assert kinds(record(restored(state), event(9))) == [RecordKind.EVENT]
 
 
 def test_a_value_that_a_check_delivers_is_no_event() -> None:
-    found = record(RecorderState("r"), event(0)._replace(kind=SubscriptionEventKind.CHECK))
+    found = record(RecorderState("r"), event(0)._replace(kind=Kind.CHECK))
     assert (kinds(found), found.ctr.tolist()) == ([RecordKind.CHECKED], [0])
 
 
 def test_records_behind_the_last_state_count_too() -> None:
     state, after = RecorderState("r"), RecorderState("r")
     written = merge_states(list(read(state.state(1)).frames.datas))
-    behind = record(state, delivered(SubscriptionEventKind.ONLINE), event(7))
+    behind = record(state, delivered(Kind.ONLINE), event(7))
     after.restore(written, [behind])
     assert after._devices.as_dict() == state._devices.as_dict()
     assert kinds(record(after, event(9))) == [RecordKind.GAP, RecordKind.EVENT]
@@ -273,9 +261,7 @@ def test_a_state_of_many_topics_is_in_parts_that_fit_together() -> None:
 def test_restarts_and_overflows_are_recorded() -> None:
     state = RecorderState("r")
     found = record(
-        state,
-        delivered(SubscriptionEventKind.RESTART, SequenceRestart(9, 1)),
-        delivered(SubscriptionEventKind.OVERFLOW, QueueOverflow(4, 2, 5)),
+        state, delivered(Kind.RESTART, SequenceRestart(9, 1)), delivered(Kind.OVERFLOW, QueueOverflow(4, 2, 5))
     )
     assert kinds(found) == [RecordKind.RESTART, RecordKind.GAP]
     assert (found.first.tolist(), found.last.tolist(), found.count.tolist()) == ([9, 2], [1, 5], [-1, 4])
@@ -291,17 +277,17 @@ def test_a_device_is_written_when_it_changes_and_only_then() -> None:
     def after(*given: SubscriptionEvent) -> list[RecordKind]:
         return [kind for kind in kinds(record(state, *given)) if kind in lives]
 
-    assert after(delivered(SubscriptionEventKind.ONLINE), event(1), event(2)) == [RecordKind.ONLINE]
+    assert after(delivered(Kind.ONLINE), event(1), event(2)) == [RecordKind.ONLINE]
     assert after(event(3, errors=ERRORS), event(4, errors=ERRORS)) == [RecordKind.SUSPECT]
     assert after(event(5), event(6)) == [RecordKind.ONLINE]
     assert after(event(7, Quality.INVALID)) == [RecordKind.SUSPECT]
-    assert after(delivered(SubscriptionEventKind.OFFLINE)) == [RecordKind.OFFLINE]
-    assert after(delivered(SubscriptionEventKind.ERROR, ERRORS)) == []
-    assert after(delivered(SubscriptionEventKind.ONLINE), event(8)) == [RecordKind.ONLINE]
+    assert after(delivered(Kind.OFFLINE)) == [RecordKind.OFFLINE]
+    assert after(delivered(Kind.ERROR, ERRORS)) == []
+    assert after(delivered(Kind.ONLINE), event(8)) == [RecordKind.ONLINE]
 
 
 def test_why_a_device_is_suspect_stands_in_its_record() -> None:
-    found = record(RecorderState("r"), delivered(SubscriptionEventKind.ONLINE), event(1, errors=ERRORS))
+    found = record(RecorderState("r"), delivered(Kind.ONLINE), event(1, errors=ERRORS))
     assert errors_of(found, 2) == ERRORS
     assert errors_of(found, 0) == ()
     assert found.frames.datas[2] == write_except(ERRORS)
@@ -311,20 +297,20 @@ def test_a_server_is_called_as_it_calls_itself() -> None:
     state = RecorderState("r")
     away = SimpleNamespace(**{**vars(SUBSCRIPTION), "device": parse_device("tango://127.0.0.1:1/a/b/c#dbase=no")})
     away.topic = None
-    records = record(state, delivered(SubscriptionEventKind.ERROR, ERRORS)._replace(subscription=away))
+    records = record(state, delivered(Kind.ERROR, ERRORS)._replace(subscription=away))
     assert parse(records.frames.topics[0].decode()).tango_host == "127.0.0.1:1"
     away.topic = str(CHANGE)
-    record(state, delivered(SubscriptionEventKind.ONLINE)._replace(subscription=away))
+    record(state, delivered(Kind.ONLINE)._replace(subscription=away))
     assert [device.tango_host for device in state._devices.as_dict()] == ["vm:1"]
     again = restored(state)
     away.topic = None
-    records = record(again, delivered(SubscriptionEventKind.ERROR, ERRORS)._replace(subscription=away))
+    records = record(again, delivered(Kind.ERROR, ERRORS)._replace(subscription=away))
     assert parse(records.frames.topics[0].decode()).tango_host == "vm:1"
 
 
 def test_a_device_that_is_not_recorded_any_more_is_offline() -> None:
     state = RecorderState("r")
-    record(state, delivered(SubscriptionEventKind.ONLINE))
+    record(state, delivered(Kind.ONLINE))
     found = read(restored(state).started(9, lambda name: name == "other/device/1"))
     assert kinds(found) == [RecordKind.STARTED, RecordKind.OFFLINE]
 
@@ -359,7 +345,7 @@ def test_rejected_records_are_reported_until_the_log_accepts_the_report() -> Non
     again = read(state.report_pending(9))
     assert gaps(again) == [(2, 6, 4, GapCause.REFUSED)]
     state.refused(again)
-    state.refused(record(state, delivered(SubscriptionEventKind.RESTART, SequenceRestart(9, 1))))
+    state.refused(record(state, delivered(Kind.RESTART, SequenceRestart(9, 1))))
     assert gaps(read(state.report_pending(9))) == [(2, 6, -1, GapCause.REFUSED)]
 
 
@@ -374,12 +360,7 @@ def test_pending_gaps_survive_a_restart_of_the_recorder() -> None:
 
 def test_counters_show_gaps_that_a_killed_recorder_did_not_report() -> None:
     state = RecorderState("r")
-    made = record(
-        state,
-        *map(event, range(1, 10)),
-        delivered(SubscriptionEventKind.GAP, SequenceGap(10, 11)),
-        event(12),
-    )
+    made = record(state, *map(event, range(1, 10)), delivered(Kind.GAP, SequenceGap(10, 11)), event(12))
     state.refused(some(made, 2, 3, 7))
     refused = read(state.report_pending(9))
 
@@ -417,7 +398,7 @@ def test_the_next_recorder_does_not_repeat_a_reported_gap() -> None:
 
 def test_the_state_of_a_device_that_the_log_refused_is_written_again() -> None:
     state = RecorderState("r")
-    state.refused(record(state, delivered(SubscriptionEventKind.ONLINE)))
+    state.refused(record(state, delivered(Kind.ONLINE)))
     assert kinds(read(state.report_pending(9))) == [RecordKind.ONLINE]
     assert not len(state.report_pending(9))
 

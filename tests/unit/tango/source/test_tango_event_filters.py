@@ -10,8 +10,8 @@ import pytest
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.source.attribute_readings import AttributeReading, ReadingFactory
+from mama_spark.tango.source.attribute_state import AlarmFilter, ChangeFilter
 from mama_spark.tango.source.device import Attribute, Criteria, Device
-from mama_spark.tango.source.event_filters import AlarmFilter, ChangeFilter
 from mama_spark.tango.types import DataType, DevError, DevState, Dim, Encoded, Format, Quality, Severity, ValueKind
 
 from tests.support.tables import each
@@ -143,25 +143,16 @@ def test_alarm_events_are_sent_when_errors_begin_and_end() -> None:
 @each(
     ("data_type", "format_", "value"),
     [
-        (DataType.SHORT, Format.SCALAR, 2**15),
-        (DataType.UCHAR, Format.SCALAR, -1),
-        (DataType.LONG, Format.SCALAR, 1.5),
-        (DataType.FLOAT, Format.SCALAR, 1e300),
-        (DataType.BOOLEAN, Format.SCALAR, 2),
-        (DataType.DOUBLE, Format.SCALAR, "1"),
-        (DataType.DOUBLE, Format.SCALAR, None),
-        (DataType.DOUBLE, Format.SCALAR, [1.0]),
-        (DataType.DOUBLE, SPECTRUM, 1.0),
-        (DataType.DOUBLE, SPECTRUM, [[1.0]]),
-        (DataType.DOUBLE, IMAGE, [1.0]),
-        (DataType.STRING, Format.SCALAR, 1),
-        (DataType.STRING, Format.SCALAR, "\u20ac"),
-        (DataType.STRING, Format.SCALAR, "a\0"),
-        (DataType.STRING, IMAGE, [["a"], ["b", "c"]]),
-        (DataType.STATE, Format.SCALAR, "ON"),
-        (DataType.ENCODED, Format.SCALAR, "text"),
+        (DataType.SHORT, Format.SCALAR, 2**15), (DataType.UCHAR, Format.SCALAR, -1),
+        (DataType.LONG, Format.SCALAR, 1.5), (DataType.FLOAT, Format.SCALAR, 1e300),
+        (DataType.BOOLEAN, Format.SCALAR, 2), (DataType.DOUBLE, Format.SCALAR, "1"),
+        (DataType.DOUBLE, Format.SCALAR, None), (DataType.DOUBLE, Format.SCALAR, [1.0]),
+        (DataType.DOUBLE, SPECTRUM, 1.0), (DataType.DOUBLE, SPECTRUM, [[1.0]]), (DataType.DOUBLE, IMAGE, [1.0]),
+        (DataType.STRING, Format.SCALAR, 1), (DataType.STRING, Format.SCALAR, "\u20ac"),
+        (DataType.STRING, Format.SCALAR, "a\0"), (DataType.STRING, IMAGE, [["a"], ["b", "c"]]),
+        (DataType.STATE, Format.SCALAR, "ON"), (DataType.ENCODED, Format.SCALAR, "text"),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_cannot_be_encoded_is_refused_when_it_is_set(
     data_type: DataType, format_: Format, value: Any
 ) -> None:

@@ -1,14 +1,14 @@
-"""Events that an event supplier sends for values, errors, frames and interfaces."""
+"""Events that an event supplier sends for values, errors, frames and interfaces; heartbeats, periods and expiry."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from mama_spark.tango.events.event_codec import Heartbeat, decode
 from mama_spark.tango.source.attribute_readings import AttributeReading
 from mama_spark.tango.source.device import Attribute, Criteria
 from mama_spark.tango.types import AttributeValue, DataReady, DataType, DevError, EventType, Format, Quality, Severity
 
-from tests.support.tango.servant_harness import DEVICE, Source, events, read, values
+from tests.support.tango.servant_harness import ADMIN, DEVICE, Source, events, read, values
 
 
 @pytest.mark.spec("TG-39")
@@ -98,19 +98,6 @@ def test_subscriptions_of_old_and_new_clients_are_independent(source: Source, ev
         found = events(source.supplier.push_data(channel, source.supplier.attribute(DEVICE, "scal").config))
     assert {str(one.topic) for one in found} == set(topics)
     assert len(found) == len(set(topics)) == (1 if event is EventType.ALARM else 2)
-
-
-@pytest.mark.parametrize("little", [True, False])
-def test_events_have_the_configured_byte_order(little: bool) -> None:
-    source = Source(little=little)
-    for attribute in ("scal", "spec", "text"):
-        source.settled(attribute)
-    found = [*source.push("scal", 2.5), *source.push("spec", [1, 2]), *source.push("text", "t")]
-    assert [event.little for event in found] == [little] * 3
-    data = [event.data for event in found]
-    assert [np.asarray(value.content).tolist() for value in data if isinstance(value, AttributeValue)] == [
-        [2.5], [1, 2], ["t"],
-    ]  # fmt: skip
 
 
 @pytest.mark.spec("TG-11", "TG-18")
@@ -208,3 +195,94 @@ def test_a_restart_resets_counters_and_keeps_values(source: Source) -> None:
     assert source.supplier.due_heartbeats(1e9) == []
     assert source.settled().topic == "tango://vm:11002/test/pub/1/scal#dbase=no.idl5_change"
     assert source.push("scal", 4.5)[0].call.ctr == 1
+
+
+@pytest.mark.spec("TG-05", "TG-22")
+def test_periodic_events_are_sent_at_their_period(source: Source) -> None:
+    source.set("tick", 1.0)
+    source.settled("tick", "periodic")
+    assert source.supplier.next_deadline() == source.now  # the first heartbeat
+    source.supplier.due_heartbeats(source.now)
+    assert source.supplier.next_deadline() == source.now + 0.5
+    times = []
+    for _ in range(16):
+        source.now += 0.25
+        times += [source.now - 100 for _ in source.due_events()]
+    assert times == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0]
+    source.now += 60  # the thread was stopped: one event, not one for each period
+    assert len(source.due_events()) == 1
+
+
+def test_an_archive_event_is_sent_when_its_period_is_over(source: Source) -> None:
+    source.set("level", 1.0)
+    source.settled("level", "archive")
+    source.now += 0.9
+    assert source.due_events() == []
+    assert source.set("level", 3.0) == ["archive"]
+    source.now += 0.9
+    assert source.due_events() == []
+    source.now += 0.2
+    assert values(source.due_events()) == [3.0]
+
+
+@pytest.mark.spec("TG-31", "TG-36")
+def test_heartbeats_are_sent_every_nine_seconds_and_twice_for_a_new_client(source: Source) -> None:
+    assert source.supplier.due_heartbeats(source.now) == []  # no client has subscribed
+    source.subscribe()
+    first = source.supplier.due_heartbeats(source.now)
+    assert len(first) == 2
+    beat = decode(first[0])
+    assert isinstance(beat, Heartbeat)
+    assert str(beat.topic) == f"{source.subscribe().channel}.heartbeat"
+    times = []
+    for _ in range(160):
+        source.now += 0.25
+        times += [source.now - 100 for _ in source.supplier.due_heartbeats(source.now)]
+    assert times == [9.0, 18.0, 27.0, 36.0]
+    source.subscribe(pid=2)
+    assert len(source.supplier.due_heartbeats(source.now + 9)) == 2
+
+
+@pytest.mark.spec("TG-37", "TG-43")
+@pytest.mark.parametrize(("event", "attribute"), [("change", "scal"), ("periodic", "tick"), ("archive", "level")])
+def test_a_subscription_without_confirmation_expires_after_600_seconds(
+    source: Source, event: str, attribute: str
+) -> None:
+    """The counter stops then."""
+    kind = {"change": EventType.CHANGE, "periodic": EventType.PERIODIC, "archive": EventType.ARCHIVE}[event]
+    source.settled(attribute, event)
+    source.push(attribute, 1.0, kind)
+    source.now += 599
+    source.due_events()
+    assert len(source.push(attribute, 2.0, kind)) == 1
+    source.now += 2
+    source.due_events()
+    before = source.supplier.counters()
+    assert source.push(attribute, 3.0, kind) == []
+    source.now += 100
+    assert source.due_events() == []
+    assert source.supplier.counters() == before
+    wire = "idl5_" + kind.wire_name
+    source.command(ADMIN, "EventConfirmSubscription", [DEVICE, attribute, wire])
+    source.supplier.duplicate_event = False
+    (event_,) = source.push(attribute, 4.0, kind)
+    assert event_.call.ctr == next(iter(before.values()))
+
+
+@pytest.mark.spec("TG-37")
+def test_confirmations_keep_a_subscription(source: Source) -> None:
+    source.settled("scal")
+    source.settled("level")
+    for _ in range(10):
+        source.now += 200
+        source.command(ADMIN, "EventConfirmSubscription", [DEVICE, "scal", "idl5_change", DEVICE, "level", "change"])
+        source.due_events()
+    assert source.push("scal", 1.0)
+    assert source.push("level", 1e9)
+
+
+def test_heartbeats_go_on_when_subscriptions_have_expired(source: Source) -> None:
+    source.settled()
+    source.now += 1000
+    source.due_events()
+    assert source.supplier.due_heartbeats(source.now)

@@ -2,16 +2,16 @@
 Pure.
 
 Each record is pushed as a change, an archive and a user event. If a rule for its attribute has criteria, these select
-the events as in a device server (:mod:`mama_spark.tango.source.event_filters`). The module does no I/O.
+the events as in a device server (:mod:`mama_spark.tango.source.attribute_state`). The module does no I/O.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,33 +20,23 @@ from mama_spark.contracts.record_log import Records
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import milliseconds, nonempty_text, real_number, string
-from mama_spark.tango.errors import DevFailed
-from mama_spark.tango.events.batch_decoder import BatchDecoder
-from mama_spark.tango.events.event_codec import Event
-from mama_spark.tango.giop.cdr import CdrError
-from mama_spark.tango.log.records import RecordKind, decode
-from mama_spark.tango.topics import Topic, read_topic
-from mama_spark.tango.types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
 
-from ..device import Attribute, Criteria, Device
+from ..errors import DevFailed
+from ..events.batch_decoder import BatchDecoder
+from ..events.event_codec import Event
+from ..giop.cdr import CdrError
+from ..log.records import RecordKind, decode
+from ..topics import Topic, read_topic
+from ..types import AttributeValue, DataType, EventType, Format, Quality, ValueKind
+from .device import Attribute, Criteria, Device
+
+if TYPE_CHECKING:
+    from mama_spark.tango.source.event_source import TangoEventSource
 
 EVENTS = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER)
 _GROUP = "attribute"
 _VALUE_TOPIC = f".{EventType.CHANGE.wire_name}"  #: end of the topics of records with values
 _STATE_AND_STATUS = {"state": DataType.STATE, "status": DataType.STRING}
-
-
-class ReplayTarget(Protocol):
-    """The part of :class:`~mama_spark.tango.source.event_source.TangoEventSource` that the replayer needs."""
-
-    @property
-    def devices(self) -> tuple[str, ...]: ...
-    def add_device(self, device: Device) -> None: ...
-    def add_attributes(self, device: str, attributes: Sequence[Attribute], *, replace: bool) -> None: ...
-    def subscribed(self, device: str, attribute: str, event: EventType) -> bool: ...
-    def push_event(
-        self, event: EventType, device: str, attribute: str, value: Any, *, time: int, quality: Quality
-    ) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +101,7 @@ class Rule:
 
 
 def _detecting(criteria: Criteria) -> Criteria:
-    return criteria if criteria.empty else Criteria(
-        criteria.abs_change, criteria.rel_change, criteria.period, detect=True
-    )  # fmt: skip
+    return criteria if criteria.empty else replace(criteria, detect=True)
 
 
 @dataclass
@@ -158,7 +146,7 @@ class LogReplayer:
 
     _MAX_REASONS = 20
 
-    def __init__(self, source: ReplayTarget, rules: Sequence[Rule] = (), name: str | None = None) -> None:
+    def __init__(self, source: TangoEventSource, rules: Sequence[Rule] = (), name: str | None = None) -> None:
         self._source, self._rules = source, tuple(rules)
         self._name = None if name is None else name.lower()
         self._decoder = BatchDecoder()
@@ -166,9 +154,6 @@ class LogReplayer:
         self._devices = set(source.devices)
         self.last: dict[str, int] = {}
         self.counts = ReplayCounts()
-
-    def __repr__(self) -> str:
-        return f"<LogReplayer {len(self._declared)} attributes, {self.counts.records} records>"
 
     @property
     def attributes(self) -> list[tuple[str, str]]:
@@ -273,7 +258,7 @@ class LogReplayer:
 
 
 def _python(value: AttributeValue) -> Any:
-    """The value in the form of :meth:`ReplayTarget.push_event`; None: there is none."""
+    """The value in the form of :meth:`TangoEventSource.push_event`; None: there is none."""
     read = value.read
     if value.format is Format.SCALAR:
         return read[0] if isinstance(read, tuple | np.ndarray) and len(read) else read

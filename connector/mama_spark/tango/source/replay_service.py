@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from ....contracts.errors import ConfigError, MamaError
-from ....contracts.record_log import Bounds, Continuity, RecordLog, Records
-from ....recording.log_follower import LogBatch, LogFollower, LogPosition, beginning
-from ....telemetry.prometheus.exposition import Metric, counter, gauge
-from ...types import EventType
-from ..registration import Registration
+from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.contracts.record_log import Bounds, Continuity, RecordLog, Records
+from mama_spark.recording.log_follower import LogBatch, LogFollower, LogPosition, beginning
+from mama_spark.telemetry.prometheus.exposition import Metric, counter, gauge
+
+from ..types import EventType
 from .awaited_clients import AwaitedClients, AwaitedSubscription, Place
 from .log_replayer import LogReplayer, ReplayCounts
+from .registration import Registration
 
 if TYPE_CHECKING:
-    from ..event_source import TangoEventSource
+    from mama_spark.tango.source.event_source import TangoEventSource
 
 _POLL = 0.05  #: seconds between two looks whether records or clients came
 REPORT_INTERVAL = 10.0  #: seconds between two lines about progress
@@ -112,7 +113,7 @@ class ReplayService:
         self._say, self._warn = say, warn
         self._position = StartPosition()
         self._awaited = AwaitedClients()
-        self._registration = None if source.database is None else Registration(source)
+        self._registration = Registration(source)
         self.unregister = False
         self._warned = False
         self._waited = False  # for the clients that were subscribed before
@@ -124,11 +125,12 @@ class ReplayService:
     def metrics(self) -> list[Metric]:
         """What it counts; may be called in any thread."""
         counts, source = self._replayer.counts, self._source
-        return measure(
-            source.server, self._log.stream, counts, sent=self._sent, not_delivered=self._awaited.not_delivered,
-            subscriptions=len(source.listeners()) if source.running else 0, devices=len(source.devices),
-            attributes=len(self._replayer.attributes), lag=max(0, self._log.newest - self._position.at.served),
+        numbers = (
+            counts.records, self._sent, self._awaited.not_delivered, counts.skipped, counts.bad,
+            max(0, self._log.newest - self._position.at.served), len(source.devices), len(self._replayer.attributes),
+            len(source.listeners()) if source.running else 0,
         )  # fmt: skip
+        return measure(source.settings.server, self._log.stream, *numbers)
 
     @property
     def _sent(self) -> int:
@@ -137,14 +139,16 @@ class ReplayService:
     def run(self, begin: str, hold: float) -> None:
         self._begin(begin)
         self._source.start()
-        if self._registration is not None:
-            self._registration.update()
+        self._registration.update()
         try:
             self._serve(hold)
         finally:
             self._end()
-            if self._registration is not None:
-                self._unregister(self._registration)
+            try:
+                self._registration.end(remove=self.unregister)
+            except MamaError as error:
+                database = self._source.settings.database
+                self._warn(f"the database {database} does not know that the source has ended: {error}")
 
     def _end(self) -> None:
         """Wait until clients have taken what was sent, and save what is known to be written."""
@@ -167,19 +171,12 @@ class ReplayService:
         self._save()
         self._say(f"ended: {self._progress()}")
 
-    def _unregister(self, registration: Registration) -> None:
-        try:
-            registration.end(remove=self.unregister)
-        except MamaError as error:
-            self._warn(f"the database {self._source.database} does not know that the source has ended: {error}")
-
     def _register_new(self) -> None:
         """Register devices that came with new records; tried again with the next ones."""
-        if self._registration is not None:
-            try:
-                self._registration.update()
-            except MamaError as error:
-                self._warn(f"new devices cannot be registered in the database {self._source.database}: {error}")
+        try:
+            self._registration.update()
+        except MamaError as error:
+            self._warn(f"new devices cannot be registered in the database {self._source.settings.database}: {error}")
 
     def _serve(self, hold: float) -> None:
         devices = len(self._source.devices)
@@ -352,35 +349,25 @@ class ReplayService:
         )
 
 
-def measure(
-    server: str,
-    stream: str,
-    counts: ReplayCounts,
-    *,
-    sent: int,
-    not_delivered: int,
-    subscriptions: int,
-    devices: int,
-    attributes: int,
-    lag: int,
-) -> list[Metric]:
+_METRICS = (
+    (counter, "records_total", "records that were served"),
+    (counter, "messages_total", "messages that were sent to clients"),
+    (counter, "not_delivered_total", "events that clients missed while they were away"),
+    (counter, "skipped_total", "records of other sources or kinds"),
+    (counter, "bad_total", "records that could not be served"),
+    (gauge, "lag", "records of the log that were not served yet"),
+    (gauge, "devices", "devices"),
+    (gauge, "attributes", "attributes"),
+    (gauge, "subscriptions", "events of attributes that clients receive"),
+)
+
+
+def measure(server: str, stream: str, *numbers: int) -> list[Metric]:
     """What the service counts, as metrics.
 
     :param server: ``exe/instance``
-    :param sent: messages that clients had subscribed to
-    :param subscriptions: events of attributes that clients receive
-    :param lag: records of the log that were not served yet
+    :param numbers: one for each metric
     """
     labels = {"server": server, "stream": stream}
-    return [
-        counter("mama_tango_source_records_total", "records that were served", counts.records, labels),
-        counter("mama_tango_source_messages_total", "messages that were sent to clients", sent, labels),
-        counter("mama_tango_source_not_delivered_total", "events that clients missed while they were away",
-                not_delivered, labels),
-        counter("mama_tango_source_skipped_total", "records of other sources or kinds", counts.skipped, labels),
-        counter("mama_tango_source_bad_total", "records that could not be served", counts.bad, labels),
-        gauge("mama_tango_source_lag", "records of the log that were not served yet", lag, labels),
-        gauge("mama_tango_source_devices", "devices", devices, labels),
-        gauge("mama_tango_source_attributes", "attributes", attributes, labels),
-        gauge("mama_tango_source_subscriptions", "events of attributes that clients receive", subscriptions, labels),
-    ]  # fmt: skip
+    found = zip(_METRICS, numbers, strict=True)
+    return [kind(f"mama_tango_source_{name}", text, number, labels) for (kind, name, text), number in found]

@@ -1,12 +1,87 @@
-"""Tracks records that the log rejected; gap records report them once the log accepts writes again. Pure."""
+"""What no record of its own tells of: errors that repeat, and records that the log rejected. Pure.
+
+Of equal errors of one topic the first is a record; a summary has the number of the rest. It is a record of kind ERROR
+with the frames of the last error. Its fields ``count``, ``first`` and ``last`` are the number of errors since the
+record before it, and the counters of the first and the last of them (0: none).
+
+Gap records report rejected records once the log accepts writes again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..events.sequence_tracker import SequenceGap, discontinuity, is_counted
+from ..types import DevError
+from .record_builder import RecordBuilder
 from .records import UNKNOWN_COUNT, DecodedRecords, GapCause, GapNumbers, RecordKind
+
+
+@dataclass(slots=True)
+class _Series:
+    """:ivar rest: of errors that no record tells of: arrival and frames of the last one, and their numbers"""
+
+    reasons: tuple[str, ...]
+    next_summary: int
+    rest: tuple[int, Sequence[bytes], GapNumbers] | None = None
+
+
+class ErrorSeries:
+    """Series of errors by topic. Its methods add the summaries that are due.
+
+    :param period_ns: between two summaries of a series that goes on; 0: every error is a record
+    :param name: topic in the log of the records of a Tango topic
+    :ivar open: Tango topic -> its series
+    """
+
+    def __init__(self, period_ns: int, name: Callable[[bytes], str]) -> None:
+        self._period_ns, self._name = period_ns, name
+        self.open: dict[bytes, _Series] = {}
+
+    def begins(
+        self, records: RecordBuilder, topic: bytes, errors: Sequence[DevError], received: int, frames: Sequence[bytes],
+        ctr: int,
+    ) -> bool:  # fmt: skip
+        """Whether an error begins a series: then it is to be recorded. Else it is counted.
+
+        :param received: nanoseconds since the epoch
+        :param ctr: counter of its event; 0: none
+        """
+        if not self._period_ns:
+            return True
+        reasons, series = tuple(error.reason for error in errors), self.open.get(topic)
+        if series is not None and series.reasons == reasons:
+            first, count = (series.rest[2].first, series.rest[2].size) if series.rest else (ctr, 0)
+            series.rest = received, frames, GapNumbers(first, ctr, count + 1, GapCause.NONE)
+            return False
+        self.end(records, topic)
+        self.open[topic] = _Series(reasons, received + self._period_ns)
+        return True
+
+    def end(self, records: RecordBuilder, *topics: bytes) -> None:
+        """End the series of these topics."""
+        for topic in topics:
+            if topic in self.open:
+                self._sum_up(records, topic, self.open.pop(topic))
+
+    def due(self, records: RecordBuilder, now: int) -> None:
+        """Sum up the series that go on and whose period is over.
+
+        :param now: nanoseconds since the epoch
+        """
+        for topic, series in self.open.items():
+            if now >= series.next_summary:
+                self._sum_up(records, topic, series)
+                series.next_summary = now + self._period_ns
+
+    def _sum_up(self, records: RecordBuilder, topic: bytes, series: _Series) -> None:
+        if series.rest is not None:
+            received, frames, numbers = series.rest
+            records.add_gap(RecordKind.ERROR, self._name(topic), received, frames, numbers)
+            series.rest = None
+
 
 _FROM_SERVERS = (RecordKind.EVENT, RecordKind.INITIAL, RecordKind.RESUBSCRIBED, RecordKind.CHECKED)
 _VALUES = (*_FROM_SERVERS, RecordKind.ERROR)
@@ -21,12 +96,6 @@ class PendingGaps:
     def __init__(self) -> None:
         self._gaps: dict[bytes, tuple[int, int, int]] = {}
         self._reasons: dict[bytes, str] = {}  #: those that are not recorded yet; empty: it is
-
-    def __repr__(self) -> str:
-        return f"<PendingGaps {len(self._gaps)} gaps>"
-
-    def __len__(self) -> int:
-        return len(self._gaps)
 
     def refused(self, records: DecodedRecords, reasons: Sequence[str] = ()) -> None:
         """Add rejected records: events, values that were read, and gaps.

@@ -17,8 +17,8 @@ from mama_spark.tango.commands.tango_source import read_rules
 from mama_spark.tango.log.records import RecordKind
 from mama_spark.tango.source.device import Attribute, Criteria
 from mama_spark.tango.source.event_source import TangoEventSource
-from mama_spark.tango.source.replay.log_replayer import LogReplayer, Rule
-from mama_spark.tango.source.replay.replay_service import StartPosition
+from mama_spark.tango.source.log_replayer import LogReplayer, Rule
+from mama_spark.tango.source.replay_service import StartPosition
 from mama_spark.tango.types import AttributeValue, DataType, Format, Quality
 
 from tests.support.tango.records import encode_one

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mama_spark.tango.types import EventType
+from ..types import EventType
 
 Place = tuple[str, str, EventType]  #: device, name of the attribute in topics, event type
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mama_spark.tango.source.replay.awaited_clients import AwaitedClients, AwaitedSubscription, Place
+from mama_spark.tango.source.awaited_clients import AwaitedClients, AwaitedSubscription, Place
 from mama_spark.tango.types import EventType
 
 from tests.support.tables import each

@@ -1,1 +1,0 @@
-"""Replay of a record log through an event source: what ``mama tango-source`` does."""
