@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from .messages.source_records import MAMA_SOURCE_DISCOVERY_TOPIC, SourceFields, SourceRecord
     from .messages.status import MsgStatus, MsgType, Status, StatusError, string_for_status
     from .messages.values import MamaPrice, MamaTime
-    from .publisher.bridge_publisher import BridgePublisher
-    from .publisher.callbacks import PublisherCallbacks
-    from .publisher.dq import DQPublisher
-    from .publisher.dq_manager import DQPublisherManager, DQPublisherManagerCallbacks, PublishTopic
+    from .publisher.bridge_publisher import BridgePublisher, PublisherCallbacks
+    from .publisher.dq import DQPublisher, DQPublisherManager, DQPublisherManagerCallbacks, PublishTopic
     from .publisher.publisher import Publisher
     from .queue import Queue, QueueDispatcher
     from .states import PublisherState, TransportEvent, TransportTopicEvent, string_for_state
@@ -69,10 +67,8 @@ _NAMES = {
     "messages.source_records": "MAMA_SOURCE_DISCOVERY_TOPIC SourceFields SourceRecord",
     "messages.status": "MsgStatus MsgType Status StatusError string_for_status",
     "messages.values": "MamaPrice MamaTime",
-    "publisher.bridge_publisher": "BridgePublisher",
-    "publisher.callbacks": "PublisherCallbacks",
-    "publisher.dq": "DQPublisher",
-    "publisher.dq_manager": "DQPublisherManager DQPublisherManagerCallbacks PublishTopic",
+    "publisher.bridge_publisher": "BridgePublisher PublisherCallbacks",
+    "publisher.dq": "DQPublisher DQPublisherManager DQPublisherManagerCallbacks PublishTopic",
     "publisher.publisher": "Publisher",
     "queue": "Queue QueueDispatcher",
     "states": "PublisherState TransportEvent TransportTopicEvent string_for_state",

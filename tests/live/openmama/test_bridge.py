@@ -17,8 +17,8 @@ from mama_spark.contracts.bridge import Ack
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.peer.settings import PeerSettings
+from mama_spark.openmama.wire.peer import OpenMamaPeer
+from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher

@@ -16,15 +16,15 @@ from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import MsgStatus
 from mama_spark.memory.bridge import MemoryBroker
 from mama_spark.openmama.source.market_data_source import SourceRules
-from mama_spark.openmama.source.source_state import SourceState
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_of
-from mama_spark.openmama.wire.protocol.market_data import (
+from mama_spark.openmama.source.server import SourceState
+from mama_spark.openmama.wire.dictionary import DictionaryEntry, dictionary_of
+from mama_spark.openmama.wire.market_data import (
     MarketDataRequest,
     dictionary_topic,
     request_message,
     subscription_topic,
 )
+from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.network import Watched, message, naming, peer, url_of

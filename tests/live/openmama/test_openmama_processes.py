@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.openmama.rows import TYPE
 from mama_spark.openmama.rows.openmama_rows import OpenMamaColumns
-from mama_spark.openmama.rows.openmama_schema import TYPE
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.peer.settings import PeerSettings
+from mama_spark.openmama.wire.peer import OpenMamaPeer
+from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.options import SubscribeOptions
 from mama_spark.registry import log_bridge
 from mama_spark.testing.waiting import eventually

@@ -11,7 +11,7 @@ import pytest
 from mama_spark.mama.messages.status import MsgStatus, SubscriptionMsgType
 from mama_spark.openmama.recorder.record_source import MamaRecordSource
 from mama_spark.openmama.source.name_server import NameServer
-from mama_spark.openmama.wire.protocol.frames import FrameType
+from mama_spark.openmama.wire.frames import FrameType
 from mama_spark.recording.recorder import Recorder
 
 from tests.support.openmama.network import Watched, naming, peer, url_of

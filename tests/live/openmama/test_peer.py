@@ -7,12 +7,11 @@ import logging
 import pytest
 import zmq
 from mama_spark.contracts.errors import ConfigError, PublishError
-from mama_spark.openmama.wire.peer.naming_client import PeerPresence
-from mama_spark.openmama.wire.peer.peer import JoinTimeout, OpenMamaPeer
-from mama_spark.openmama.wire.peer.settings import PeerSettings
-from mama_spark.openmama.wire.peer.sockets import _PORTION, receive_single
-from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType
-from mama_spark.openmama.wire.protocol.framings import OZ, ZMQ
+from mama_spark.openmama.wire.frames import OZ, ZMQ, BridgeFrame, FrameType
+from mama_spark.openmama.wire.naming_client import PeerPresence
+from mama_spark.openmama.wire.peer import JoinTimeout, OpenMamaPeer
+from mama_spark.openmama.wire.settings import PeerSettings
+from mama_spark.openmama.wire.sockets import _PORTION, receive_single
 
 from tests.support.openmama.network import Watched, message, naming, peer, url_of
 from tests.support.ports import lasting_port

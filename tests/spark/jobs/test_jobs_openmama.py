@@ -14,7 +14,9 @@ from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama.wire.log.records import (
+from mama_spark.openmama.wire.frames import OZ, BridgeFrame, FrameType
+from mama_spark.openmama.wire.naming import CONNECT, NamingFrame, encode_naming
+from mama_spark.openmama.wire.records import (
     MamaGapCause,
     MamaPeerState,
     MamaRecord,
@@ -22,8 +24,6 @@ from mama_spark.openmama.wire.log.records import (
     messages,
     record_topic,
 )
-from mama_spark.openmama.wire.protocol.framings import OZ, BridgeFrame, FrameType
-from mama_spark.openmama.wire.protocol.naming import CONNECT, NamingFrame, encode_naming
 from mama_spark.options import SubscribeOptions
 from mama_spark.registry import log_bridge
 from pyspark.sql import SparkSession

@@ -12,11 +12,10 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLogBridge
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.openmama.source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
-from mama_spark.openmama.source.server import MarketDataServer
-from mama_spark.openmama.source.source_state import SourceState
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.peer.settings import PeerSettings
-from mama_spark.openmama.wire.protocol.dictionary import by_name
+from mama_spark.openmama.source.server import MarketDataServer, SourceState
+from mama_spark.openmama.wire.dictionary import by_name
+from mama_spark.openmama.wire.peer import OpenMamaPeer
+from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from mama_spark.recording.log_follower import LogFollower, beginning
 

@@ -21,8 +21,7 @@ from ..states import (
     step,
     string_for_state,
 )
-from .bridge_publisher import BridgePublisher
-from .callbacks import PublisherCallbacks
+from .bridge_publisher import BridgePublisher, PublisherCallbacks
 
 if TYPE_CHECKING:
     from ..inbox import Inbox, Request

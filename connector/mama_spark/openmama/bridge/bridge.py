@@ -12,6 +12,8 @@ import math
 import secrets
 import time
 from collections import OrderedDict, deque
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +27,54 @@ from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import HEADER, encode
 from mama_spark.mama.messages.sequence_numbers import next_number
 from mama_spark.mama.messages.status import RESERVED
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer, PeerInput
-from mama_spark.openmama.wire.protocol.frames import MAX_TOPIC, why_unsendable
+from mama_spark.openmama.wire.frames import MAX_TOPIC, why_unsendable
+from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerInput
+from mama_spark.openmama.wire.settings import PeerSettings
+from mama_spark.options import SinkOptions
 
 from .requests import PeerRequests
-from .settings import OpenMamaSettings
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMamaSettings:
+    """Times in seconds.
+
+    :param peer: how the network is reached
+    :param acks: False: nothing is acknowledged (``ackMode=none``)
+    :param wait_for_subscribers: from the first message on; until then, messages without readers wait
+    :param require_subscribers: messages that nobody wants are refused; else they end as ``published``
+    :param numbers: the messages of each topic are numbered
+    :param full_timeout: after which a reader that takes nothing is given up, and messages for it are refused
+    """
+
+    peer: PeerSettings
+    acks: bool = True
+    wait_for_subscribers: float = 5.0
+    require_subscribers: bool = False
+    numbers: bool = False
+    full_timeout: float = 5.0
+
+    @classmethod
+    def from_options(cls, o: SinkOptions) -> Self:
+        """Convert options to settings.
+
+        :raises ConfigError: the url says nothing sound
+        """
+        peer = PeerSettings.from_urls(o.url)
+        if not peer.naming and not peer.incoming:
+            peer = peer.without_receiving()
+        return cls(
+            # fewer than the window: it is full readers, not the window, that hold a task
+            replace(
+                peer, linger=o.retry_deadline, high_water_mark=max(1, min(peer.high_water_mark, o.max_in_flight // 2))
+            ),
+            o.ack_mode != "none",
+            o.wait_for_subscribers,
+            o.require_subscribers,
+            o.mama_numbers,
+            o.wait_timeout,
+        )
+
 
 logger = logging.getLogger("mama_spark")
 

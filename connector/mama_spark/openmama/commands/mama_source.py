@@ -28,16 +28,19 @@ from ...publishing.window.reconnecting import ReconnectingBridge
 from ...recording.log_follower import LogFollower, beginning
 from ...registry import discovery_bridge, log_bridge
 from ...telemetry.prometheus.server import served_metrics
-from ..source.event_reporter import DiscoveryStore, FlightLogStore, SourceEventReporter, SourceEventReporters
+from ..source.event_reporter import (
+    DiscoveryStore,
+    FlightLogStore,
+    SourceEventReporter,
+    SourceEventReporters,
+    SourceEvents,
+)
 from ..source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
-from ..source.server import MarketDataServer
-from ..source.source_events import SourceEvents
-from ..source.source_state import SourceState
-from ..wire.dictionary_file import dictionary_of_file
-from ..wire.peer.peer import OpenMamaPeer
-from ..wire.peer.settings import PeerSettings
-from ..wire.protocol.dictionary import DictionaryEntry, by_name
-from ..wire.protocol.market_data import REFUSALS
+from ..source.server import MarketDataServer, SourceState
+from ..wire.dictionary import DictionaryEntry, by_name, dictionary_of_file
+from ..wire.market_data import REFUSALS
+from ..wire.peer import OpenMamaPeer
+from ..wire.settings import PeerSettings
 
 _USE = command("mama-source", "stream", "wait_timeout")
 _HEARTBEAT = 30.0  #: seconds that a subscriber's process may stand still before it is disconnected

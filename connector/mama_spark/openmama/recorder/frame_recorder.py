@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,9 @@ from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns
 from mama_spark.mama.messages.sequence_numbers import HIGHEST
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
 from mama_spark.mama.messages.typed_columns import first_of_each
-from mama_spark.openmama.wire.log.gap_tracker import GapTracker, MissingNumbers
-from mama_spark.openmama.wire.log.records import (
+from mama_spark.openmama.recorder.gaps import GapTracker, MissingNumbers
+from mama_spark.openmama.wire.frame_filter import FrameColumns
+from mama_spark.openmama.wire.records import (
     DICTIONARY,
     HEAD_SIZE,
     FrameRecords,
@@ -28,7 +29,6 @@ from mama_spark.openmama.wire.log.records import (
     message_topic,
     record_topic,
 )
-from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
 from mama_spark.packing.codec import ArrowCodec
 from mama_spark.packing.format import VALUE
 from mama_spark.packing.packer import Packed, Packer, Rows
@@ -311,61 +311,3 @@ def _without_single_packs(packed: Packed, payloads: pa.Array) -> MessageBatch:
     records = payloads.take(pa.array(packed.numbers[packed.starts[:-1]]))
     headers = pc.if_else(mask, _NO_HEADERS, batch.headers)
     return MessageBatch(batch.topics, pc.if_else(mask, records, batch.payloads), headers)
-
-
-class _Numbered(NamedTuple):
-    """What has numbers of its own.
-
-    :ivar topic: in the log
-    """
-
-    topic: str
-    sender: int
-    cause: int
-
-
-class RefusedMessages:
-    """Messages whose records the log rejected, until a gap record says so there. A log that is full rejects gap
-    records, too: what they say is kept, and put together, until the log takes it.
-
-    Numbers by topic, sender and cause; those that follow each other take no more memory than one.
-    Messages without numbers are one interval from 0 to 0, however many they are.
-    """
-
-    def __init__(self) -> None:
-        self._intervals: dict[_Numbered, list[tuple[int, int]]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._intervals.values()))
-
-    def add(self, gaps: Iterable[MamaRecord]) -> None:
-        """Gap records to write; those that were written and rejected, too."""
-        for gap in gaps:
-            intervals = self._intervals.setdefault(_Numbered(gap.topic, gap.sender, gap.cause), [])
-            _append(intervals, (gap.first, gap.last))
-
-    def take(self, received: int) -> list[MamaRecord]:
-        """All of it as gap records, and forget it."""
-        taken, self._intervals = self._intervals, {}
-        return [
-            MamaRecord(MamaRecordKind.GAP, key.topic, received, cause=MamaGapCause(key.cause), sender=key.sender,
-                       first=first, last=last)
-            for key, intervals in taken.items()
-            for first, last in _joined(intervals)
-        ]  # fmt: skip
-
-
-def _joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for interval in sorted(intervals):
-        _append(found, interval)
-    return found
-
-
-def _append(intervals: list[tuple[int, int]], interval: tuple[int, int]) -> None:
-    """Equal numbers of a publisher that counted anew stay apart: they are other messages."""
-    first, last = interval
-    if intervals and (intervals[-1][1] + 1 == first or intervals[-1] == interval == (0, 0)):
-        intervals[-1] = intervals[-1][0], last
-    else:
-        intervals.append(interval)

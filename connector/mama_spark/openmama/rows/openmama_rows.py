@@ -18,13 +18,15 @@ import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
-from mama_spark.mama.messages.column_types import TypedField
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.omnm import BadMessage, decode
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns, FieldBlock
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
-from mama_spark.mama.messages.typed_columns import first_of_each, text_of_value, time_text, typed_columns
-from mama_spark.openmama.wire.log.records import (
+from mama_spark.mama.messages.typed_columns import TypedField, first_of_each, text_of_value, time_text, typed_columns
+from mama_spark.openmama.wire.dictionary import dictionary_of
+from mama_spark.openmama.wire.frames import payload_fault
+from mama_spark.openmama.wire.naming import decode_naming
+from mama_spark.openmama.wire.records import (
     FRAMING_NAMES,
     MamaGapCause,
     MamaPeerState,
@@ -33,11 +35,8 @@ from mama_spark.openmama.wire.log.records import (
     decode_records,
     message_topic,
 )
-from mama_spark.openmama.wire.protocol.dictionary import dictionary_of
-from mama_spark.openmama.wire.protocol.frames import payload_fault
-from mama_spark.openmama.wire.protocol.naming import decode_naming
 
-from .openmama_schema import FIELD_TYPE
+from . import FIELD_TYPE
 
 CORRUPT = "corrupt"
 _NO_FAULTS: Mapping[int, str] = {}

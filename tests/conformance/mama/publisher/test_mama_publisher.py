@@ -18,8 +18,8 @@ from mama_spark.mama import (
     TransportTopicEvent,
 )
 from mama_spark.mama.bridge_loop import PendingSend
-from mama_spark.mama.callback_delivery import CallbackDelivery
 from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.queue import CallbackDelivery
 from mama_spark.memory import MemoryBridge
 from mama_spark.testing.waiting import until
 

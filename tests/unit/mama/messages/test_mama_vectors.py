@@ -19,8 +19,8 @@ from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import TRUE, Properties
 from mama_spark.openmama.bridge.row_codec import framed_topics
-from mama_spark.openmama.wire.protocol import frames, naming
-from mama_spark.openmama.wire.protocol.framings import FRAMINGS, OZ, ZMQ
+from mama_spark.openmama.wire import frames, naming
+from mama_spark.openmama.wire.frames import FRAMINGS, OZ, ZMQ
 
 from tests.support.mama import capture
 from tests.support.tables import each

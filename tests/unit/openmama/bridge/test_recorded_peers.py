@@ -13,9 +13,9 @@ from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.openmama.bridge.recorded_peers import UNSEEN, RecordedPeers
-from mama_spark.openmama.wire.log.records import MamaPeerState, MamaRecord, MamaRecordKind
-from mama_spark.openmama.wire.protocol.naming import CONNECT, NamingFrame, encode_naming
+from mama_spark.openmama.discovery import UNSEEN, RecordedPeers
+from mama_spark.openmama.wire.naming import CONNECT, NamingFrame, encode_naming
+from mama_spark.openmama.wire.records import MamaPeerState, MamaRecord, MamaRecordKind
 from mama_spark.options import DiscoveryOptions
 from mama_spark.spark.discovery.data_source import DiscoveryJob
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mama_spark.openmama.recorder.frame_recorder import RefusedMessages
-from mama_spark.openmama.wire.log.records import MamaGapCause, MamaRecord, MamaRecordKind
+from mama_spark.openmama.recorder.gaps import RefusedMessages
+from mama_spark.openmama.wire.records import MamaGapCause, MamaRecord, MamaRecordKind
 
 
 def gap(first: int, last: int, topic: str = "mama.A", cause: MamaGapCause = MamaGapCause.REFUSED) -> MamaRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.openmama.wire.log.gap_tracker import GapTracker
+from mama_spark.openmama.recorder.gaps import GapTracker
 
 from tests.support.tiers import examples
 

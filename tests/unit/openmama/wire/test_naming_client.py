@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.openmama.wire.peer import naming_client
-from mama_spark.openmama.wire.peer.naming_client import (
+from mama_spark.openmama.wire.naming import BEACON, CONNECT, DISCONNECT, WELCOME, NamingFrame
+from mama_spark.openmama.wire.naming import decode_naming as decode
+from mama_spark.openmama.wire.naming import encode_naming as encode
+from mama_spark.openmama.wire.naming_client import (
     Announce,
     Dial,
     NamingAction,
@@ -17,9 +19,7 @@ from mama_spark.openmama.wire.peer.naming_client import (
     PeerChange,
     PeerPresence,
 )
-from mama_spark.openmama.wire.protocol.naming import BEACON, CONNECT, DISCONNECT, WELCOME, NamingFrame
-from mama_spark.openmama.wire.protocol.naming import decode_naming as decode
-from mama_spark.openmama.wire.protocol.naming import encode_naming as encode
+from mama_spark.openmama.wire import naming_client
 
 from tests.support.tiers import examples
 

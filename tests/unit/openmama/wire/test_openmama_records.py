@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.topics import why_unpublishable
-from mama_spark.openmama.wire.log.records import (
+from mama_spark.openmama.wire.records import (
     HEAD_SIZE,
     MamaRecord,
     MamaRecordKind,

@@ -28,11 +28,9 @@ from mama_spark.contracts.zmq_connections import (
 )
 from mama_spark.mama.messages.omnm import BadMessage
 
-from ..protocol.frames import BridgeFrame, FrameType, why_unsendable
-from ..protocol.naming import CONNECT, NAMING_TOPIC, NamingFrame
-from .frame_columns import FrameColumns
-from .frame_filter import FrameFilter, PeerCounters, ReceivedFrame
-from .inboxes import OpenInboxes, PendingReplies
+from .frame_filter import FrameColumns, FrameFilter, PeerCounters, ReceivedFrame
+from .frames import BridgeFrame, FrameType, why_unsendable
+from .naming import CONNECT, NAMING_TOPIC, NamingFrame
 from .naming_client import Announce, NamingAction, NamingClient, PeerChange
 from .settings import Endpoint, PeerSettings
 from .sockets import (
@@ -45,7 +43,7 @@ from .sockets import (
     make_socket,
     receive_single,
 )
-from .subscription_table import SubscriptionChange, SubscriptionTable
+from .subscriptions import OpenInboxes, PendingReplies, SubscriptionChange, SubscriptionTable
 
 PAUSE = 0.2  #: seconds between the last octet of data and ``D``: real receivers drop what they have not read by then
 _MOST = 4096  #: messages of one :meth:`OpenMamaPeer.poll`

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mama_spark.mama.messages.omnm import BadMessage
 
-from ..protocol.naming import BEACON, CONNECT, DISCONNECT, WELCOME, NamingFrame, decode_naming, encode_naming
+from .naming import BEACON, CONNECT, DISCONNECT, WELCOME, NamingFrame, decode_naming, encode_naming
 
 CONNECT_INTERVAL, BEACON_INTERVAL = 0.1, 1.0  #: seconds, as real programs
 SUSPECT_AFTER, OFFLINE_AFTER = 5.0, 15.0  #: seconds without a word of a peer
