@@ -24,7 +24,7 @@ from mama_spark.openmama.wire.market_data import (
     request_message,
     subscription_topic,
 )
-from mama_spark.openmama.wire.naming_client import PeerPresence
+from mama_spark.openmama.wire.naming import PeerPresence
 from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.testing.waiting import eventually

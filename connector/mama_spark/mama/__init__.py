@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .inbox import Inbox, Request, RequestListener
     from .messages.msg import Field, FieldType, MamaMsg
     from .messages.source_records import MAMA_SOURCE_DISCOVERY_TOPIC, SourceFields, SourceRecord
-    from .messages.status import MsgStatus, MsgType, Status, StatusError, string_for_status
+    from .messages.status import MsgStatus, MsgType, Status, StatusError
     from .messages.values import MamaPrice, MamaTime
     from .publisher.bridge_publisher import BridgePublisher, PublisherCallbacks
     from .publisher.dq import DQPublisher, DQPublisherManager, DQPublisherManagerCallbacks, PublishTopic
@@ -24,39 +24,12 @@ if TYPE_CHECKING:
     from .transport import Transport
 
 __all__ = [
-    "MAMA_SOURCE_DISCOVERY_TOPIC",
-    "BridgePublisher",
-    "DQPublisher",
-    "DQPublisherManager",
-    "DQPublisherManagerCallbacks",
-    "Field",
-    "FieldType",
-    "Inbox",
-    "MamaMsg",
-    "MamaPrice",
-    "MamaTime",
-    "MsgStatus",
-    "MsgType",
-    "PublishTopic",
-    "Publisher",
-    "PublisherCallbacks",
-    "PublisherState",
-    "Queue",
-    "QueueDispatcher",
-    "Request",
-    "RequestListener",
-    "SourceDiscovery",
-    "SourceDiscoveryCallbacks",
-    "SourceFields",
-    "SourceRecord",
-    "Status",
-    "StatusError",
-    "Transport",
-    "TransportEvent",
-    "TransportTopicEvent",
-    "string_for_state",
-    "string_for_status",
-]
+    "MAMA_SOURCE_DISCOVERY_TOPIC", "BridgePublisher", "DQPublisher", "DQPublisherManager",
+    "DQPublisherManagerCallbacks", "Field", "FieldType", "Inbox", "MamaMsg", "MamaPrice", "MamaTime", "MsgStatus",
+    "MsgType", "PublishTopic", "Publisher", "PublisherCallbacks", "PublisherState", "Queue", "QueueDispatcher",
+    "Request", "RequestListener", "SourceDiscovery", "SourceDiscoveryCallbacks", "SourceFields", "SourceRecord",
+    "Status", "StatusError", "Transport", "TransportEvent", "TransportTopicEvent", "string_for_state",
+]  # fmt: skip
 
 #: Module -> what it has. Imported on first use: the sink and the formats need a few small modules of this package, and
 #: without this each Spark process would import all of them.
@@ -65,7 +38,7 @@ _NAMES = {
     "inbox": "Inbox Request RequestListener",
     "messages.msg": "Field FieldType MamaMsg",
     "messages.source_records": "MAMA_SOURCE_DISCOVERY_TOPIC SourceFields SourceRecord",
-    "messages.status": "MsgStatus MsgType Status StatusError string_for_status",
+    "messages.status": "MsgStatus MsgType Status StatusError",
     "messages.values": "MamaPrice MamaTime",
     "publisher.bridge_publisher": "BridgePublisher PublisherCallbacks",
     "publisher.dq": "DQPublisher DQPublisherManager DQPublisherManagerCallbacks PublishTopic",

@@ -18,8 +18,8 @@ from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Sour
 from mama_spark.contracts.record_log import RecordLog, Records
 from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, SOURCE, DiscoveryRow, shown_state
 from mama_spark.mama.messages.omnm import BadMessage
-from mama_spark.openmama.wire.naming import NamingFrame, decode_naming
-from mama_spark.openmama.wire.records import PEERS, RECORDER, MamaPeerState, MamaRecordKind, MamaRecords, decode_records
+from mama_spark.openmama.wire.naming import NamingFrame, PeerPresence, decode_naming
+from mama_spark.openmama.wire.records import PEERS, RECORDER, MamaRecordKind, MamaRecords, decode_records
 
 from ..discovery.recorded_discovery import RecordedDiscovery
 
@@ -79,9 +79,9 @@ def _source(recorded: MamaRecords, row: int) -> SourceKey | None:
 
 RESTART, STARTED, STOPPED = "restart", "recorder_started", "recorder_stopped"
 _STATES = {
-    MamaPeerState.ONLINE: shown_state(None),
-    MamaPeerState.SUSPECT: shown_state(DiscoveryEventKind.SUSPECT),
-    MamaPeerState.OFFLINE: shown_state(DiscoveryEventKind.OFFLINE),
+    PeerPresence.ONLINE: shown_state(None),
+    PeerPresence.SUSPECT: shown_state(DiscoveryEventKind.SUSPECT),
+    PeerPresence.OFFLINE: shown_state(DiscoveryEventKind.OFFLINE),
 }
 _DESCRIBED = ("program", "host", "pid", "uuid", "endpoint")
 
@@ -101,11 +101,11 @@ def discovery_row(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]:
 def _peer_row(body: bytes, cause: int, unseen: str | None) -> DiscoveryRow:
     """:param unseen: why the peer is not there any more, although its last record does not say so"""
     try:
-        frame, known = decode_naming(body), MamaPeerState(cause)
+        frame, known = decode_naming(body), PeerPresence(cause)
     except (BadMessage, ValueError) as error:
         return DiscoveryRow(SOURCE, BAD_RECORD, info=str(error)[:1000])
-    gone = unseen is not None and known is not MamaPeerState.OFFLINE
-    event, state, data_state = _STATES[MamaPeerState.OFFLINE if gone else known]
+    gone = unseen is not None and known is not PeerPresence.OFFLINE
+    event, state, data_state = _STATES[PeerPresence.OFFLINE if gone else known]
     described = {name: str(getattr(frame, name)) for name in _DESCRIBED}
     return DiscoveryRow(
         SOURCE, event, source_state=state, source_data_state=data_state, capabilities=described,

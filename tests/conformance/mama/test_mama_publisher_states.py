@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mama_spark.contracts.bridge import EventStyle
-from mama_spark.mama import (
-    MamaMsg,
-    Publisher,
-    PublisherState,
-    Queue,
-    Status,
-    Transport,
-    string_for_state,
-)
+from mama_spark.mama import MamaMsg, Publisher, PublisherState, Queue, Status, Transport, string_for_state
 from mama_spark.mama.states import TABLE
 from mama_spark.memory import MemoryBroker
 from mama_spark.nats import NatsBridge, NatsSettings

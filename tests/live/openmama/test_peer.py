@@ -8,7 +8,7 @@ import pytest
 import zmq
 from mama_spark.contracts.errors import ConfigError, PublishError
 from mama_spark.openmama.wire.frames import OZ, ZMQ, BridgeFrame, FrameType
-from mama_spark.openmama.wire.naming_client import PeerPresence
+from mama_spark.openmama.wire.naming import PeerPresence
 from mama_spark.openmama.wire.peer import JoinTimeout, OpenMamaPeer
 from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.openmama.wire.sockets import _PORTION, receive_single

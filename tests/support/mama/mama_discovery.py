@@ -7,23 +7,9 @@ from typing import Any
 from uuid import uuid4
 
 from mama_spark.contracts.bridge import SourceKey
-from mama_spark.mama import (
-    MamaMsg,
-    SourceDiscovery,
-    SourceDiscoveryCallbacks,
-    SourceFields,
-    SourceRecord,
-    Transport,
-)
+from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceFields, SourceRecord, Transport
 from mama_spark.mama.messages.omnm import encode
-from mama_spark.mama.messages.source_records import (
-    BEST,
-    DEFAULT_FIELDS,
-    OK,
-    ONLINE,
-    decode_source,
-    encode_source,
-)
+from mama_spark.mama.messages.source_records import BEST, DEFAULT_FIELDS, OK, ONLINE, decode_source, encode_source
 from mama_spark.memory import MemoryBridge
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.testing.waiting import until

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from mama_spark.contracts.record_log import RecordLogBridge
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.openmama.source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
 from mama_spark.openmama.source.server import MarketDataServer, SourceState
-from mama_spark.openmama.wire.dictionary import by_name
 from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
@@ -56,9 +56,8 @@ class MarketDataLab:
         bridge: ReconnectingBridge[RecordLogBridge] = ReconnectingBridge(lambda: MemoryLogs(self._log), 5.0)
         self._follower = LogFollower(bridge, self._log)
         self._peer = OpenMamaPeer(self.settings)
-        dictionary: Mapping[str, Any] = by_name(self._rules.dictionary)
         self.server = MarketDataServer(
-            self._peer, source, self._state, self._follower, prefix=self.name, dictionary=dictionary,
+            self._peer, source, self._state, self._follower, prefix=self.name,
             say=lambda text: None, warn=self.warnings.append, on_event=self.events.append,
         )  # fmt: skip
         self._follower.start(beginning("saved", self._state.at, self._follower.bounds(), "earliest"))
@@ -73,6 +72,14 @@ class MarketDataLab:
         self._follower.close()
         self._peer.close()
         self._state.close()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
 
     def served(self, messages: int) -> bool:
         """So many messages were published."""

@@ -22,14 +22,7 @@ from mama_spark.discovery.source_expiry import offline_by_absence
 from ..bridge_loop import BridgeLoop
 from ..messages.msg import MamaMsg
 from ..messages.omnm import BadMessage, decode
-from ..messages.source_records import (
-    OFFLINE,
-    BadSourceRecord,
-    SourceFields,
-    SourceRecord,
-    decode_source,
-    encode_source,
-)
+from ..messages.source_records import OFFLINE, BadSourceRecord, SourceFields, SourceRecord, decode_source, encode_source
 from ..messages.status import Status, StatusError
 from ..queue import CallbackDelivery, Queue
 from ..states import TransportTopicEvent
@@ -75,17 +68,10 @@ class ReplyInbox(Protocol):
 class DiscoveryTransport(Protocol):
     """The part of a :class:`~mama_spark.mama.transport.Transport` that its source discovery uses."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def fields(self) -> SourceFields: ...
-
-    @property
-    def loop(self) -> BridgeLoop: ...
-
-    @property
-    def destroy_timeout(self) -> float: ...
+    name: str
+    fields: SourceFields
+    loop: BridgeLoop
+    destroy_timeout: float
 
     def source_reader(self) -> DiscoveryLoop: ...
 

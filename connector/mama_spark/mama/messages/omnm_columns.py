@@ -38,7 +38,7 @@ DTYPES: dict[FieldType, np.dtype[Any]] = {
 }
 #: Bytes of an element of types that are a length and elements of one size: their values need not be looked into.
 _ELEMENTS = {FieldType.OPAQUE: 1, FieldType.COLLECTION: 1} | {
-    FieldType[f"VECTOR_{t.name}"]: dtype.itemsize for t, dtype in DTYPES.items() if t is not FieldType.QUANTITY
+    t.vector: dtype.itemsize for t, dtype in DTYPES.items() if t is not FieldType.QUANTITY
 }
 PADDING = 8  #: octets of zeros behind messages: a run is compared in whole words
 _FEW = 16  #: messages that are faster read one by one

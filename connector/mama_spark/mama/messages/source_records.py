@@ -164,23 +164,15 @@ def encode_source(record: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -
     if not record.name:
         raise BadSourceRecord("a source record needs a name")
     msg = MamaMsg()
-    add = msg.add
-    add(FieldType.STRING, *fields.source, record.name)
-    if record.id is not None:
-        add(FieldType.U64, *fields.sourceid, record.id)
-    for (name, fid), value in (
-        (fields.sourcestate, record.state),
-        (fields.sourcedatastate, record.data_state),
-        (fields.sourceqosrate, record.qos_rate),
-        (fields.sourceqostimeliness, record.qos_timeliness),
-        (fields.sourcedatadict, record.data_dict),
-    ):
+    for word in WORDS:
+        value = getattr(record, _STRINGS.get(word, "id"))
         if value is not None:
-            add(FieldType.STRING, name, fid, value)
+            at: FieldId = getattr(fields, word)
+            msg.add(FieldType.STRING if word in _STRINGS else FieldType.U64, at.name, at.fid, value)
     for name, value in record.capabilities.items():
         if name in fields.by_name:
             raise BadSourceRecord(f"capability {name!r} is named like a field of the record")
-        add(FieldType.STRING, name, 0, value)
+        msg.add(FieldType.STRING, name, 0, value)
     return msg
 
 

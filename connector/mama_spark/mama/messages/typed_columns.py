@@ -52,8 +52,8 @@ ARROW_TYPES: dict[FieldType, pa.DataType] = {
 
 def arrow_type_of(kind: FieldType) -> pa.DataType:
     """The type of a column for fields of this type: of a vector a list, of messages JSON."""
-    if kind.name.startswith("VECTOR_") and kind is not FieldType.VECTOR_MSG:
-        return pa.list_(ARROW_TYPES[FieldType[kind.name.removeprefix("VECTOR_")]])
+    if kind.element is not None and kind is not FieldType.VECTOR_MSG:
+        return pa.list_(ARROW_TYPES[kind.element])
     return ARROW_TYPES.get(kind, pa.string())
 
 
@@ -121,7 +121,7 @@ def _column(field: TypedField, blocks: Iterable[FieldBlock], n: int, reasons: di
         return pa.nulls(n, field.type)
     parts = []
     for block in mine:
-        values, unfit = _converted(block, field.type)
+        values, unfit = converted(block, field.type)
         parts.append(values)
         for i in np.flatnonzero(unfit).tolist() if unfit is not None else ():
             shown = f"{block.values[i]}"[:60]
@@ -138,7 +138,8 @@ def _column(field: TypedField, blocks: Iterable[FieldBlock], n: int, reasons: di
 _Converted = tuple[pa.Array, npt.NDArray[np.bool_] | None]
 
 
-def _converted(block: FieldBlock, kind: pa.DataType) -> _Converted:
+def converted(block: FieldBlock, kind: pa.DataType) -> _Converted:
+    """The values of a block in a type."""
     source, values = block.type, block.values
     if source is FieldType.PRICE:
         return _number(np.ascontiguousarray(values["value"]), kind)
@@ -268,10 +269,9 @@ def _object(source: FieldType, values: list[Any], kind: pa.DataType) -> _Convert
         return pa.array(values, kind), None
     if pt.is_string(kind):
         return pa.array([text_of_value(value) for value in values], kind), None
-    if not pt.is_list(kind) or not source.name.startswith("VECTOR_") or source is FieldType.VECTOR_MSG:
+    if not pt.is_list(kind) or source.element is None or source is FieldType.VECTOR_MSG:
         return _none(len(values), kind)
-    element = FieldType[source.name.removeprefix("VECTOR_")]
-    make = _ELEMENTS.get(element, _as_it_is)
+    make = _ELEMENTS.get(source.element, _as_it_is)
     made: list[Any] = []
     for value in values:
         try:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from ..inbox import Request, RequestListener
-from ..messages.msg import FieldType, MamaMsg, MamaTime
+from ..messages.msg import FieldType, MamaMsg, MamaTime, reserved_field
 from ..messages.sequence_numbers import HIGHEST, next_number
 from ..messages.status import ISSUE_SYMBOL, RESERVED, MsgStatus, MsgType, Status, StatusError, SubscriptionMsgType
 from ..states import PublisherState
@@ -131,10 +131,7 @@ class DQPublisher:
         self._stamped(msg, lambda stamped: self.publisher.send_from_inbox(inbox, stamped))
 
     def _stamped(
-        self,
-        msg: MamaMsg | None,
-        send: Callable[[MamaMsg], None],
-        stamp: Callable[[MamaMsg], None] | None = None,
+        self, msg: MamaMsg | None, send: Callable[[MamaMsg], None], stamp: Callable[[MamaMsg], None] | None = None
     ) -> None:
         if msg is None:
             raise StatusError(Status.NULL_ARG, "there is no message to send")
@@ -151,7 +148,7 @@ class DQPublisher:
             raise
 
     def _stamp(self, msg: MamaMsg) -> None:
-        kind = msg.get(RESERVED["MdMsgType"].name, RESERVED["MdMsgType"].fid, int(MsgType.UPDATE))
+        kind = msg.reserved("MdMsgType", int(MsgType.UPDATE))
         if self._number:
             if kind not in SILENT:
                 _put(msg, "MdMsgStatus", self._status)
@@ -323,8 +320,7 @@ class DQPublisherManager:
 
     def _on_request(self, request: Request) -> None:
         cb, msg = self._callbacks, request.msg
-        symbol = _of(msg, "MdSubscSymbol")
-        message, kind = _of(msg, "MdSubscMsgType"), _of(msg, "MdSubscriptionType")
+        symbol, message, kind = map(msg.reserved, ("MdSubscSymbol", "MdSubscMsgType", "MdSubscriptionType"))
         if kind is None:
             if cb.on_msg is not None:
                 cb.on_msg(self, self._topics.get(msg.get(*ISSUE_SYMBOL) or symbol or ""), request)
@@ -349,14 +345,9 @@ class DQPublisherManager:
     @staticmethod
     def _answer_refresh(topic: PublishTopic) -> None:
         """For all subscribers of the topic."""
-        msg = MamaMsg()
-        msg.add(FieldType.U8, "MdMsgStatus", RESERVED["MdMsgStatus"].fid, MsgStatus.MISC)
-        msg.add(FieldType.U8, "MdMsgType", RESERVED["MdMsgType"].fid, MsgType.REFRESH)
+        stamps = (("MdMsgStatus", int(MsgStatus.MISC)), ("MdMsgType", int(MsgType.REFRESH)))
+        msg = MamaMsg([reserved_field(name, FieldType.U8, value) for name, value in stamps])
         try:
             topic.publisher.send(msg)
         except StatusError as error:
             logger.warning("a refresh of %r is not answered: %s", topic.symbol, error)
-
-
-def _of(msg: MamaMsg, name: str) -> Any:
-    return msg.get(name, RESERVED[name].fid)

@@ -22,14 +22,7 @@ from mama_spark.contracts.topics import PART_HEADERS
 
 from ..messages.event_records import COUNTS, CREATE, DESTROY, ERROR, LIVE, PUBLISHER, TOPIC, EventRecord
 from ..messages.status import Status
-from ..states import (
-    PublisherState,
-    PublisherStep,
-    TransportTopicEvent,
-    status_of,
-    step,
-    topic_event_for,
-)
+from ..states import PublisherState, PublisherStep, TransportTopicEvent, status_of, step, topic_event_for
 
 MAX_TOPICS = 1_000
 MAX_ERRORS = 20

@@ -23,10 +23,9 @@ from mama_spark.contracts.bridge import Ack, Acks, Capabilities, PollResult, Pub
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError, Rejected, TooLarge
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.msg import Field, MamaMsg
+from mama_spark.mama.messages.msg import MamaMsg, reserved_field
 from mama_spark.mama.messages.omnm import HEADER, encode
 from mama_spark.mama.messages.sequence_numbers import next_number
-from mama_spark.mama.messages.status import RESERVED
 from mama_spark.openmama.wire.frames import MAX_TOPIC, why_unsendable
 from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerInput
 from mama_spark.openmama.wire.settings import PeerSettings
@@ -321,15 +320,8 @@ class _Numbers:
             self._last[names[code]] = next_number(self._last.get(names[code], 0), int(times))
 
     def _stamped(self, number: int, payload: bytes) -> bytes:
-        stamp = encode(
-            MamaMsg(
-                [
-                    Field("MdSeqNum", RESERVED["MdSeqNum"].fid, FieldType.U32, number),
-                    Field("MamaSenderId", RESERVED["MamaSenderId"].fid, FieldType.U64, self._sender),
-                ]
-            )
-        )
-        return stamp + payload[len(HEADER) :]
+        stamps = (("MdSeqNum", FieldType.U32, number), ("MamaSenderId", FieldType.U64, self._sender))
+        return encode(MamaMsg([reserved_field(*stamp) for stamp in stamps])) + payload[len(HEADER) :]
 
 
 def _used_topics(topics: pa.DictionaryArray) -> tuple[Int64s, list[str]]:

@@ -98,9 +98,7 @@ class FieldForms:
     """
 
     def __init__(
-        self,
-        given: Sequence[tuple[str, int | None, str | None]] = (),
-        dictionary: Sequence[DictionaryEntry] = (),
+        self, given: Sequence[tuple[str, int | None, str | None]] = (), dictionary: Sequence[DictionaryEntry] = ()
     ) -> None:
         self._dictionary: Mapping[str, DictionaryEntry] = by_name(dictionary)
         self._given = {name: (fid, _parse_type(name, text)) for name, fid, text in given}
@@ -160,8 +158,8 @@ def natural_type(name: str, column: pa.DataType) -> FieldType:
         return FieldType.PRICE
     if pt.is_list(column) or pt.is_large_list(column):
         element = natural_type(name, column.value_type)
-        if f"VECTOR_{element.name}" in FieldType.__members__:
-            return FieldType[f"VECTOR_{element.name}"]
+        if element.element is None and element is not FieldType.OPAQUE:
+            return element.vector
     raise SchemaError(
         f"column {name!r} of type {column} has no type of a MAMA field; cast it, or drop it (a struct: name its parts)"
     )
@@ -182,8 +180,8 @@ _ALSO: dict[FieldType, set[FieldType]] = {
 def check_fits(name: str, column: pa.DataType, natural: FieldType, kind: FieldType) -> None:
     """:raises SchemaError: a column of this type cannot become a field of that type"""
     fits = kind is natural or kind in _ALSO.get(natural, ())
-    if not fits and kind.name.startswith("VECTOR_") and natural.name.startswith("VECTOR_"):
-        one, other = (FieldType[t.name.removeprefix("VECTOR_")] for t in (natural, kind))
+    one, other = natural.element, kind.element
+    if not fits and one is not None and other is not None:
         fits = other in _ALSO.get(one, ()) and other in (*INTEGERS, FieldType.F32, FieldType.F64, FieldType.CHAR)
     if not fits:
         raise SchemaError(f"column {name!r} of type {column} cannot become a field of type {kind.name}; cast it")
@@ -222,7 +220,7 @@ def field_column(form: FieldForm, values: pa.Array, faults: Faults) -> pa.Array:
         return _fixed(head, _times(form, values, faults), values)
     if form.type is FieldType.PRICE:
         return _fixed(head, _prices(form, values, faults), values)
-    if form.type.name.startswith("VECTOR_"):
+    if form.type.element is not None:
         return _vectors(form, values, faults)
     return _fixed(head, _numbers(form, values, faults), values)
 

@@ -37,7 +37,7 @@ from ..source.event_reporter import (
 )
 from ..source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
 from ..source.server import MarketDataServer, SourceState
-from ..wire.dictionary import DictionaryEntry, by_name, dictionary_of_file
+from ..wire.dictionary import DictionaryEntry, dictionary_of_file
 from ..wire.market_data import REFUSALS
 from ..wire.peer import OpenMamaPeer
 from ..wire.settings import PeerSettings
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
             source = MarketDataSource(args.source, state.sender, rules, state.topics())
             server = MarketDataServer(
                 peer, source, state, follower, prefix=args.source if args.topic_prefix is None else args.topic_prefix,
-                dictionary=by_name(entries), say=say, warn=print_error,
+                say=say, warn=print_error,
                 on_event=partial(_report, reports, say if args.events else None),
             )  # fmt: skip
             begin = beginning(args.begin, state.at, follower.bounds(), "earliest")
@@ -190,10 +190,7 @@ def reporters(args: argparse.Namespace, sender: int) -> SourceEventReporters:
         raise OptionError("--storage is for --flight-log PATH")
     if args.announce is not None:
         announced = DiscoveryStore(
-            partial(discovery_bridge, _discovery_options(args)),
-            _source_record(args, sender),
-            run_id,
-            SOURCE_TTL,
+            partial(discovery_bridge, _discovery_options(args)), _source_record(args, sender), run_id, SOURCE_TTL
         )
         made.append(SourceEventReporter(announced, SourceEvents(args.source, sender), _ANNOUNCE_INTERVAL, print_error))
     return SourceEventReporters(made)

@@ -22,14 +22,13 @@ from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.omnm import BadMessage, decode
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns, FieldBlock
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
-from mama_spark.mama.messages.typed_columns import TypedField, first_of_each, text_of_value, time_text, typed_columns
+from mama_spark.mama.messages.typed_columns import TypedField, converted, first_of_each, typed_columns
 from mama_spark.openmama.wire.dictionary import dictionary_of
 from mama_spark.openmama.wire.frames import payload_fault
-from mama_spark.openmama.wire.naming import decode_naming
+from mama_spark.openmama.wire.naming import PeerPresence, decode_naming
 from mama_spark.openmama.wire.records import (
     FRAMING_NAMES,
     MamaGapCause,
-    MamaPeerState,
     MamaRecordKind,
     MamaRecords,
     decode_records,
@@ -187,7 +186,7 @@ def _causes(heads: npt.NDArray[Any]) -> pa.Array:
     if not heads["cause"].any():
         return pa.nulls(n, pa.string())
     gaps = {int(cause): cause.name.lower() for cause in MamaGapCause if cause}
-    peers = {100 + state: state.name.lower() for state in MamaPeerState}
+    peers = {100 + state: state.name.lower() for state in PeerPresence}
     is_peer = heads["kind"] == MamaRecordKind.PEER
     return _named(np.where(is_peer, heads["cause"] + 100, heads["cause"]), {**gaps, **peers})
 
@@ -280,16 +279,6 @@ def _first_of_names(blocks: Iterable[FieldBlock], n: int) -> list[FieldBlock]:
 
 def _texts(block: FieldBlock) -> pa.Array:
     """Values as text."""
-    values = block.values
-    if isinstance(values, pa.Array):
-        return values
-    if isinstance(values, list):
-        return pa.array([text_of_value(value) for value in values], pa.string())
-    if block.type is FieldType.TIME:
-        times = zip(values["seconds"].tolist(), values["nanos"].tolist(), values["hints"].tolist(), strict=True)
-        return pa.array([time_text(*time) for time in times], pa.string())
     if block.type is FieldType.PRICE:
-        return pa.array([repr(value) for value in values["value"].tolist()], pa.string())
-    if block.type is FieldType.CHAR:
-        return pa.array([chr(value) for value in values.tolist()], pa.string())
-    return pa.array(values).cast(pa.string())
+        return pa.array([repr(value) for value in block.values["value"].tolist()], pa.string())
+    return converted(block, pa.string())[0]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.bridge import DiscoveryBridge, SourceKey
@@ -99,14 +99,9 @@ class SourceEvents:
         more = "more of them, each without an event of its own"
         return [*taken, *(self._event(TOPIC, name, at, info=f"{n:,} {more}") for name, n in omitted.items())]
 
-    def _event(
-        self, kind: str, name: str, at: int, *, topic: str | None = None, source: str | None = None,
-        symbol: str | None = None, status: str | None = None, info: str | None = None, state: str | None = None,
-    ) -> EventRecord:  # fmt: skip
-        return EventRecord(
-            kind, name, at, self._source, self._sender, topic=topic, source=source, symbol=symbol, status=status,
-            info=info, publisher=self.publisher, state=state,
-        )  # fmt: skip
+    def _event(self, kind: str, name: str, at: int, **more: str | None) -> EventRecord:
+        about: dict[str, Any] = {"publisher": self.publisher, **more}
+        return EventRecord(kind, name, at, self._source, self._sender, **about)
 
 
 END_TIMEOUT = 15.0  #: seconds that the end waits for a store that does not answer

@@ -16,12 +16,12 @@ import orjson
 
 from mama_spark.contracts.errors import MamaError
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.msg import Field, MamaMsg
+from mama_spark.mama.messages.msg import Field, MamaMsg, reserved_field
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
 from mama_spark.mama.messages.sequence_numbers import next_number
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError, SubscriptionMsgType
 from mama_spark.mama.messages.values import MamaPrice, MamaTime
-from mama_spark.openmama.wire.dictionary import DictionaryEntry, dictionary_message
+from mama_spark.openmama.wire.dictionary import DictionaryEntry, by_name, dictionary_message
 from mama_spark.openmama.wire.frames import BridgeFrame, FrameType
 from mama_spark.openmama.wire.market_data import (
     RECAPS,
@@ -57,7 +57,7 @@ def fields_of(payload: bytes, dictionary: Mapping[str, DictionaryEntry]) -> tupl
             raise BadRecord(f"no OMNM message: {e.info}") from None
     else:
         msg = _of_json(payload, dictionary)
-    kind = msg.get("MdMsgType", RESERVED["MdMsgType"].fid, int(MsgType.UPDATE))
+    kind = msg.reserved("MdMsgType", int(MsgType.UPDATE))
     if not isinstance(kind, int) or kind in _WHOLE:
         kind = int(MsgType.UPDATE)
     return kind, [f for f in msg if f.name not in STAMPS]
@@ -197,6 +197,7 @@ class MarketDataSource:
     """One source.
 
     :param sender: identifies this publisher: the same after a restart
+    :ivar dictionary: of the rules, by name
     :ivar changed: symbols whose number or image changed since :meth:`take_changed`
     """
 
@@ -209,6 +210,7 @@ class MarketDataSource:
         for group, members in rules.groups.items():
             for member in members:
                 self._groups_of.setdefault(member, []).append(group)
+        self.dictionary = by_name(rules.dictionary)
         self._dictionary = encode(dictionary_message(rules.dictionary)) if rules.dictionary else None
 
     @property
@@ -251,7 +253,7 @@ class MarketDataSource:
         msg = stamped(self._stamp(topic, kind), list(topic.image.values()))
         if part is not None:
             for name, value in zip(("MdMsgNum", "MdMsgTotal"), part, strict=True):
-                msg.fields.append(Field(name, RESERVED[name].fid, FieldType.U16, value))
+                msg.fields.append(reserved_field(name, FieldType.U16, value))
         return encode(msg)
 
     # --- requests --------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Records
 from mama_spark.contracts.topics import topic_head
 from mama_spark.mama.messages.omnm import BadMessage
-from mama_spark.openmama.wire.dictionary import DictionaryEntry
 from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.openmama.wire.subscriptions import SubscriptionChange
 
@@ -148,13 +147,12 @@ class MarketDataServer:
         log: LogFollower,
         *,
         prefix: str,
-        dictionary: Mapping[str, DictionaryEntry],
         say: Callable[[str], None],
         warn: Callable[[str], None],
         on_event: Callable[[PublisherEvent], None] = lambda event: None,
     ) -> None:
         self._peer, self._source, self._state, self._log = peer, source, state, log
-        self._prefix, self._dictionary = topic_head(prefix), dictionary
+        self._prefix = topic_head(prefix)
         self._say, self._warn, self._on_event = say, warn, on_event
         self._framing = peer.settings.framing
         self._unsent: list[bytes] = []
@@ -240,7 +238,7 @@ class MarketDataServer:
                 self.counts["other topics"] += 1
                 continue
             try:
-                kind, fields = fields_of(payload, self._dictionary)
+                kind, fields = fields_of(payload, self._source.dictionary)
             except BadRecord as e:
                 self.counts["bad records"] += 1
                 if self.counts["bad records"] <= _REASONS:

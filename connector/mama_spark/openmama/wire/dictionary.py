@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.msg import Field, MamaMsg
-from mama_spark.mama.messages.status import RESERVED, MsgType
+from mama_spark.mama.messages.msg import Field, MamaMsg, reserved_field
+from mama_spark.mama.messages.status import MsgType
 from mama_spark.mama.messages.values import MamaPrice, MamaTime
 
 MAX_ENTRIES = 65_536
@@ -68,9 +68,8 @@ def parse_dictionary(text: str) -> list[DictionaryEntry]:
 
 def dictionary_message(entries: Iterable[DictionaryEntry]) -> MamaMsg:
     """What answers a request for the dictionary (section 8 of what real programs were seen to take)."""
-    kind = RESERVED["MdMsgType"]
-    fields = [Field(kind.name, kind.fid, FieldType.U8, int(MsgType.INITIAL))]
-    fields += [Field(e.name, e.fid, e.type, _EMPTY.get(e.type, () if e.type.name.startswith("VECTOR") else 0))
+    fields = [reserved_field("MdMsgType", FieldType.U8, int(MsgType.INITIAL))]
+    fields += [Field(e.name, e.fid, e.type, _EMPTY.get(e.type, () if e.type.element is not None else 0))
                for e in entries]  # fmt: skip
     return MamaMsg(fields)
 

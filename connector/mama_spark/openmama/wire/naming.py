@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from enum import IntEnum
 
 from mama_spark.mama.messages.omnm import BadMessage
 
@@ -12,6 +13,14 @@ WELCOME, CONNECT, BEACON, DISCONNECT = "W", "C", "c", "D"
 
 _LAYOUT = struct.Struct("<257sc257s65sq37s257s")  # Linux on x86-64
 SIZE = _LAYOUT.size
+
+
+class PeerPresence(IntEnum):
+    """Whether a peer is there; the numbers are those of records."""
+
+    ONLINE = 1
+    SUSPECT = 2  #: nothing was heard of it for some seconds
+    OFFLINE = 3  #: it took its leave, or nothing was heard of it for longer
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,19 +30,10 @@ from mama_spark.mama.messages.omnm import BadMessage
 
 from .frame_filter import FrameColumns, FrameFilter, PeerCounters, ReceivedFrame
 from .frames import BridgeFrame, FrameType, why_unsendable
-from .naming import CONNECT, NAMING_TOPIC, NamingFrame
-from .naming_client import Announce, NamingAction, NamingClient, PeerChange
+from .naming import CONNECT, NamingFrame
+from .naming_client import NamingClient, PeerChange
 from .settings import Endpoint, PeerSettings
-from .sockets import (
-    MAX_FRAME,
-    MAX_SUBSCRIPTION,
-    Socket,
-    address_towards,
-    attach,
-    make_sender,
-    make_socket,
-    receive_single,
-)
+from .sockets import MAX_FRAME, NamingSockets, Socket, address_towards, attach, make_sender, make_socket, receive_single
 from .subscriptions import OpenInboxes, PendingReplies, SubscriptionChange, SubscriptionTable
 
 PAUSE = 0.2  #: seconds between the last octet of data and ``D``: real receivers drop what they have not read by then
@@ -88,11 +79,10 @@ class OpenMamaPeer:
         self._inboxes = OpenInboxes(settings.framing, self.uuid)
         self._replies = PendingReplies()
         self._filter = FrameFilter(settings.framing, self._inboxes, self.counters)
-        self._contexts: list[zmq.Context[Socket]] = []
+        self._context: zmq.Context[Socket] | None = None
         self._out: Socket | None = None
         self._in: Socket | None = None
-        self._naming_in: Socket | None = None
-        self._naming_out: Socket | None = None
+        self._naming_sockets: NamingSockets | None = None
         self._poller = zmq.Poller()
         self._connections: set[Connection] = set()  # of readers
 
@@ -117,7 +107,7 @@ class OpenMamaPeer:
 
     def _open(self) -> None:
         s = self.settings
-        data = self._context()
+        data = self._context = open_context()
         self._out = make_sender(data, s.high_water_mark, s.heartbeat)
         self._poller.register(self._out, zmq.POLLIN)
         if s.receive:
@@ -138,13 +128,10 @@ class OpenMamaPeer:
         host = s.publish_address or address_towards(s.naming[0])
         self.endpoint = attach(self._out, (Endpoint(f"tcp://{host}:*", True),))
         me = NamingFrame(CONNECT, s.program[:256], socket.gethostname()[:64], os.getpid(), self.uuid, self.endpoint)
-        self.naming = NamingClient(me, len(s.naming))
-        context = self._context()
-        self._naming_in = make_socket(context, zmq.SUB, MAX_SUBSCRIPTION, s.high_water_mark)
-        self._naming_out = make_socket(context, zmq.PUB, MAX_SUBSCRIPTION, s.high_water_mark)
-        self._naming_in.subscribe(NAMING_TOPIC.encode())
-        self._poller.register(self._naming_in, zmq.POLLIN)
-        attach(self._naming_in, [Endpoint(address) for address in s.naming])
+        self._naming_sockets = NamingSockets(me, len(s.naming), s.high_water_mark)
+        self.naming = self._naming_sockets.client
+        self._poller.register(self._naming_sockets.incoming, zmq.POLLIN)
+        attach(self._naming_sockets.incoming, [Endpoint(address) for address in s.naming])
         until = self._clock() + s.join_timeout
         while not self.naming.joined:
             if self._clock() >= until:
@@ -154,7 +141,7 @@ class OpenMamaPeer:
                     "(nsd -i ADDRESS -p PORT, or mama nsd)"
                 )
             self._wait(0.05)
-            self._serve_naming()
+            self._naming_sockets.serve(self._in, self._clock())
 
     def close(self, linger: float | None = None) -> bool:
         """End in order: what was sent is written, a pause, ``D``. May be repeated.
@@ -162,29 +149,19 @@ class OpenMamaPeer:
         :param linger: seconds at most until all is written; then it is dropped. None: as the settings say
         :returns: whether all was written
         """
-        if not self._contexts:
+        if self._context is None:
             return True
-        written = self._close_data(self.settings.linger if linger is None else linger)
-        if self.naming is not None and self._naming_out is not None:
-            if self.counters.sent:
-                time.sleep(PAUSE)
-            for action in self.naming.leave():
-                self._act(action, None)
-            self._naming_out.close(linger=1000)
-        if self._naming_in is not None:
-            self._naming_in.close(linger=0)
-        for context in self._contexts:
-            context.term()
-        self._contexts.clear()
-        self._naming_in = self._naming_out = None
-        self._poller = zmq.Poller()
-        return written
-
-    def _close_data(self, linger: float) -> bool:
         if self._in is not None:
             self._in.close(linger=0)
-        written = end_context(self._contexts.pop(0), () if self._out is None else (self._out,), linger)
-        self._in = self._out = None
+        sockets = () if self._out is None else (self._out,)
+        written = end_context(self._context, sockets, self.settings.linger if linger is None else linger)
+        self._context = self._in = self._out = None
+        if self._naming_sockets is not None:
+            if self.counters.sent:
+                time.sleep(PAUSE)
+            self._naming_sockets.close()
+            self._naming_sockets = None
+        self._poller = zmq.Poller()
         return written or not self.counters.sent
 
     # --- sending ---------------------------------------------------------------------------------------------
@@ -320,7 +297,8 @@ class OpenMamaPeer:
             self._wait(max(0.0, min(until - self._clock(), self._due_in())))
             self._read_subscriptions(came)
             self._read_frames(came, most, columns)
-            came.peers += self._serve_naming()
+            if self._naming_sockets is not None:
+                came.peers += self._naming_sockets.serve(self._in, self._clock())
             self._send_replies()
             if came or self._clock() >= until:
                 return came
@@ -353,38 +331,6 @@ class OpenMamaPeer:
             came.columns = self._filter.columns(raws)
         elif raws:
             came.frames += [found for found in map(self._filter.accepted, raws) if found is not None]
-
-    # --- naming ----------------------------------------------------------------------------------------------
-
-    def _serve_naming(self) -> list[PeerChange]:
-        changes: list[PeerChange] = []
-        if self.naming is None or self._naming_in is None:
-            return changes
-        with contextlib.suppress(zmq.Again):
-            for _ in range(_MOST):
-                for action in self.naming.received(self._naming_in.recv(zmq.DONTWAIT), self._clock()):
-                    self._act(action, changes)
-        for action in self.naming.tick(self._clock()):
-            self._act(action, changes)
-        return changes
-
-    def _act(self, action: NamingAction, changes: list[PeerChange] | None) -> None:
-        if isinstance(action, PeerChange):
-            if changes is not None:
-                changes.append(action)
-        elif isinstance(action, Announce):
-            if self._naming_out is not None:
-                with contextlib.suppress(zmq.Again):
-                    self._naming_out.send(action.data, zmq.DONTWAIT)
-        elif (sock := self._naming_out if action.sender else self._in) is not None:
-            with contextlib.suppress(zmq.ZMQError):  # what others announce may be no endpoint at all
-                (sock.connect if action.connect else sock.disconnect)(action.endpoint)
-
-    # --- sockets ---------------------------------------------------------------------------------------------
-
-    def _context(self) -> zmq.Context[Socket]:
-        self._contexts.append(open_context())
-        return self._contexts[-1]
 
 
 def _check_topic(topic: str) -> None:

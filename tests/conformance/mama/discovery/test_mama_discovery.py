@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, EventStyle, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama import (
     MAMA_SOURCE_DISCOVERY_TOPIC,
@@ -407,13 +407,11 @@ def test_a_destroyed_transport_has_no_discovery_and_ends_the_one_it_had(place: M
         SourceDiscovery.create(None, None, transport)
 
 
-def test_a_transport_made_of_a_url_follows_its_bridge(place: MamaDiscoverySetup) -> None:
+def test_a_transport_made_of_a_url_follows_its_bridge(memory: MemoryMamaHarness, place: MamaDiscoverySetup) -> None:
     """Section 2 of the specification's gaps: no properties file, so that the bridge's own capability counts"""
     place.announce(record())
     transport, ear = Transport.create("pub", f"memory://{place.name}"), DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, transport)
     assert ear.wait(2) == [record(), "end of the image"]
     transport.destroy()
-    on = MemoryMamaHarness(EventStyle.PUBLISHER)
-    not_implemented(on.transport(), "mama.memory.transport.pub.sourcediscovery.supported")
-    on.close()
+    not_implemented(memory.transport(), "mama.memory.transport.pub.sourcediscovery.supported")

@@ -10,26 +10,12 @@ from typing import Any
 import pytest
 from mama_spark.contracts.bridge import EventStyle
 from mama_spark.contracts.errors import Unavailable
-from mama_spark.mama import (
-    Publisher,
-    Queue,
-    Status,
-    Transport,
-    TransportEvent,
-    TransportTopicEvent,
-)
+from mama_spark.mama import Publisher, Queue, Status, Transport, TransportEvent, TransportTopicEvent
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import until
 
-from tests.support.mama.mama_harness import (
-    CallbackRecorder,
-    MemoryMamaHarness,
-    a_message,
-    dispatch,
-    fails,
-    published,
-)
+from tests.support.mama.mama_harness import CallbackRecorder, MemoryMamaHarness, a_message, dispatch, fails, published
 from tests.support.nats.nats_servers import Admin
 from tests.support.publisher_harness import NatsPublisherHarness
 
@@ -143,12 +129,10 @@ def test_a_fork_is_told_that_the_transport_is_not_its_own() -> None:
     assert "made in another process" in done.stdout
 
 
-def test_a_transport_that_cannot_connect_says_so() -> None:
-    on = MemoryMamaHarness(EventStyle.PUBLISHER)
-    on.broker.up = False
+def test_a_transport_that_cannot_connect_says_so(memory: MemoryMamaHarness) -> None:
+    memory.broker.up = False
     with pytest.raises(Unavailable, match="down"):
-        Transport.create("pub", on.bridge())
-    on.close()
+        Transport.create("pub", memory.bridge())
 
 
 def test_callbacks_of_the_transport_come_on_its_queue_if_it_has_one(recorder: CallbackRecorder) -> None:

@@ -10,10 +10,10 @@ from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import MsgType
 from mama_spark.openmama.recorder.frame_recorder import FrameRecorder
 from mama_spark.openmama.recorder.gaps import GapTracker
+from mama_spark.openmama.wire import frame_filter
 from mama_spark.openmama.wire.frame_filter import FrameFilter, PeerCounters, ReceivedFrame
 from mama_spark.openmama.wire.frames import FRAMINGS, OZ
 from mama_spark.openmama.wire.market_data import Stamp, stamped
-from mama_spark.openmama.wire import frame_filter
 from mama_spark.openmama.wire.records import MamaGapCause, MamaRecordKind, decode_records
 from mama_spark.openmama.wire.subscriptions import OpenInboxes
 
