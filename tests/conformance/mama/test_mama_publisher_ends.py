@@ -44,7 +44,7 @@ def test_destroy_waits_for_the_answers_and_nothing_comes_after_it(
     queue.destroy()
 
 
-@pytest.mark.spec("PE-53", "PE-55")
+@pytest.mark.spec("PE-34", "PE-53", "PE-55")
 def test_a_publisher_whose_answers_do_not_come_is_destroyed_at_the_deadline(
     memory: MemoryMamaHarness, recorder: CallbackRecorder
 ) -> None:

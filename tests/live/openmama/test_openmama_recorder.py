@@ -174,20 +174,6 @@ def test_over_zmq_nothing_but_plain_messages_is_sent_to_publishers(log: Recorded
     assert not log.rows("image", "recap", "dictionary")
 
 
-def test_two_recorders_each_have_everything(server: NameServer, log: RecordedLog) -> None:
-    with (
-        recorded_log() as other,
-        peer(url_of(server)) as publisher,
-        recording(log, url_of(server), topics="OM.A"),
-        recording(other, url_of(server), topics="OM.A", name="second"),
-    ):
-        source = Source(MarketDataScript(publisher))
-        source.until(lambda: publisher.readers.readers(b"OM.A\0") == 2, "both subscribe")
-        for number in range(1, 501):
-            assert publisher.publish("OM.A", basic(number))
-        source.until(lambda: log.numbers("OM.A") == other.numbers("OM.A") == list(range(1, 501)), "both have all")
-
-
 def test_messages_wait_while_the_log_takes_nothing_and_the_peer_stays_known(server: NameServer) -> None:
     free = threading.Event()
 

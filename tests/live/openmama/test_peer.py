@@ -7,7 +7,7 @@ import logging
 import pytest
 import zmq
 from mama_spark.contracts.errors import ConfigError, PublishError
-from mama_spark.openmama.wire.frames import OZ, ZMQ, BridgeFrame, FrameType
+from mama_spark.openmama.wire.frames import OZ, BridgeFrame, FrameType
 from mama_spark.openmama.wire.naming import PeerPresence
 from mama_spark.openmama.wire.peer import JoinTimeout, OpenMamaPeer
 from mama_spark.openmama.wire.settings import PeerSettings
@@ -222,9 +222,3 @@ def test_a_peer_that_only_sends_says_so() -> None:
             lone.request("A", TEN[0])
         lone.close()
         lone.close()
-
-
-def test_every_framing_is_taken_for_what_it_is() -> None:
-    assert (OZ.name, ZMQ.name) == ("oz", "zmq")
-    assert OZ.publish_head("A") + TEN[0] == OZ.encode(BridgeFrame(FrameType.PUBLISH, "A", TEN[0]))
-    assert ZMQ.publish_head("A") + TEN[0] == ZMQ.encode(BridgeFrame(FrameType.PUBLISH, "A", TEN[0]))

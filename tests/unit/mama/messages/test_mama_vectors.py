@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,8 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mama_spark.mama.messages import omnm
 from mama_spark.mama.messages.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage
@@ -20,10 +17,10 @@ from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import TRUE, Properties
 from mama_spark.openmama.bridge.row_codec import framed_topics
 from mama_spark.openmama.wire import frames, naming
-from mama_spark.openmama.wire.frames import FRAMINGS, OZ, ZMQ
+from mama_spark.openmama.wire.frames import FRAMINGS, ZMQ
 
 from tests.support.tables import each
-from tests.support.tiers import EXPLORE, examples
+from tests.support.tiers import EXPLORE
 
 FOLDER = Path(__file__).parents[3] / "vectors"
 #: The second file was recorded between programs of OpenMAMA. Its subscriptions are messages of ZeroMQ, not of OpenMAMA.
@@ -212,17 +209,6 @@ def test_what_c_programs_write_into_strings_does_not_lose_the_message() -> None:
     assert [f.name for f in stale] == ["a", "b", "c"]
     assert stale.get("b")[:2] == ("ab", "cd"), "what lies behind them cannot be told from strings"
     assert stale.get("c") == 7
-
-
-@examples(200)
-@given(st.binary(max_size=160), st.sampled_from([v for v in VECTORS if v["kind"] in ("frame", "naming")]))
-def test_any_other_bytes_are_read_or_refused_by_every_layer(data: bytes, v: dict[str, Any]) -> None:
-    good = bytes.fromhex(v["hex"])
-    at = len(data) * 7 % len(good)
-    for octets in (data, good[:at] + data, good[:at] + data + good[at + len(data) :]):
-        for read in (ZMQ.decode, OZ.decode, naming.decode_naming):
-            with contextlib.suppress(BadMessage):
-                read(octets)
 
 
 def test_another_version_is_refused_as_the_library_does() -> None:
