@@ -42,6 +42,12 @@ class MamaDiscoverySetup:
         self._transports.append(made)
         return made
 
+    def listen(self, transport: Transport | None = None, **options: Any) -> DiscoveryRecorder:
+        """What a source discovery of a transport tells from now on."""
+        ear = DiscoveryRecorder()
+        SourceDiscovery.create(ear.callbacks(), None, transport or self.transport(), **options)
+        return ear
+
     def announce(self, made: SourceRecord, announcer: MemoryDiscovery | None = None) -> None:
         (announcer or self.source).announce(SourceKey(*made.key), as_bytes(made), TTL)
 

@@ -41,8 +41,7 @@ class MarketDataLab:
 
     def store(self, symbol: str, **values: Any) -> None:
         """Append a record to the log."""
-        log = MemoryLogs(self._log).log(self._log)
-        log.append(MessageBatch.of([f"{self.name}.{symbol}"], [message(**values)]))
+        self.store_json(symbol, message(**values))
 
     def store_json(self, symbol: str, text: bytes) -> None:
         log = MemoryLogs(self._log).log(self._log)

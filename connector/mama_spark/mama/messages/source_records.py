@@ -72,20 +72,18 @@ class SourceFields:
     by_fid: Mapping[int, str] = field(init=False, repr=False, compare=False)  #: fid -> word
 
     def __post_init__(self) -> None:
-        by_name: dict[str, str] = {}
-        by_fid: dict[int, str] = {}
+        by_name: dict[Any, str] = {}
+        by_fid: dict[Any, str] = {}
         for word in WORDS:
             name, fid = getattr(self, word)
             if not name or "\0" in name:
                 raise ConfigError(f"{PREFIX}{word}.name must be a name, got {name!r}")
             if not 0 < fid <= 0xFFFF:
                 raise ConfigError(f"{PREFIX}{word}.fid must be from 1 to 65535, got {fid}")
-            if name in by_name:
-                raise ConfigError(f"{PREFIX}{word}.name is {name!r}, and so is {PREFIX}{by_name[name]}.name")
-            if fid in by_fid:
-                raise ConfigError(f"{PREFIX}{word}.fid is {fid}, and so is {PREFIX}{by_fid[fid]}.fid")
-            by_name[name] = word
-            by_fid[fid] = word
+            for what, value, seen in (("name", name, by_name), ("fid", fid, by_fid)):
+                if value in seen:
+                    raise ConfigError(f"{PREFIX}{word}.{what} is {value!r}, and so is {PREFIX}{seen[value]}.{what}")
+                seen[value] = word
         object.__setattr__(self, "by_name", by_name)
         object.__setattr__(self, "by_fid", by_fid)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ OnLifecycle = Callable[[Any, Any], None]
 OnAnswer = Callable[[Any, Status, str, Any], None]
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PublisherCallbacks:
     """``mamaPublisherCallbacks``; any of them may be None.
 
@@ -47,45 +49,30 @@ class PublisherCallbacks:
     :param on_success: ``(publisher, status, info, closure)``: a send was acknowledged; ``info`` has stream and sequence
     """
 
-    __slots__ = ("_frozen", "on_create", "on_destroy", "on_error", "on_success")
-    _frozen: bool
-    on_create: OnLifecycle | None
-    on_error: OnAnswer | None
-    on_destroy: OnLifecycle | None
-    on_success: OnAnswer | None
-
-    def __init__(
-        self,
-        *,
-        on_create: OnLifecycle | None = None,
-        on_error: OnAnswer | None = None,
-        on_destroy: OnLifecycle | None = None,
-        on_success: OnAnswer | None = None,
-    ) -> None:
-        object.__setattr__(self, "_frozen", False)
-        self.on_create, self.on_error = on_create, on_error
-        self.on_destroy, self.on_success = on_destroy, on_success
+    on_create: OnLifecycle | None = None
+    on_error: OnAnswer | None = None
+    on_destroy: OnLifecycle | None = None
+    on_success: OnAnswer | None = None
+    _frozen: bool = field(default=False, init=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._frozen:
+        if getattr(self, "_frozen", False):
             raise AttributeError(f"the callbacks of a publisher cannot be changed after its create ({name})")
-        if value is not None and not callable(value):
+        if name != "_frozen" and value is not None and not callable(value):
             raise TypeError(f"{name} must be callable or None, got {type(value).__name__}")
         object.__setattr__(self, name, value)
 
     def frozen(self) -> PublisherCallbacks:
         """A copy that cannot be changed."""
-        copy = PublisherCallbacks(
-            on_create=self.on_create, on_error=self.on_error, on_destroy=self.on_destroy, on_success=self.on_success
-        )
-        object.__setattr__(copy, "_frozen", True)
+        copy = replace(self)
+        copy._frozen = True
         return copy
 
     def close(self) -> None:
         """``mamaPublisherCallbacks_deallocate``: does nothing."""
 
     def __repr__(self) -> str:
-        given = [name for name in self.__slots__[1:] if getattr(self, name) is not None]
+        given = [f.name for f in fields(self) if f.init and getattr(self, f.name) is not None]
         return f"<PublisherCallbacks {', '.join(given) or 'none'}>"
 
 

@@ -124,46 +124,36 @@ class DQPublisher:
     def send_reply(self, request: Request | None, reply: MamaMsg | None) -> None:
         """Stamp with the status and the current number, and reply; errors as :meth:`Publisher.send_reply_to_inbox`.
         A reply is not counted, whatever its type."""
-        self._stamped(reply, lambda msg: self.publisher.send_reply_to_inbox(request, msg), self._stamp_reply)
+        self._stamped(reply, lambda msg: self.publisher.send_reply_to_inbox(request, msg), reply=True)
 
     def send_from_inbox(self, inbox: Inbox | None, msg: MamaMsg | None) -> None:
         """Stamp and send a request; errors as :meth:`Publisher.send_from_inbox`."""
         self._stamped(msg, lambda stamped: self.publisher.send_from_inbox(inbox, stamped))
 
-    def _stamped(
-        self, msg: MamaMsg | None, send: Callable[[MamaMsg], None], stamp: Callable[[MamaMsg], None] | None = None
-    ) -> None:
+    def _stamped(self, msg: MamaMsg | None, send: Callable[[MamaMsg], None], *, reply: bool = False) -> None:
         if msg is None:
             raise StatusError(Status.NULL_ARG, "there is no message to send")
+
+        def stamp_and_send() -> None:
+            before = self._number
+            self._stamp(msg, reply)
+            try:
+                send(msg)
+            except BaseException:
+                self._number = before
+                raise
+
         # on the transport's thread, so that numbers have the order of sends
-        self.publisher.transport.loop.call(lambda: self._do(msg, send, stamp or self._stamp))
+        self.publisher.transport.loop.call(stamp_and_send)
 
-    def _do(self, msg: MamaMsg, send: Callable[[MamaMsg], None], stamp: Callable[[MamaMsg], None]) -> None:
-        before = self._number
-        stamp(msg)
-        try:
-            send(msg)
-        except BaseException:
-            self._number = before
-            raise
-
-    def _stamp(self, msg: MamaMsg) -> None:
+    def _stamp(self, msg: MamaMsg, reply: bool) -> None:
         kind = msg.reserved("MdMsgType", int(MsgType.UPDATE))
         if self._number:
-            if kind not in SILENT:
+            if reply or kind not in SILENT:
                 _put(msg, "MdMsgStatus", self._status)
-                if kind not in REPEATING:
+                if not reply and kind not in REPEATING:
                     self._number = next_number(self._number)
             _put(msg, "MdSeqNum", self._number)
-        self._stamp_sender(msg)
-
-    def _stamp_reply(self, msg: MamaMsg) -> None:
-        if self._number:
-            _put(msg, "MdMsgStatus", self._status)
-            _put(msg, "MdSeqNum", self._number)
-        self._stamp_sender(msg)
-
-    def _stamp_sender(self, msg: MamaMsg) -> None:
         if self._sender:
             _put(msg, "MamaSenderId", self._sender)
         if self._send_time:

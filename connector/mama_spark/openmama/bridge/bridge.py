@@ -11,8 +11,9 @@ import logging
 import math
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -274,21 +275,16 @@ class OpenMamaBridge(PublisherBridge):
 
 
 class _KnownTopics:
-    """What frames of a topic begin with, and whether somebody wants it."""
+    """Whether somebody wants a topic.
+
+    :ivar head: what frames of it begin with
+    """
 
     def __init__(self, peer: OpenMamaPeer) -> None:
         self._peer = peer
-        self._heads: OrderedDict[str, bytes] = OrderedDict()
+        self.head = lru_cache(_KNOWN_TOPICS)(peer.settings.framing.publish_head)
         self._wanted: dict[str, bool] = {}
         self._version = -1
-
-    def head(self, topic: str) -> bytes:
-        found = self._heads.get(topic)
-        if found is None:
-            found = self._heads[topic] = self._peer.settings.framing.publish_head(topic)
-            if len(self._heads) > _KNOWN_TOPICS:
-                self._heads.popitem(last=False)
-        return found
 
     def wanted(self, topic: str) -> bool:
         if self._peer.readers.version != self._version or len(self._wanted) > _KNOWN_TOPICS:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -269,15 +270,13 @@ def _numbers(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
 
 def _decimal_integers(form: FieldForm, values: pa.Array, faults: Faults) -> npt.NDArray[Any]:
     low, high = INTEGERS[form.type]
-    found = np.zeros(len(values), DTYPES[form.type])
-    for row, value in enumerate(values.to_pylist()):  # numpy has no decimals
-        if value is None:
-            continue
+
+    def whole(value: Decimal) -> int:
         if value != int(value) or not low <= value <= high:
-            faults.add(form, np.arange(len(values)) == row, f"{value} does not fit into {form.type.name}")
-        else:
-            found[row] = int(value)
-    return found
+            raise ValueError(f"{value} does not fit into {form.type.name}")
+        return int(value)
+
+    return np.array([number or 0 for number in _each(form, values, faults, whole)], DTYPES[form.type])
 
 
 def _floats(form: FieldForm, values: pa.Array, faults: Faults) -> npt.NDArray[Any]:
@@ -336,31 +335,35 @@ def _texts(form: FieldForm, head: bytes, values: pa.Array, faults: Faults) -> pa
 
 
 def _characters(form: FieldForm, head: bytes, texts: pa.Array, faults: Faults) -> pa.Array:
-    made: list[bytes | None] = []
-    for row, text in enumerate(texts.to_pylist()):
-        good = text is None or (len(text) == 1 and text <= "\xff")
-        if not good:
-            faults.add(form, np.arange(len(texts)) == row, f"{text!r} is not one character of Latin-1")
-        made.append(head + text.encode("latin-1") if text is not None and good else None)
-    return pa.array(made, pa.binary())
+    def octets(text: str) -> bytes:
+        if len(text) != 1 or text > "\xff":
+            raise ValueError(f"{text!r} is not one character of Latin-1")
+        return head + text.encode("latin-1")
+
+    return pa.array(_each(form, texts, faults, octets), pa.binary())
 
 
 def _vectors(form: FieldForm, values: pa.Array, faults: Faults) -> pa.Array:
-    """Row by row: vectors are rare, and their elements are checked by the message itself."""
-    made: list[bytes | None] = []
-    as_time = form.type is FieldType.VECTOR_TIME
-    for row, elements in enumerate(values.to_pylist()):
-        if elements is None:
-            made.append(None)
-            continue
+    """Vectors are rare, and their elements are checked by the message itself."""
+
+    def octets(elements: list[Any]) -> bytes:
+        if form.type is FieldType.VECTOR_TIME:
+            elements = [MamaTime.from_us(round(at.timestamp() * 1e6)) for at in elements]
         msg = MamaMsg()
+        msg.add(form.type, form.name, form.fid, elements)
+        return encode(msg)[len(HEADER) :]
+
+    return pa.array(_each(form, values, faults, octets), pa.binary())
+
+
+def _each(form: FieldForm, values: pa.Array, faults: Faults, make: Callable[[Any], Any]) -> list[Any]:
+    """What is made of each value, row by row; None of a null, and of a value that is a fault."""
+    made: list[Any] = []
+    for row, value in enumerate(values.to_pylist()):
         try:
-            if as_time:
-                elements = [MamaTime.from_us(round(at.timestamp() * 1e6)) for at in elements]
-            msg.add(form.type, form.name, form.fid, elements)
-            made.append(encode(msg)[len(HEADER) :])
-        except (StatusError, AttributeError) as e:
-            info = e.info if isinstance(e, StatusError) else "an element is null"
-            faults.add(form, np.arange(len(values)) == row, info)
+            made.append(None if value is None else make(value))
+        except (StatusError, AttributeError, ValueError) as e:
+            why = "an element is null" if isinstance(e, AttributeError) else getattr(e, "info", str(e))
+            faults.bad.setdefault(row, BadRow(f"column {form.name!r}: {why}"))
             made.append(None)
-    return pa.array(made, pa.binary())
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +78,7 @@ class FrameRecorder:
         self.tracker = GapTracker()
         self._decoder = ColumnDecoder(_is_number)
         self._restored: set[tuple[str, int]] = set()  #: topics and senders of which only the log is known
-        self._topics: dict[str, str] = {}
+        self._topic = lru_cache(100_000)(self.own_topic)
 
     def records(
         self, frames: FrameColumns, asked: Mapping[int, MarketDataAsk], received: int | Int64s
@@ -215,14 +216,6 @@ class FrameRecorder:
             MamaRecordKind.GAP, self._topic(topic), received, cause=cause, sender=sender, first=missing.first,
             last=missing.last,
         )  # fmt: skip
-
-    def _topic(self, topic: str) -> str:
-        found = self._topics.get(topic)
-        if found is None:
-            if len(self._topics) > 100_000:
-                self._topics.clear()
-            found = self._topics[topic] = record_topic(topic, self._prefix)
-        return found
 
 
 def _distinct(topics: list[str], codes: Int64s) -> tuple[list[str], Int64s]:

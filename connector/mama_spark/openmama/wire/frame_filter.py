@@ -127,15 +127,12 @@ class FrameFilter:
             self._topics.add(topic)
         return True
 
-    def remove(self, topic: str, *, prefix: bool) -> bool:
-        """Undo :meth:`add`; False: there is nothing to undo."""
-        if topic not in (self._prefixes if prefix else self._topics):
+    def remove(self, topic: str) -> bool:
+        """Undo :meth:`add` of one topic; False: there is nothing to undo."""
+        if topic not in self._topics:
             return False
         self._forget_heads()
-        if prefix:
-            self._prefixes = tuple(p for p in self._prefixes if p != topic)
-        else:
-            self._topics.discard(topic)
+        self._topics.discard(topic)
         return True
 
     def accepted(self, raw: bytes) -> ReceivedFrame | None:

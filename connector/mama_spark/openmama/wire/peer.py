@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import zmq
@@ -63,14 +63,13 @@ class PeerInput:
 class OpenMamaPeer:
     """Made closed; :meth:`open` connects it.
 
-    :param clock: monotonic seconds
     :ivar readers: who subscribes here
     :ivar naming: None in direct mode
     :ivar endpoint: where others connect to the sending socket, where that is known
     """
 
-    def __init__(self, settings: PeerSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        self.settings, self._clock = settings, clock
+    def __init__(self, settings: PeerSettings) -> None:
+        self.settings = settings
         self.uuid = str(uuid.uuid4())
         self.readers = SubscriptionTable()
         self.counters = PeerCounters()
@@ -132,16 +131,16 @@ class OpenMamaPeer:
         self.naming = self._naming_sockets.client
         self._poller.register(self._naming_sockets.incoming, zmq.POLLIN)
         attach(self._naming_sockets.incoming, [Endpoint(address) for address in s.naming])
-        until = self._clock() + s.join_timeout
+        until = time.monotonic() + s.join_timeout
         while not self.naming.joined:
-            if self._clock() >= until:
+            if time.monotonic() >= until:
                 where = " and ".join(s.naming)
                 raise JoinTimeout(
                     f"no name server answered at {where} within {s.join_timeout:g} s: is one running there? "
                     "(nsd -i ADDRESS -p PORT, or mama nsd)"
                 )
             self._wait(0.05)
-            self._naming_sockets.serve(self._in, self._clock())
+            self._naming_sockets.serve(self._in, time.monotonic())
 
     def close(self, linger: float | None = None) -> bool:
         """End in order: what was sent is written, a pause, ``D``. May be repeated.
@@ -254,12 +253,12 @@ class OpenMamaPeer:
             data = framing.encode(BridgeFrame(FrameType.REPLY, request.address, payload, subject))
         except BadMessage as e:
             raise PublishError(e.info) from None
-        self._replies.add(request.address, data, self._clock())
+        self._replies.add(request.address, data, time.monotonic())
         self._send_replies()
 
     def _send_replies(self) -> None:
         if len(self._replies):
-            for data in self._replies.due(self.readers, self._clock()):
+            for data in self._replies.due(self.readers, time.monotonic()):
                 if not self.send(data):
                     self._replies.dropped += 1
 
@@ -280,10 +279,10 @@ class OpenMamaPeer:
         if self._filter.add(topic, prefix=prefix):
             self._in.subscribe(topic.encode() + (b"" if prefix else b"\0"))
 
-    def unsubscribe(self, topic: str, *, prefix: bool = False) -> None:
-        """Undo :meth:`subscribe`."""
-        if self._in is not None and self._filter.remove(topic, prefix=prefix):
-            self._in.unsubscribe(topic.encode() + (b"" if prefix else b"\0"))
+    def unsubscribe(self, topic: str) -> None:
+        """Undo :meth:`subscribe` of one topic."""
+        if self._in is not None and self._filter.remove(topic):
+            self._in.unsubscribe(topic.encode() + b"\0")
 
     def poll(self, timeout: float, most: int = _MOST, *, columns: bool = False) -> PeerInput:
         """Wait until something came, at most ``timeout`` seconds, and do what is due.
@@ -292,20 +291,20 @@ class OpenMamaPeer:
         :param columns: return the frames in columns
         """
         came = PeerInput()
-        until = self._clock() + timeout
+        until = time.monotonic() + timeout
         while True:
-            self._wait(max(0.0, min(until - self._clock(), self._due_in())))
+            self._wait(max(0.0, min(until - time.monotonic(), self._due_in())))
             self._read_subscriptions(came)
             self._read_frames(came, most, columns)
             if self._naming_sockets is not None:
-                came.peers += self._naming_sockets.serve(self._in, self._clock())
+                came.peers += self._naming_sockets.serve(self._in, time.monotonic())
             self._send_replies()
-            if came or self._clock() >= until:
+            if came or time.monotonic() >= until:
                 return came
 
     def _due_in(self) -> float:
         """Seconds until something must be done."""
-        naming = self.naming.wake_at() - self._clock() if self.naming is not None else 60.0
+        naming = self.naming.wake_at() - time.monotonic() if self.naming is not None else 60.0
         return max(0.0, min(naming, 0.05 if len(self._replies) else 60.0))
 
     def _wait(self, seconds: float) -> None:

@@ -157,8 +157,7 @@ class PendingReplies:
     :ivar dropped: whose requester did not subscribe in time, or which were too many
     """
 
-    def __init__(self, most: int = MAX_REPLIES, timeout: float = REPLY_TIMEOUT) -> None:
-        self._most, self._timeout = most, timeout
+    def __init__(self) -> None:
         self._waiting: deque[_Waiting] = deque()
         self.dropped = 0
 
@@ -166,10 +165,10 @@ class PendingReplies:
         return len(self._waiting)
 
     def add(self, topic: str, data: bytes, now: float) -> None:
-        if len(self._waiting) >= self._most:
+        if len(self._waiting) >= MAX_REPLIES:
             self._waiting.popleft()
             self.dropped += 1
-        self._waiting.append(_Waiting(now + self._timeout, topic.encode(), data))
+        self._waiting.append(_Waiting(now + REPLY_TIMEOUT, topic.encode(), data))
 
     def due(self, readers: SubscriptionTable, now: float) -> list[bytes]:
         """Those that can be sent now, in order."""
