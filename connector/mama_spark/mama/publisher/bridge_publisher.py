@@ -180,7 +180,7 @@ class BridgePublisher:
         self._raise_dead()
         # with NULL callbacks the answer is ignored (PE-21)
         tracked = self._has_callbacks or self._topic_events
-        self._loop.send(batch, self.topic, self if tracked else None)
+        self._loop.send(batch, self._settled if tracked else None)
         self._unanswered += tracked
 
     def _batch(self, payload: bytes) -> MessageBatch:
@@ -239,11 +239,10 @@ class BridgePublisher:
     def _topic_events(self) -> bool:
         return self._transport.events is EventStyle.TRANSPORT and self._transport.topic_callback is not None
 
-    def settled(self, topic: str, outcome: SendOutcome | PublishError | None) -> None:
-        """See :class:`~mama_spark.mama.bridge_loop.SendListener`."""
+    def _settled(self, outcome: SendOutcome | PublishError | None) -> None:
         if self._transport.events is EventStyle.TRANSPORT:
             if isinstance(outcome, PublishError):
-                self._transport.report_topic_event(topic_event_for(status_of(outcome)), topic, text_of(outcome))
+                self._transport.report_topic_event(topic_event_for(status_of(outcome)), self.topic, text_of(outcome))
         else:
             call = self._callback_for(outcome)
             if call is not None:

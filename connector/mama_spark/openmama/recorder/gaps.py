@@ -49,7 +49,7 @@ class GapTracker:
         ahead = None if last is None else steps_ahead(last, number)
         if last is None or ahead is None or ahead <= max(1, stands_for):
             return None
-        return MissingNumbers(next_number(last, 1), next_number(last, ahead - max(1, stands_for)))
+        return MissingNumbers(next_number(last), next_number(last, ahead - max(1, stands_for)))
 
     def continues(self, topic: str, sender: int, first: int, last: int) -> bool:
         """Take published messages with the consecutive numbers from ``first`` to ``last``; False: something else than
@@ -65,15 +65,9 @@ class GapTracker:
         """An image or recap: what is between its number and the last one has not come, and will not."""
         if not number:
             return None
-        key = topic, sender
-        last = self._last.get(key)
+        last = self._replace((topic, sender), number)
         ahead = None if last is None else steps_ahead(last, number)
-        if last == number:
-            return None
-        self._replace(key, number)
-        if last is None or ahead is None:
-            return None
-        return MissingNumbers(next_number(last, 1), number)
+        return None if last is None or ahead is None else MissingNumbers(next_number(last), number)
 
     def restore(self, topic: str, sender: int, number: int) -> None:
         """What an earlier recorder had of this topic and sender."""

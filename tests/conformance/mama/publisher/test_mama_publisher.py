@@ -153,15 +153,6 @@ def test_on_create_runs_on_the_callers_thread_before_create_returns(
     queue.destroy()
 
 
-@pytest.mark.spec("PE-41", "PE-46")
-def test_only_supplied_callbacks_come(harness: MamaHarness, recorder: CallbackRecorder) -> None:
-    publisher = published(harness, harness.transport(), recorder, "destroy")
-    publisher.send(a_message())
-    publisher.destroy()
-    assert recorder.counters == (0, 0, 0, 1)
-    until(lambda: len(harness.held()) == 1)
-
-
 @pytest.mark.spec("PE-10")
 def test_answers_come_on_the_queue_if_there_is_one(harness: MamaHarness, recorder: CallbackRecorder) -> None:
     """And on the transport's thread if there is none"""

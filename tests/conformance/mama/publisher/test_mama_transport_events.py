@@ -20,16 +20,6 @@ from tests.support.nats.nats_servers import Admin
 from tests.support.publisher_harness import NatsPublisherHarness
 
 
-@pytest.mark.spec("PE-17")
-def test_the_seven_topic_events_have_names() -> None:
-    """Names are compared, because the numbers of the text and of the release collide"""
-    assert [e.name for e in TransportTopicEvent] == [
-        "SUBSCRIBED", "UNSUBSCRIBED", "PUBLISH_CREATE", "PUBLISH_DESTROY", "PUBLISH_ERROR",
-        "PUBLISH_ERROR_NOT_ENTITLED", "PUBLISH_ERROR_BAD_SYMBOL",
-    ]  # fmt: skip
-    assert all(e.value == e.name for e in TransportTopicEvent)
-
-
 def test_a_full_queue_is_told_at_the_send_and_loses_nothing(
     memory: MemoryMamaHarness, recorder: CallbackRecorder
 ) -> None:
