@@ -150,9 +150,7 @@ class FlightLogStore:
         staging.add_events([
             LoggedEvent(e.kind, e.event, e.at_us, e.topic, e.status, e.code, e.info, e.state) for e in events
         ])  # fmt: skip
-        commit(
-            self._uri, self._storage, self._write_id(number), staging.close(), app=(self._run_id, number)
-        )  # fmt: skip
+        commit(self._uri, self._storage, self._write_id(number), staging.close(), app=(self._run_id, number))
 
     def close(self) -> None:
         """Nothing is open."""

@@ -89,7 +89,7 @@ class Framing:
 
     def decode(self, data: bytes) -> BridgeFrame:
         """:raises BadMessage: for octets that are no frame of this framing"""
-        topic, at = _text_at(data, 0, "topic")
+        topic, at = text_at(data, 0, "topic")
         at += self.reserved
         if at >= len(data):
             raise BadMessage("the frame ends inside its header")
@@ -98,7 +98,7 @@ class Framing:
             raise BadMessage(f"{data[at]} is no type of a frame")
         address, at = "", at + 1
         if self.empty_address or kind in self.addressed:
-            address, at = _text_at(data, at, "address")
+            address, at = text_at(data, at, "address")
         self._check_address(kind, address)
         if at >= len(data):
             raise BadMessage("the frame has no payload")
@@ -141,7 +141,7 @@ class Framing:
         return f"{INBOX_PREFIX}.{transport}" if self.shared_inbox else inbox
 
 
-def _text_at(data: bytes, at: int, what: str) -> tuple[str, int]:
+def text_at(data: bytes, at: int, what: str) -> tuple[str, int]:
     """The NUL-terminated text at an offset, and the offset behind it.
 
     :raises BadMessage: it has no end, or is not UTF-8

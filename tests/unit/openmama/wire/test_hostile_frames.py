@@ -31,9 +31,7 @@ from tests.support.memory import peak_of
 from tests.support.tables import each
 from tests.support.tiers import EXPLORE
 
-VECTORS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text()
-)  # fmt: skip
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
 FRAMES = [bytes.fromhex(v["hex"]) for v in VECTORS]
 SIZES = np.array([len(frame) for frame in FRAMES])
 MILLION, TURN = 1_000_000, 1_000

@@ -40,9 +40,8 @@ from mama_spark.openmama.wire.market_data import (
 from tests.support.tables import each
 
 VECTORS: dict[str, dict[str, Any]] = {
-    v["name"]: v
-    for v in json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
-}  # fmt: skip
+    v["name"]: v for v in json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
+}
 HOST, SENDER = "127.0.0.1", 72058139498776379
 
 
