@@ -31,8 +31,8 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.recorder.frame_recorder import FrameRecorder
 from mama_spark.openmama.recorder.record_source import MamaRecordSource
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
-from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
-from mama_spark.openmama.wire.protocol.framings import OZ
+from mama_spark.openmama.wire.frame_filter import FrameColumns
+from mama_spark.openmama.wire.frames import OZ
 from mama_spark.packing.pack_headers import rows_of_messages
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
 from mama_spark.recording.recorder import Recorder

@@ -20,8 +20,8 @@ import pyarrow as pa
 import zmq
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.openmama.bridge import FieldCodec, OpenMamaBridge, OpenMamaSettings
-from mama_spark.openmama.bridge.type_of_column import FieldForms
-from mama_spark.openmama.wire.protocol.framings import OZ
+from mama_spark.openmama.bridge.field_columns import FieldForms
+from mama_spark.openmama.wire.frames import OZ
 from mama_spark.options import SinkOptions
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.batch_publisher import BatchPublisher

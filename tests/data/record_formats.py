@@ -16,8 +16,8 @@ from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama.wire.log.records import MamaRecord, MamaRecordKind, messages, record_topic
-from mama_spark.openmama.wire.protocol.framings import OZ, BridgeFrame, FrameType
+from mama_spark.openmama.wire.frames import OZ, BridgeFrame, FrameType
+from mama_spark.openmama.wire.records import MamaRecord, MamaRecordKind, messages, record_topic
 from mama_spark.options import SubscribeOptions
 from mama_spark.registry import log_bridge
 from mama_spark.tango.bridge import RecordCodec

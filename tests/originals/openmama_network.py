@@ -14,9 +14,9 @@ from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import MsgStatus, MsgType
 from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
 from mama_spark.openmama.source.market_data_source import SourceRules
-from mama_spark.openmama.wire.peer.settings import PeerSettings
-from mama_spark.openmama.wire.protocol.dictionary import parse_dictionary
-from mama_spark.openmama.wire.protocol.market_data import Stamp, stamped
+from mama_spark.openmama.wire.dictionary import parse_dictionary
+from mama_spark.openmama.wire.market_data import Stamp, stamped
+from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight_batch import FlightBatch

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import SubscriptionMsgType
-from mama_spark.openmama.wire.peer.naming_client import PeerPresence
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.protocol.dictionary import dictionary_of
-from mama_spark.openmama.wire.protocol.frames import FrameType
-from mama_spark.openmama.wire.protocol.market_data import (
+from mama_spark.openmama.wire.dictionary import dictionary_of
+from mama_spark.openmama.wire.frames import FrameType
+from mama_spark.openmama.wire.market_data import (
     DICTIONARY,
     DICTIONARY_SYMBOL,
     NORMAL,
@@ -26,6 +24,8 @@ from mama_spark.openmama.wire.protocol.market_data import (
     request_message,
     subscription_topic,
 )
+from mama_spark.openmama.wire.naming import PeerPresence
+from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.testing.waiting import eventually
 

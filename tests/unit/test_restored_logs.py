@@ -12,7 +12,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLogBridge, went_back
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.openmama.bridge.recorded_peers import RecordedPeers
+from mama_spark.openmama.discovery import RecordedPeers
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from mama_spark.recording.log_follower import LogFollower, LogPosition
 from mama_spark.testing.waiting import eventually

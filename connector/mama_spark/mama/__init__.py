@@ -14,51 +14,22 @@ if TYPE_CHECKING:
     from .inbox import Inbox, Request, RequestListener
     from .messages.msg import Field, FieldType, MamaMsg
     from .messages.source_records import MAMA_SOURCE_DISCOVERY_TOPIC, SourceFields, SourceRecord
-    from .messages.status import MsgStatus, MsgType, Status, StatusError, string_for_status
+    from .messages.status import MsgStatus, MsgType, Status, StatusError
     from .messages.values import MamaPrice, MamaTime
-    from .publisher.bridge_publisher import BridgePublisher
-    from .publisher.callbacks import PublisherCallbacks
-    from .publisher.dq import DQPublisher
-    from .publisher.dq_manager import DQPublisherManager, DQPublisherManagerCallbacks, PublishTopic
+    from .publisher.bridge_publisher import BridgePublisher, PublisherCallbacks
+    from .publisher.dq import DQPublisher, DQPublisherManager, DQPublisherManagerCallbacks, PublishTopic
     from .publisher.publisher import Publisher
     from .queue import Queue, QueueDispatcher
     from .states import PublisherState, TransportEvent, TransportTopicEvent, string_for_state
     from .transport import Transport
 
 __all__ = [
-    "MAMA_SOURCE_DISCOVERY_TOPIC",
-    "BridgePublisher",
-    "DQPublisher",
-    "DQPublisherManager",
-    "DQPublisherManagerCallbacks",
-    "Field",
-    "FieldType",
-    "Inbox",
-    "MamaMsg",
-    "MamaPrice",
-    "MamaTime",
-    "MsgStatus",
-    "MsgType",
-    "PublishTopic",
-    "Publisher",
-    "PublisherCallbacks",
-    "PublisherState",
-    "Queue",
-    "QueueDispatcher",
-    "Request",
-    "RequestListener",
-    "SourceDiscovery",
-    "SourceDiscoveryCallbacks",
-    "SourceFields",
-    "SourceRecord",
-    "Status",
-    "StatusError",
-    "Transport",
-    "TransportEvent",
-    "TransportTopicEvent",
-    "string_for_state",
-    "string_for_status",
-]
+    "MAMA_SOURCE_DISCOVERY_TOPIC", "BridgePublisher", "DQPublisher", "DQPublisherManager",
+    "DQPublisherManagerCallbacks", "Field", "FieldType", "Inbox", "MamaMsg", "MamaPrice", "MamaTime", "MsgStatus",
+    "MsgType", "PublishTopic", "Publisher", "PublisherCallbacks", "PublisherState", "Queue", "QueueDispatcher",
+    "Request", "RequestListener", "SourceDiscovery", "SourceDiscoveryCallbacks", "SourceFields", "SourceRecord",
+    "Status", "StatusError", "Transport", "TransportEvent", "TransportTopicEvent", "string_for_state",
+]  # fmt: skip
 
 #: Module -> what it has. Imported on first use: the sink and the formats need a few small modules of this package, and
 #: without this each Spark process would import all of them.
@@ -67,12 +38,10 @@ _NAMES = {
     "inbox": "Inbox Request RequestListener",
     "messages.msg": "Field FieldType MamaMsg",
     "messages.source_records": "MAMA_SOURCE_DISCOVERY_TOPIC SourceFields SourceRecord",
-    "messages.status": "MsgStatus MsgType Status StatusError string_for_status",
+    "messages.status": "MsgStatus MsgType Status StatusError",
     "messages.values": "MamaPrice MamaTime",
-    "publisher.bridge_publisher": "BridgePublisher",
-    "publisher.callbacks": "PublisherCallbacks",
-    "publisher.dq": "DQPublisher",
-    "publisher.dq_manager": "DQPublisherManager DQPublisherManagerCallbacks PublishTopic",
+    "publisher.bridge_publisher": "BridgePublisher PublisherCallbacks",
+    "publisher.dq": "DQPublisher DQPublisherManager DQPublisherManagerCallbacks PublishTopic",
     "publisher.publisher": "Publisher",
     "queue": "Queue QueueDispatcher",
     "states": "PublisherState TransportEvent TransportTopicEvent string_for_state",

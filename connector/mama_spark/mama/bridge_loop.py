@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..contracts.backoff import Backoff
 from ..contracts.bridge import Ack, BridgeEvent, EventKind, PublisherBridge, RequestBridge, RequestMessage
@@ -47,19 +47,15 @@ class SendOutcome(NamedTuple):
     sequence: int | None
 
 
-class SendListener(Protocol):
-    """Receives the outcome of a send: one call, on the loop's thread."""
-
-    def settled(self, topic: str, outcome: SendOutcome | PublishError | None) -> None:
-        """:param outcome: None if the bridge acknowledges nothing, so that the outcome stays unknown"""
-        ...
+#: Receives the outcome of a send: one call, on the loop's thread. None: the bridge acknowledges nothing, so that the
+#: outcome stays unknown.
+SendListener = Callable[[SendOutcome | PublishError | None], None]
 
 
 class PendingSend(NamedTuple):
     """A send whose outcome will be reported to a listener."""
 
-    topic: str
-    waiter: SendListener
+    settled: SendListener
     deadline: float
 
 
@@ -218,7 +214,7 @@ class BridgeLoop:
 
     # --- the loop's thread: sending --------------------------------------------------------------------------
 
-    def send(self, batch: MessageBatch, topic: str, waiter: SendListener | None) -> None:
+    def send(self, batch: MessageBatch, settled: SendListener | None) -> None:
         """Send one message; for :meth:`call`.
 
         :raises PublishError: the bridge refuses it, or has lost its connection for good
@@ -228,8 +224,8 @@ class BridgeLoop:
         self.check(batch)
         if not self.bridge.send(batch, self._token):
             raise _BridgeFull
-        if waiter is not None:
-            self._flights[self._token] = PendingSend(topic, waiter, time.monotonic() + self._answer_timeout)
+        if settled is not None:
+            self._flights[self._token] = PendingSend(settled, time.monotonic() + self._answer_timeout)
             if self._silent and len(self._flights) > _MAX_REMEMBERED:
                 self._settle(next(iter(self._flights)), None)
         self._token += 1
@@ -373,7 +369,7 @@ class BridgeLoop:
     def _settle(self, token: int, outcome: SendOutcome | PublishError | None) -> None:
         sent = self._flights.pop(token, None)  # None: no listener, or already settled
         if sent is not None:
-            sent.waiter.settled(sent.topic, outcome)
+            sent.settled(outcome)
 
     def _end(self, error: BaseException | None) -> None:
         with self._changed:

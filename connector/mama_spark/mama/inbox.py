@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..contracts.bridge import RequestMessage
 from .bridge_loop import text_of
-from .callback_delivery import CallbackDelivery
 from .messages.msg import MamaMsg
 from .messages.omnm import BadMessage, decode
 from .messages.status import Status, StatusError
-from .queue import Queue
+from .queue import CallbackDelivery, Queue
 from .states import status_of
 
 if TYPE_CHECKING:

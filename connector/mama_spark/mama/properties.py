@@ -205,11 +205,7 @@ class Expanded:
     shared: frozenset[str] = frozenset()
 
 
-def expand(
-    given: Mapping[str, str],
-    known: Iterable[str],
-    environ: Mapping[str, str],
-) -> Expanded:
+def expand(given: Mapping[str, str], known: Iterable[str], environ: Mapping[str, str]) -> Expanded:
     """Add the properties of the transport that the options name.
 
     Options ``transport`` (a name), ``properties`` (path of a file; without it WOMBAT_PATH is searched) and ``bridge``

@@ -9,19 +9,39 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ..contracts.bridge import BridgeEvent, DiscoveryBridge, EventKind, EventStyle, PublisherBridge
 from ..options import SinkOptions, option_names
 from .bridge_loop import BridgeLoop
-from .members import ReplyInbox, SourceReader, TransportPublisher, TransportReceiver
 from .messages.source_records import DEFAULT_FIELDS, SourceFields
 from .messages.status import Status, StatusError
 from .properties import Properties, TransportProperties, expand
 from .queue import Queue
 from .states import TransportEvent, TransportTopicEvent
 
+if TYPE_CHECKING:
+    from .discovery.discovery import DiscoveryLoop, ReplyInbox
+
 logger = logging.getLogger("mama_spark")
+
+
+class TransportPublisher(Protocol):
+    """A :class:`~mama_spark.mama.publisher.publisher.Publisher`; its module imports this one."""
+
+    @property
+    def topic(self) -> str: ...
+
+    def destroy(self) -> None: ...
+
+    def wait_destroyed(self, timeout: float) -> None: ...
+
+
+class TransportReceiver(Protocol):
+    """An :class:`~mama_spark.mama.inbox.Inbox` or a :class:`~mama_spark.mama.inbox.RequestListener`."""
+
+    def destroy(self) -> None: ...
+
 
 TopicCallback = Callable[["Transport", TransportTopicEvent, str, str, Any], None]
 TransportCallback = Callable[["Transport", TransportEvent, str, Any], None]
@@ -60,7 +80,7 @@ class Transport:
         )  # fmt: skip
         self.events = EventStyle.PUBLISHER  #: how the bridge reports errors (PE-02)
         self._discovery, self._properties = discovery, properties
-        self._source_reader: SourceReader | None = None
+        self._source_reader: DiscoveryLoop | None = None
         self._topic_closure: Any = None
         self._callback: TransportCallback | None = None
         self._closure: Any = None
@@ -210,7 +230,7 @@ class Transport:
         _, _, where = type(self.loop.bridge).__module__.partition("mama_spark.")
         return f"mama.{where.partition('.')[0] or '<bridge>'}.transport.{self.name}.sourcediscovery.supported"
 
-    def source_reader(self) -> SourceReader:
+    def source_reader(self) -> DiscoveryLoop:
         """The thread that reads the sources of this transport, started by the first call.
 
         :raises StatusError: NOT_IMPLEMENTED, with the name of the property, if there is no source discovery (SD-18)

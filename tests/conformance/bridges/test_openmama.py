@@ -13,8 +13,8 @@ import pytest
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.peer.settings import PeerSettings
+from mama_spark.openmama.wire.peer import OpenMamaPeer
+from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup, publish
 from mama_spark.testing.waiting import eventually
 

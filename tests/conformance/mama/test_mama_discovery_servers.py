@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mama_spark.contracts.bridge import SourceKey
 from mama_spark.discovery import lease_keeper
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceRecord, Transport
-from mama_spark.mama.messages.omnm import encode
-from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT, decode_source, encode_source
+from mama_spark.mama import SourceDiscovery, SourceRecord, Transport
+from mama_spark.mama.messages.source_records import OFFLINE, OK, ONLINE, SUSPECT
 from mama_spark.mama.states import TransportTopicEvent
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.connection.pool import POOL
@@ -21,6 +19,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import until
 
 from tests.support.malamute.malamute_discovery import LASTING, SourceAnnouncers, discovering_broker
+from tests.support.mama.mama_discovery import DiscoveryRecorder, as_bytes
 from tests.support.mama.mama_harness import CallbackRecorder
 
 # --- source discovery over a real server, whose own clock makes sources vanish ----------------------------------------
@@ -28,8 +27,8 @@ from tests.support.mama.mama_harness import CallbackRecorder
 KEY = SourceKey("desk", 7)
 
 
-def as_bytes(made: SourceRecord) -> bytes:
-    return encode(encode_source(made))
+def records(ear: DiscoveryRecorder) -> list[SourceRecord]:
+    return [one for one in ear.heard if isinstance(one, SourceRecord)]
 
 
 @pytest.fixture
@@ -45,44 +44,34 @@ def source(nats_server: NatsServer) -> Iterator[NatsDiscovery]:
 @pytest.mark.spec("SD-14", "SD-26", "SD-31")
 def test_sources_come_and_vanish_over_a_real_server(nats_server: NatsServer, source: NatsDiscovery) -> None:
     """Image, end of the image, changes, and what the server itself says of a silent source"""
-    heard: list[Any] = []
-
-    def on_msg(discovery: SourceDiscovery, msg: MamaMsg, closure: Any) -> None:
-        heard.append(decode_source(msg).record)
-
+    ear = DiscoveryRecorder()
     first, second = SourceRecord("desk", 7, ONLINE, OK), SourceRecord("desk", 7, ONLINE, OK, data_dict="MARKETDATA")
     source.announce(KEY, as_bytes(first), 60.0)
     transport = Transport.create("disc", nats_server.url)
-    SourceDiscovery.create(
-        SourceDiscoveryCallbacks(on_msg=on_msg, on_error=lambda d, error, c: heard.append(error),
-                                 on_image_end=lambda d, c: heard.append("end of the image")),
-        None, transport,
-    )  # fmt: skip
-    until(lambda: len(heard) == 2)
+    SourceDiscovery.create(ear.callbacks(), None, transport)
+    ear.wait(2)
     source.announce(KEY, as_bytes(second), 2.0)
     source.leases.stop()  # the process dies without a word
-    until(lambda: len(heard) == 5)
+    ear.wait(5)
     transport.destroy()
     suspect = SourceRecord("desk", 7, ONLINE, SUSPECT, data_dict="MARKETDATA")
     offline = SourceRecord("desk", 7, OFFLINE, SUSPECT, data_dict="MARKETDATA")
-    assert heard == [first, "end of the image", second, suspect, offline]
+    assert ear.heard == [first, "end of the image", second, suspect, offline]
 
 
 def test_a_connection_that_was_closed_for_good_is_made_again(nats_server: NatsServer, source: NatsDiscovery) -> None:
-    heard: list[Any] = []
+    ear = DiscoveryRecorder()
     place = NatsDiscovery(NatsSettings((nats_server.url,), name="a reader"))
     transport = Transport.create("disc", nats_server.url, place)
-    SourceDiscovery.create(
-        SourceDiscoveryCallbacks(on_msg=lambda discovery, msg, closure: heard.append(decode_source(msg).record.id)),
-        None, transport,
-    )  # fmt: skip
-    source.announce(KEY, as_bytes(SourceRecord("desk", 7, ONLINE, OK)), 60.0)
-    until(lambda: heard == [7])
+    SourceDiscovery.create(ear.callbacks(), None, transport)
+    first, second = (SourceRecord("desk", number, ONLINE, OK) for number in (7, 8))
+    source.announce(KEY, as_bytes(first), 60.0)
+    until(lambda: records(ear) == [first])
     connection = place._connection
     assert connection is not None
     connection.loop.run(connection.close(), 30, "closing")
-    source.announce(SourceKey("desk", 8), as_bytes(SourceRecord("desk", 8, ONLINE, OK)), 60.0)
-    until(lambda: heard == [7, 8])
+    source.announce(SourceKey("desk", 8), as_bytes(second), 60.0)
+    until(lambda: records(ear) == [first, second])
     transport.destroy()
 
 
@@ -92,33 +81,24 @@ def test_a_connection_that_was_closed_for_good_is_made_again(nats_server: NatsSe
 @pytest.mark.spec("SD-14", "SD-26", "SD-31", "PE-05", "PE-17")
 def test_sources_come_and_vanish_and_readers_are_topic_events(tmp_path: Path) -> None:
     """Image, its end, changes, and what the broker itself says"""
-    heard: list[Any] = []
-    recorder = CallbackRecorder()
-
-    def on_msg(discovery: SourceDiscovery, msg: MamaMsg, closure: Any) -> None:
-        heard.append(decode_source(msg).record)
-
+    ear, recorder = DiscoveryRecorder(), CallbackRecorder()
     first, second = SourceRecord("desk", 7, ONLINE, OK), SourceRecord("desk", 7, ONLINE, OK, data_dict="MARKETDATA")
     with discovering_broker(tmp_path) as broker, SourceAnnouncers(broker.url) as desks:
         desks.say(first, ttl=LASTING)
         transport = Transport.create("disc", f"{broker.url}/prices")
         transport.set_transport_topic_callback(recorder.on_topic)
-        SourceDiscovery.create(
-            SourceDiscoveryCallbacks(on_msg=on_msg, on_error=lambda d, error, c: heard.append(error),
-                                     on_image_end=lambda d, c: heard.append("end of the image")),
-            None, transport,
-        )  # fmt: skip
-        until(lambda: len(heard) == 2)
+        SourceDiscovery.create(ear.callbacks(), None, transport)
+        ear.wait(2)
         with MalamuteClient(broker.url, "reader", features=None) as reader:
             reader.read("prices", "^eu")
         until(lambda: len(recorder.topics) == 2)
         desks.say(second, ttl=2.0)
         desks.fall_silent()
-        until(lambda: len(heard) == 5)
+        ear.wait(5)
         transport.destroy()
     suspect = SourceRecord("desk", 7, ONLINE, SUSPECT, data_dict="MARKETDATA")
     offline = SourceRecord("desk", 7, OFFLINE, SUSPECT, data_dict="MARKETDATA")
-    assert heard == [first, "end of the image", second, suspect, offline]
+    assert ear.heard == [first, "end of the image", second, suspect, offline]
     assert recorder.topics == [
         (TransportTopicEvent.SUBSCRIBED, "prices", "client reader reads ^eu"),
         (TransportTopicEvent.UNSUBSCRIBED, "prices", "client reader"),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.contracts.bridge import EventStyle
 from mama_spark.mama import (
     DQPublisher,
     DQPublisherManager,
@@ -244,25 +243,26 @@ def test_everything_is_destroyed_in_time_although_the_server_is_gone(tmp_path: P
     assert "destroyed" in repr(listener)
 
 
-def test_a_bridge_without_inboxes_says_not_implemented(monkeypatch: pytest.MonkeyPatch) -> None:
-    on = MemoryMamaHarness(EventStyle.PUBLISHER)
-    transport = on.transport()
+def test_a_bridge_without_inboxes_says_not_implemented(
+    memory: MemoryMamaHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = memory.transport()
     monkeypatch.delattr("mama_spark.memory.MemoryBridge.requests")
     with pytest.raises(StatusError, match="NOT_IMPLEMENTED"):
         Inbox.create(transport, None, lambda *_: None)
-    on.close()
 
 
-def test_a_full_queue_drops_an_answer_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    on, answers, queue = MemoryMamaHarness(EventStyle.PUBLISHER), Answers(), Queue(max_events=1)
-    transport = on.transport()
-    publisher = Publisher.create(transport, on.symbol, ASKED)
+def test_a_full_queue_drops_an_answer_with_a_warning(
+    memory: MemoryMamaHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers, queue = Answers(), Queue(max_events=1)
+    transport = memory.transport()
+    publisher = Publisher.create(transport, memory.symbol, ASKED)
     inbox = answers.inbox(transport, queue)
     for _ in range(3):
         publisher.send_from_inbox(inbox, a_message())
     until(lambda: inbox.dropped == 2)
     assert "is dropped: QUEUE_FULL" in caplog.text
-    on.close()
 
 
 # --- the DQ manager, which lives on requests -------------------------------------------------------------------

@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.bridge import EventStyle
-from mama_spark.mama import (
-    Publisher,
-    PublisherState,
-    Queue,
-    Status,
-    StatusError,
-)
+from mama_spark.mama import Publisher, PublisherState, Queue, Status, StatusError
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.memory import MemoryBridge
 from mama_spark.testing.waiting import until
@@ -24,6 +18,7 @@ from tests.support.mama.mama_harness import (
     MemoryMamaHarness,
     a_message,
     dispatch,
+    dispatched,
     fails,
     published,
 )
@@ -49,7 +44,7 @@ def test_destroy_waits_for_the_answers_and_nothing_comes_after_it(
     queue.destroy()
 
 
-@pytest.mark.spec("PE-53", "PE-55")
+@pytest.mark.spec("PE-34", "PE-53", "PE-55")
 def test_a_publisher_whose_answers_do_not_come_is_destroyed_at_the_deadline(
     memory: MemoryMamaHarness, recorder: CallbackRecorder
 ) -> None:
@@ -78,18 +73,15 @@ def test_a_callback_that_hangs_does_not_keep_destroy(
         go.wait(60)
 
     callbacks.on_success = hang
-    queue = Queue() if queued else None
-    dispatcher = queue.start() if queue is not None else None
     transport = memory.transport(destroy_timeout=0.1)
-    publisher = Publisher.create_with_callbacks(transport, queue, memory.symbol, memory.source, None, callbacks)
-    publisher.send(a_message())
-    assert inside.wait(60)
-    publisher.destroy()
-    assert [h[:2] for h in recorder.heard] == [("destroy", "DESTROYING")]
-    go.set()
-    until(lambda: publisher.state.name == "DESTROYED")
-    if dispatcher is not None:
-        dispatcher.destroy()
+    with dispatched(queued) as queue:
+        publisher = Publisher.create_with_callbacks(transport, queue, memory.symbol, memory.source, None, callbacks)
+        publisher.send(a_message())
+        assert inside.wait(60)
+        publisher.destroy()
+        assert [h[:2] for h in recorder.heard] == [("destroy", "DESTROYING")]
+        go.set()
+        until(lambda: publisher.state.name == "DESTROYED")
 
 
 def test_what_waits_for_the_bridge_is_destroyed_with_the_transport(
@@ -206,13 +198,10 @@ def memory_sends(publisher: Publisher, n: int) -> None:
 @pytest.mark.parametrize("name", ["create", "success", "destroy"])
 @pytest.mark.parametrize("queued", [True, False])
 def test_callbacks_may_send_by_their_own_and_by_other_publishers(
-    harness: MamaHarness,
-    recorder: CallbackRecorder,
-    name: str,
-    queued: bool,
+    harness: MamaHarness, recorder: CallbackRecorder, name: str, queued: bool
 ) -> None:
     """No callback keeps the transport's thread, which its own sends need, from going on."""
-    transport, queue = harness.transport(), Queue() if queued else None
+    transport = harness.transport()
     other = published(harness, transport, CallbackRecorder())
     callbacks, sent = recorder.callbacks(), list[int]()
     inner = getattr(callbacks, f"on_{name}")
@@ -224,18 +213,16 @@ def test_callbacks_may_send_by_their_own_and_by_other_publishers(
             sent.append(1)
 
     setattr(callbacks, f"on_{name}", sending)
-    dispatcher = queue.start() if queue is not None else None
-    publisher = Publisher.create_with_callbacks(transport, queue, harness.symbol, harness.source, None, callbacks)
-    publisher.send(a_message())
-    publisher.destroy()
+    with dispatched(queued) as queue:
+        publisher = Publisher.create_with_callbacks(transport, queue, harness.symbol, harness.source, None, callbacks)
+        publisher.send(a_message())
+        publisher.destroy()
     n = len(sent)
     assert n == {"create": 7, "success": 2 if harness.publisher_style else 0, "destroy": 2}[name]
     assert recorder.count("success") == (0 if not harness.publisher_style else 6 if name == "create" else 1)
     assert recorder.heard[-1][0] == "destroy"
     other.destroy()
     assert len(harness.held()) == n + 1
-    if dispatcher is not None:
-        dispatcher.destroy()
 
 
 @pytest.mark.parametrize("name", ["create", "error", "success", "destroy"])

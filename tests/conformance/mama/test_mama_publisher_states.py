@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,30 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mama_spark.contracts.bridge import EventStyle
-from mama_spark.mama import (
-    MamaMsg,
-    Publisher,
-    PublisherState,
-    Queue,
-    Status,
-    Transport,
-    string_for_state,
-)
-from mama_spark.mama.states import TABLE
+from mama_spark.mama import MamaMsg, Publisher, PublisherState, Queue, Status, Transport
 from mama_spark.memory import MemoryBroker
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.testing.waiting import until
 
 from tests.support.mama.mama_harness import CallbackRecorder, MemoryMamaHarness, a_message, fails, published
 from tests.support.tiers import examples
-
-
-@pytest.mark.spec("PE-33-PE-35", "PE-48-PE-54")
-def test_the_seven_states_have_their_order_and_names() -> None:
-    names = ["UNKNOWN", "CREATING", "LIVE", "DESTROYING", "DESTROYED_BRIDGE", "DESTROYING_WAIT_BRIDGE", "DESTROYED"]
-    assert [state.name for state in PublisherState] == names
-    assert [string_for_state(i) for i in range(7)] == names
-    assert Publisher.string_for_state(99) == "State not recognised"
 
 
 class Life(RuleBasedStateMachine):
@@ -131,15 +113,6 @@ def test_every_send_has_one_callback_or_none_whatever_happens(faults: list[str],
     publisher.destroy()
     assert recorder.counters == (1, sum(f in ("reject", "429") for f in faults), faults.count("ack"), 1)
     on.close()
-
-
-@pytest.mark.spec("PE-56")
-def test_the_path_of_a_publisher_is_in_the_table() -> None:
-    """The two legal paths"""
-    for path in ("CREATING LIVE DESTROYING DESTROYED_BRIDGE DESTROYED",
-                 "CREATING LIVE DESTROYING DESTROYING_WAIT_BRIDGE DESTROYED"):  # fmt: skip
-        states = [PublisherState[name] for name in path.split()]
-        assert all(after in TABLE[before].values() for before, after in pairwise(states))
 
 
 def test_the_url_of_a_broker_is_a_bridge(nats_with_users: Any, recorder: CallbackRecorder) -> None:

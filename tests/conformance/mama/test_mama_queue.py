@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import pytest
 from mama_spark.mama import Queue, Status, StatusError
 from mama_spark.testing.waiting import until
 
-from tests.support.mama.mama_harness import dispatch
-
-
-def fails(status: Status, call: Any, *args: Any) -> None:
-    with pytest.raises(StatusError) as error:
-        call(*args)
-    assert error.value.status is status
+from tests.support.mama.mama_harness import dispatch, fails
 
 
 def test_calls_are_made_in_order_by_the_thread_that_dispatches() -> None:

@@ -101,6 +101,7 @@ def test_event_send_with_callbacks_bad_source(
                                                                       ("DESTROYING", "NOT_ENTITLED")}  # fmt: skip
 
 
+@pytest.mark.spec("PE-41", "PE-46")
 def test_event_send_with_callbacks_no_error_callback(
     harness: MamaHarness, transport: Transport, recorder: CallbackRecorder
 ) -> None:

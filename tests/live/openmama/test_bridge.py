@@ -7,18 +7,20 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.contracts.bridge import Ack
+from mama_spark.contracts.bridge import Ack, Refusals
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama.messages.omnm import decode
 from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.peer.settings import PeerSettings
+from mama_spark.openmama.wire.peer import OpenMamaPeer
+from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
@@ -113,63 +115,61 @@ def read(url: str, pipe: Connection, expected: int) -> None:
     one.close()
 
 
-@pytest.mark.spec("OW11")
-def test_a_reader_that_stops_holds_the_task_and_misses_nothing() -> None:
-    n = 3_000
-    big = MessageBatch.of(["A"] * n, [message(n=i, filling="x" * 8000) for i in range(n)])
+@contextmanager
+def stopped_reader(n: int, full_timeout: float, **settings: Any) -> Iterator[tuple[OpenMamaBridge, int, Connection]]:
+    """A bridge, process and pipe of a reader of ``n`` messages that stands still; killed at the end."""
     with naming() as server:
         mine, theirs = SPAWN.Pipe()
         reader = SPAWN.Process(target=read, args=(url_of(server), theirs, n), daemon=True)
         reader.start()
         pid = mine.recv()
-        settings = replace(PeerSettings.from_urls([url_of(server)]), high_water_mark=100)
-        bridge = OpenMamaBridge(OpenMamaSettings(settings, wait_for_subscribers=60.0, full_timeout=600.0))
+        given = replace(PeerSettings.from_urls([url_of(server)]), high_water_mark=100, **settings)
+        bridge = OpenMamaBridge(OpenMamaSettings(given, wait_for_subscribers=60.0, full_timeout=full_timeout))
         bridge.open()
         try:
             eventually(lambda: bridge.poll(0.05) or bridge.peer.wanted("A"), "the reader is there")
             os.kill(pid, signal.SIGSTOP)
-            sent, still = 0, time.monotonic()
-            while time.monotonic() - still < 1.5:  # taken up by the queues on the way, and no further
-                taken = bridge.send(big.slice(sent, min(100, n - sent)), sent)
-                sent, still = sent + taken, time.monotonic() if taken else still
-                bridge.poll(0.01)
-            assert 0 < sent < n, "held"
-            os.kill(pid, signal.SIGCONT)
-            while sent < n:
-                sent += bridge.send(big.slice(sent, min(100, n - sent)), sent)
-                assert not bridge.poll(0.01).refusals
+            yield bridge, pid, mine
         finally:
             bridge.close()
-        assert mine.poll(120)
-        assert mine.recv() == list(range(n))
-        reader.join(60)
+            reader.kill()
+            reader.join(60)
+
+
+def large(n: int) -> MessageBatch:
+    return MessageBatch.of(["A"] * n, [message(n=i, filling="x" * 8000) for i in range(n)])
+
+
+@pytest.mark.spec("OW11")
+def test_a_reader_that_stops_holds_the_task_and_misses_nothing() -> None:
+    n = 3_000
+    big = large(n)
+    with stopped_reader(n, full_timeout=600.0) as (bridge, pid, pipe):
+        sent, still = 0, time.monotonic()
+        while time.monotonic() - still < 1.5:  # taken up by the queues on the way, and no further
+            taken = bridge.send(big.slice(sent, min(100, n - sent)), sent)
+            sent, still = sent + taken, time.monotonic() if taken else still
+            bridge.poll(0.01)
+        assert 0 < sent < n, "held"
+        os.kill(pid, signal.SIGCONT)
+        while sent < n:
+            sent += bridge.send(big.slice(sent, min(100, n - sent)), sent)
+            assert not bridge.poll(0.01).refusals
+        bridge.close()
+        assert pipe.poll(120)
+        assert pipe.recv() == list(range(n))
 
 
 def test_a_reader_that_stays_stopped_is_given_up_after_the_timeout() -> None:
     n = 2_000
-    big = MessageBatch.of(["A"] * n, [message(n=i, filling="x" * 8000) for i in range(n)])
-    with naming() as server:
-        mine, theirs = SPAWN.Pipe()
-        reader = SPAWN.Process(target=read, args=(url_of(server), theirs, n), daemon=True)
-        reader.start()
-        pid = mine.recv()
-        settings = replace(PeerSettings.from_urls([url_of(server)]), linger=0.2, high_water_mark=100)
-        bridge = OpenMamaBridge(OpenMamaSettings(settings, wait_for_subscribers=60.0, full_timeout=0.3))
-        bridge.open()
-        eventually(lambda: bridge.poll(0.05) or bridge.peer.wanted("A"), "the reader is there")
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            sent, refused = 0, []
-            while sent < n:
-                sent += bridge.send(big.slice(sent, min(100, n - sent)), sent)
-                refused += bridge.poll(0.01).refusals
-            assert {r.error.status for r in refused} == {"QUEUE_FULL"}
-            assert "a reader took nothing for 0.3 s (waitTimeout)" in refused[0].error.info
-            assert refused[-1].tokens[-1] == n - 1
-        finally:
-            bridge.close()
-            os.kill(pid, signal.SIGKILL)
-            reader.join(60)
+    big, sent, refused = large(n), 0, list[Refusals]()
+    with stopped_reader(n, full_timeout=0.3, linger=0.2) as (bridge, _, _):
+        while sent < n:
+            sent += bridge.send(big.slice(sent, min(100, n - sent)), sent)
+            refused += bridge.poll(0.01).refusals
+    assert {r.error.status for r in refused} == {"QUEUE_FULL"}
+    assert "a reader took nothing for 0.3 s (waitTimeout)" in refused[0].error.info
+    assert refused[-1].tokens[-1] == n - 1
 
 
 def test_only_what_was_written_to_a_reader_is_acknowledged(caplog: pytest.LogCaptureFixture) -> None:

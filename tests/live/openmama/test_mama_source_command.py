@@ -17,7 +17,7 @@ from mama_spark.mama.discovery.discovery_rows import DiscoveryRowReader
 from mama_spark.mama.messages.status import MsgStatus
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.commands.mama_source import read_rules
-from mama_spark.openmama.wire.protocol.market_data import MarketDataRequest, subscription_topic
+from mama_spark.openmama.wire.market_data import MarketDataRequest, subscription_topic
 from mama_spark.options import DiscoveryOptions, SubscribeOptions
 from mama_spark.registry import discovery_bridge, log_bridge
 from mama_spark.testing.waiting import eventually

@@ -16,15 +16,15 @@ from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import MsgStatus
 from mama_spark.memory.bridge import MemoryBroker
 from mama_spark.openmama.source.market_data_source import SourceRules
-from mama_spark.openmama.source.source_state import SourceState
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_of
-from mama_spark.openmama.wire.protocol.market_data import (
+from mama_spark.openmama.source.server import SourceState
+from mama_spark.openmama.wire.dictionary import DictionaryEntry, dictionary_of
+from mama_spark.openmama.wire.market_data import (
     MarketDataRequest,
     dictionary_topic,
     request_message,
     subscription_topic,
 )
+from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.network import Watched, message, naming, peer, url_of
@@ -77,8 +77,7 @@ def test_an_image_then_updates_and_a_snapshot(tmp_path: Path, log: str) -> None:
         lab = MarketDataLab(tmp_path, log, url_of(server), RULES)
         lab.store("A", x=1)
         lab.store("A", y=2)
-        lab.start()
-        try:
+        with lab.running():
             eventually(lambda: lab.served(2), "the records are served")
             subscriber = ScriptedSubscriber(one)
             subscriber.subscribe("A")
@@ -95,8 +94,6 @@ def test_an_image_then_updates_and_a_snapshot(tmp_path: Path, log: str) -> None:
             assert (subscriber.numbers()[-1], subscriber.messages()[-1].get("x")) == ((1, 4), 3)
             eventually(lambda: ("SUBSCRIBED", "A") in lab.callbacks(), "the subscription is seen")
             assert lab.callbacks().count(("onRequest", "A")) == 2
-        finally:
-            lab.stop()
         assert lab.callbacks()[-1] == ("onDestroy", "A")
 
 
@@ -104,8 +101,7 @@ def test_an_image_then_updates_and_a_snapshot(tmp_path: Path, log: str) -> None:
 def test_refusals_and_the_dictionary(tmp_path: Path, log: str) -> None:
     with naming() as server, peer(url_of(server)) as one:
         lab = MarketDataLab(tmp_path, log, url_of(server), RULES)
-        lab.start()
-        try:
+        with lab.running():
             subscriber = ScriptedSubscriber(one)
             subscriber.subscribe("NOBODY")
             subscriber.subscribe("UNKNOWN")
@@ -115,8 +111,6 @@ def test_refusals_and_the_dictionary(tmp_path: Path, log: str) -> None:
             assert by_symbol["NOBODY"].get("MdMsgStatus") == MsgStatus.NOT_ENTITLED
             assert by_symbol["UNKNOWN"].get("MdMsgStatus") == MsgStatus.NOT_FOUND
             assert DictionaryEntry(109, "bid", FieldType.PRICE) in dictionary_of(by_symbol[None])
-        finally:
-            lab.stop()
 
 
 @pytest.mark.spec("OW21")
@@ -130,15 +124,12 @@ def test_after_a_restart_numbers_go_on_and_old_subscribers_get_updates_unasked(t
         subscriber.subscribe("A")
         subscriber.until(1)
         lab.stop()
-        lab.start()
-        try:
+        with lab.running():
             subscriber.watched.until(lambda: lab.server._peer.wanted("S.A"), "the subscription comes back by itself")
             lab.store("A", x=2)
             subscriber.until(2)
             assert subscriber.numbers() == [(1, 1), (0, 2)], "without a gap"
             assert len({m.get("MamaSenderId") for m in subscriber.messages()}) == 1
-        finally:
-            lab.stop()
 
 
 def test_an_orderly_end_waits_for_subscribers_and_serves_again_what_they_did_not_take(tmp_path: Path, log: str) -> None:
@@ -197,11 +188,8 @@ def test_records_that_are_no_messages_and_other_topics_are_counted(tmp_path: Pat
         lab.store("A", x=1)
         lab.name = "S"
         lab.store("A", x=1)
-        lab.start()
-        try:
+        with lab.running():
             eventually(lambda: lab.served(1), "the good record is served")
-        finally:
-            lab.stop()
         assert dict(lab.server.counts) == {"records": 3, "bad records": 1, "other topics": 1, "messages": 1}
         assert lab.warnings == ["record 1 (S.A) is not served: neither an OMNM message nor a JSON object"]
 
@@ -211,19 +199,15 @@ def test_over_zmq_directly(tmp_path: Path, log: str) -> None:
     data, requests = lasting_port(), lasting_port()
     sockets = f"zmq://127.0.0.1:{data}?incoming=tcp://127.0.0.1:{requests}"
     lab = MarketDataLab(tmp_path, log, f"{sockets}&bind=true&bind_incoming=true", RULES)
-    lab.start()
-    try:
-        with peer(sockets, receiver=True) as one:
-            subscriber = ScriptedSubscriber(one)
-            one.subscribe("S.A")
-            topic = subscription_topic("S")
-            subscriber.watched.until(lambda: one.wanted(topic) and lab.server._peer.wanted("S.A"), "both are there")
-            one.publish(topic, encode(request_message(MarketDataRequest("A", 0, 0))))
-            eventually(lambda: ("onNewRequest", "A") in lab.callbacks(), "the request arrives")
-            subscriber.until(1)  # the refusal, to all: nobody has sent an inbox
-            lab.store("A", x=1)
-            subscriber.until(2)
-            assert subscriber.messages()[1].get("x") == 1
-            one.publish("S.A", message(x=1))
-    finally:
-        lab.stop()
+    with lab.running(), peer(sockets, receiver=True) as one:
+        subscriber = ScriptedSubscriber(one)
+        one.subscribe("S.A")
+        topic = subscription_topic("S")
+        subscriber.watched.until(lambda: one.wanted(topic) and lab.server._peer.wanted("S.A"), "both are there")
+        one.publish(topic, encode(request_message(MarketDataRequest("A", 0, 0))))
+        eventually(lambda: ("onNewRequest", "A") in lab.callbacks(), "the request arrives")
+        subscriber.until(1)  # the refusal, to all: nobody has sent an inbox
+        lab.store("A", x=1)
+        subscriber.until(2)
+        assert subscriber.messages()[1].get("x") == 1
+        one.publish("S.A", message(x=1))

@@ -12,21 +12,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama.rows.openmama_rows import OpenMamaColumns
-from mama_spark.openmama.rows.openmama_schema import TYPE
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.peer.settings import PeerSettings
-from mama_spark.options import SubscribeOptions
-from mama_spark.registry import log_bridge
+from mama_spark.openmama.wire.peer import OpenMamaPeer
+from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.network import Watched, peer
-from tests.support.openmama.recorder import basic
+from tests.support.openmama.recorder import NatsRecordedLog, RecordedLog, basic
 from tests.support.ports import lasting_port
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -49,27 +43,8 @@ def mama(until: str, *words: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=30)
 
 
-class Log:
-    """A stream of NATS that a recorder writes."""
-
-    def __init__(self, server: NatsServer, name: str) -> None:
-        self.name, self.url = name, f"{server.url}/{name}"
-        self._bridge = log_bridge(SubscribeOptions.parse({"url": server.url, "stream": name}), 10.0)
-        self._bridge.open()
-
-    def rows(self, *kinds: str) -> list[dict[str, Any]]:
-        log, columns, found = self._bridge.log(self.name), OpenMamaColumns(TYPE), []
-        bounds = log.bounds()
-        for records in log.read(bounds.first - 1, bounds.last):
-            made = columns.columns(records.payloads, records.topics.cast(pa.string()), records.sequences)
-            found += made["mama"].to_pylist()
-        return [row for row in found if row["kind"] in kinds]
-
-    def numbers(self, sender: str = "5") -> list[int]:
-        return [row["seq_num"] for row in self.rows("message") if row["sender"] == sender]
-
-    def close(self) -> None:
-        self._bridge.close()
+def numbers(log: RecordedLog, sender: str = "5") -> list[int]:
+    return [row["seq_num"] for row in log.rows("message") if row["sender"] == sender]
 
 
 def publish_until_killed(url: str, pipe: Connection, sender: int) -> None:
@@ -112,7 +87,7 @@ def test_kills_of_recorder_name_server_and_publisher(nats_server: NatsServer, tm
         conf = tmp_path / "two.toml"
         conf.write_text('[recorder]\nname = "other"\nprefix = "other"\n')
         here.enter_context(mama("ready", *words, f"{nats_server.url}/TWO", "--conf-file", str(conf)))
-        one, two = Log(nats_server, "ONE"), Log(nats_server, "TWO")
+        one, two = NatsRecordedLog(nats_server, "ONE"), NatsRecordedLog(nats_server, "TWO")
         here.callback(one.close)
         here.callback(two.close)
         mine = here.enter_context(peer(url))
@@ -125,7 +100,7 @@ def test_kills_of_recorder_name_server_and_publisher(nats_server: NatsServer, tm
         assert not mine.wanted("OM.AB"), "a neighbour of the topic"
         for number in range(1, 101):
             assert mine.publish("OM.A", basic(number))
-        eventually(lambda: one.numbers() == two.numbers() == list(range(1, 101)), "two recorders have everything")
+        eventually(lambda: numbers(one) == numbers(two) == list(range(1, 101)), "two recorders have everything")
 
         first.close()  # killed
         watched.until(lambda: mine.readers.readers(b"OM.A\0") == 1, "one recorder is away")
@@ -134,7 +109,7 @@ def test_kills_of_recorder_name_server_and_publisher(nats_server: NatsServer, tm
         here.enter_context(mama("ready", *words, f"{nats_server.url}/ONE"))
         watched.until(both_there, "it is back")
         assert mine.publish("OM.A", basic(111))
-        eventually(lambda: one.numbers()[-1] == two.numbers()[-1] == 111, "it goes on")
+        eventually(lambda: numbers(one)[-1] == numbers(two)[-1] == 111, "it goes on")
         assert [(g["gap_from"], g["gap_to"], g["cause"]) for g in one.rows("gap")] == [(101, 110, "away")]
         assert two.rows("gap") == []
 
@@ -143,12 +118,12 @@ def test_kills_of_recorder_name_server_and_publisher(nats_server: NatsServer, tm
             assert mine.publish("OM.A", basic(number))
         here.enter_context(mama("name server at", "nsd", "-p", str(port)))
         with publisher(url, 6) as (pid, uuid):
-            watched.until(lambda: one.numbers("6") and two.numbers("6"), "who comes after the restart is found")
+            watched.until(lambda: numbers(one, "6") and numbers(two, "6"), "who comes after the restart is found")
             os.kill(pid, signal.SIGKILL)
         with publisher(url, 7) as (_, other):
-            watched.until(lambda: one.numbers("7") and two.numbers("7"), "the one that came back is another peer")
+            watched.until(lambda: numbers(one, "7") and numbers(two, "7"), "the one that came back is another peer")
         assert uuid != other
         for log in (one, two):
-            assert log.numbers()[-10:] == list(range(112, 122)), "data went on without a name server"
+            assert numbers(log)[-10:] == list(range(112, 122)), "data went on without a name server"
             assert len(log.rows("gap")) == (log is one)
             assert {uuid, other} <= {json.loads(row["detail"])["uuid"] for row in log.rows("peer")}

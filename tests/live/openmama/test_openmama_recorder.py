@@ -11,7 +11,7 @@ import pytest
 from mama_spark.mama.messages.status import MsgStatus, SubscriptionMsgType
 from mama_spark.openmama.recorder.record_source import MamaRecordSource
 from mama_spark.openmama.source.name_server import NameServer
-from mama_spark.openmama.wire.protocol.frames import FrameType
+from mama_spark.openmama.wire.frames import FrameType
 from mama_spark.recording.recorder import Recorder
 
 from tests.support.openmama.network import Watched, naming, peer, url_of
@@ -172,20 +172,6 @@ def test_over_zmq_nothing_but_plain_messages_is_sent_to_publishers(log: Recorded
     assert {kind for _, kind in source.script.requests} == {FrameType.PUBLISH}
     assert [(row["gap_from"], row["gap_to"]) for row in log.rows("gap")] == [(2, 2)]
     assert not log.rows("image", "recap", "dictionary")
-
-
-def test_two_recorders_each_have_everything(server: NameServer, log: RecordedLog) -> None:
-    with (
-        recorded_log() as other,
-        peer(url_of(server)) as publisher,
-        recording(log, url_of(server), topics="OM.A"),
-        recording(other, url_of(server), topics="OM.A", name="second"),
-    ):
-        source = Source(MarketDataScript(publisher))
-        source.until(lambda: publisher.readers.readers(b"OM.A\0") == 2, "both subscribe")
-        for number in range(1, 501):
-            assert publisher.publish("OM.A", basic(number))
-        source.until(lambda: log.numbers("OM.A") == other.numbers("OM.A") == list(range(1, 501)), "both have all")
 
 
 def test_messages_wait_while_the_log_takes_nothing_and_the_peer_stays_known(server: NameServer) -> None:

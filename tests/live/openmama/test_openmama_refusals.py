@@ -11,7 +11,7 @@ from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama.wire.protocol.market_data import Stamp, stamped
+from mama_spark.openmama.wire.market_data import Stamp, stamped
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.openmama.network import Watched, peer

@@ -7,12 +7,11 @@ import logging
 import pytest
 import zmq
 from mama_spark.contracts.errors import ConfigError, PublishError
-from mama_spark.openmama.wire.peer.naming_client import PeerPresence
-from mama_spark.openmama.wire.peer.peer import JoinTimeout, OpenMamaPeer
-from mama_spark.openmama.wire.peer.settings import PeerSettings
-from mama_spark.openmama.wire.peer.sockets import _PORTION, receive_single
-from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType
-from mama_spark.openmama.wire.protocol.framings import OZ, ZMQ
+from mama_spark.openmama.wire.frames import OZ, BridgeFrame, FrameType
+from mama_spark.openmama.wire.naming import PeerPresence
+from mama_spark.openmama.wire.peer import JoinTimeout, OpenMamaPeer
+from mama_spark.openmama.wire.settings import PeerSettings
+from mama_spark.openmama.wire.sockets import _PORTION, receive_single
 
 from tests.support.openmama.network import Watched, message, naming, peer, url_of
 from tests.support.ports import lasting_port
@@ -223,9 +222,3 @@ def test_a_peer_that_only_sends_says_so() -> None:
             lone.request("A", TEN[0])
         lone.close()
         lone.close()
-
-
-def test_every_framing_is_taken_for_what_it_is() -> None:
-    assert (OZ.name, ZMQ.name) == ("oz", "zmq")
-    assert OZ.publish_head("A") + TEN[0] == OZ.encode(BridgeFrame(FrameType.PUBLISH, "A", TEN[0]))
-    assert ZMQ.publish_head("A") + TEN[0] == ZMQ.encode(BridgeFrame(FrameType.PUBLISH, "A", TEN[0]))

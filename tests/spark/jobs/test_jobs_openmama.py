@@ -14,16 +14,15 @@ from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.openmama.wire.log.records import (
+from mama_spark.openmama.wire.frames import OZ, BridgeFrame, FrameType
+from mama_spark.openmama.wire.naming import CONNECT, NamingFrame, PeerPresence, encode_naming
+from mama_spark.openmama.wire.records import (
     MamaGapCause,
-    MamaPeerState,
     MamaRecord,
     MamaRecordKind,
     messages,
     record_topic,
 )
-from mama_spark.openmama.wire.protocol.framings import OZ, BridgeFrame, FrameType
-from mama_spark.openmama.wire.protocol.naming import CONNECT, NamingFrame, encode_naming
 from mama_spark.options import SubscribeOptions
 from mama_spark.registry import log_bridge
 from pyspark.sql import SparkSession
@@ -105,7 +104,7 @@ def test_the_archive_has_every_tick_once_and_what_is_missing(
 @pytest.mark.spec("OW31")
 def test_peers_are_sources_for_spark(spark: SparkSession, nats_server: NatsServer, log: RecordLog) -> None:
     frame = encode_naming(NamingFrame(CONNECT, "feed", "lab1", 17, "8e2c0000-0000-4000-8000-000000000001", "tcp://h:1"))
-    append(log, MamaRecord(MamaRecordKind.PEER, "mama._peers", 1, frame, "oz", cause=MamaPeerState.SUSPECT))
+    append(log, MamaRecord(MamaRecordKind.PEER, "mama._peers", 1, frame, "oz", cause=PeerPresence.SUSPECT))
     peers = spark.read.format("mamadiscovery").option("url", f"{nats_server.url}/MAMA").option("omnm", "true").load()
     (row,) = peers.select("kind", "event", "source_name", "capabilities").collect()
     assert (row.kind, row.event, row.source_name) == ("source", "suspect", "feed@lab1")

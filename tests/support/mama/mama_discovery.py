@@ -7,23 +7,9 @@ from typing import Any
 from uuid import uuid4
 
 from mama_spark.contracts.bridge import SourceKey
-from mama_spark.mama import (
-    MamaMsg,
-    SourceDiscovery,
-    SourceDiscoveryCallbacks,
-    SourceFields,
-    SourceRecord,
-    Transport,
-)
+from mama_spark.mama import MamaMsg, SourceDiscovery, SourceDiscoveryCallbacks, SourceFields, SourceRecord, Transport
 from mama_spark.mama.messages.omnm import encode
-from mama_spark.mama.messages.source_records import (
-    BEST,
-    DEFAULT_FIELDS,
-    OK,
-    ONLINE,
-    decode_source,
-    encode_source,
-)
+from mama_spark.mama.messages.source_records import BEST, DEFAULT_FIELDS, OK, ONLINE, decode_source, encode_source
 from mama_spark.memory import MemoryBridge
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.testing.waiting import until
@@ -55,6 +41,12 @@ class MamaDiscoverySetup:
         made = Transport.create("disc", MemoryBridge(self.name), found, **options)
         self._transports.append(made)
         return made
+
+    def listen(self, transport: Transport | None = None, **options: Any) -> DiscoveryRecorder:
+        """What a source discovery of a transport tells from now on."""
+        ear = DiscoveryRecorder()
+        SourceDiscovery.create(ear.callbacks(), None, transport or self.transport(), **options)
+        return ear
 
     def announce(self, made: SourceRecord, announcer: MemoryDiscovery | None = None) -> None:
         (announcer or self.source).announce(SourceKey(*made.key), as_bytes(made), TTL)

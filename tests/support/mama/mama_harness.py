@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -56,6 +56,17 @@ def a_message(number: int = 0) -> MamaMsg:
     msg = MamaMsg()
     msg.add(FieldType.I32, "Number", 9000, number)
     return msg
+
+
+@contextmanager
+def dispatched(queued: bool) -> Iterator[Queue | None]:
+    """A queue with a thread that dispatches it; None: there shall be none."""
+    if not queued:
+        yield None
+        return
+    queue = Queue("callbacks")
+    with queue.start():
+        yield queue
 
 
 class CallbackRecorder:
@@ -113,8 +124,8 @@ class MamaHarness(ABC):
 
     denied = "denied"
 
-    def __init__(self) -> None:
-        self.source = "t"
+    def __init__(self, style: EventStyle) -> None:
+        self.style, self.source = style, "t"
         self.symbol = f"S{uuid4().hex[:12]}"
         self._ends = ExitStack()
 
@@ -145,26 +156,17 @@ class MamaHarness(ABC):
     def publisher_style(self) -> bool:
         return self.style is EventStyle.PUBLISHER
 
-    @property
-    @abstractmethod
-    def style(self) -> EventStyle: ...
-
     def close(self) -> None:
         self._ends.close()
 
 
 class MemoryMamaHarness(MamaHarness):
     def __init__(self, style: EventStyle) -> None:
-        super().__init__()
-        self._style = style
+        super().__init__(style)
         self.broker = MemoryBroker.get(self.symbol)
 
-    @property
-    def style(self) -> EventStyle:
-        return self._style
-
     def bridge(self) -> MemoryBridge:
-        return MemoryBridge(self.symbol, events=self._style)
+        return MemoryBridge(self.symbol, events=self.style)
 
     def held(self) -> list[ReceivedMessage]:
         return [ReceivedMessage(m.topic, m.payload, m.headers) for m in self.broker.messages() if m.topic == self.topic]
@@ -178,10 +180,8 @@ class MemoryMamaHarness(MamaHarness):
 
 
 class NatsMamaHarness(MamaHarness):
-    style = EventStyle.PUBLISHER
-
     def __init__(self, server: NatsServer, admin: Admin) -> None:
-        super().__init__()
+        super().__init__(EventStyle.PUBLISHER)
         self.server, self.admin = server, admin
 
     def bridge(self) -> NatsBridge:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
-from mama_spark.openmama.wire.peer.frame_filter import ReceivedFrame
+from mama_spark.openmama.wire.frame_filter import FrameColumns, ReceivedFrame
 
 
 def columns_of(frames: Iterable[ReceivedFrame]) -> FrameColumns:

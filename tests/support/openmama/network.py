@@ -11,8 +11,8 @@ from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.openmama.source.name_server import NameServer
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer, PeerInput
-from mama_spark.openmama.wire.peer.settings import PeerSettings
+from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerInput
+from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.testing.waiting import eventually
 
 

@@ -20,13 +20,12 @@ from mama_spark.memory.logs import MemoryLogs
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.recorder.record_source import MamaRecordSource
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
+from mama_spark.openmama.rows import TYPE
 from mama_spark.openmama.rows.openmama_rows import OpenMamaColumns
-from mama_spark.openmama.rows.openmama_schema import TYPE
-from mama_spark.openmama.wire.peer.frame_filter import ReceivedFrame
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_message
-from mama_spark.openmama.wire.protocol.frames import FrameType
-from mama_spark.openmama.wire.protocol.market_data import (
+from mama_spark.openmama.wire.dictionary import DictionaryEntry, dictionary_message
+from mama_spark.openmama.wire.frame_filter import ReceivedFrame
+from mama_spark.openmama.wire.frames import FrameType
+from mama_spark.openmama.wire.market_data import (
     RECAPS,
     MarketDataRequest,
     Stamp,
@@ -35,6 +34,7 @@ from mama_spark.openmama.wire.protocol.market_data import (
     stamped,
     subscription_topic,
 )
+from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.options import SinkOptions, SubscribeOptions
 from mama_spark.packing.pack_headers import rows_of_messages
 from mama_spark.packing.unpacker import unpack

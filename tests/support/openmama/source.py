@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,9 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLogBridge
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.openmama.source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
-from mama_spark.openmama.source.server import MarketDataServer
-from mama_spark.openmama.source.source_state import SourceState
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.peer.settings import PeerSettings
-from mama_spark.openmama.wire.protocol.dictionary import by_name
+from mama_spark.openmama.source.server import MarketDataServer, SourceState
+from mama_spark.openmama.wire.peer import OpenMamaPeer
+from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from mama_spark.recording.log_follower import LogFollower, beginning
 
@@ -42,8 +41,7 @@ class MarketDataLab:
 
     def store(self, symbol: str, **values: Any) -> None:
         """Append a record to the log."""
-        log = MemoryLogs(self._log).log(self._log)
-        log.append(MessageBatch.of([f"{self.name}.{symbol}"], [message(**values)]))
+        self.store_json(symbol, message(**values))
 
     def store_json(self, symbol: str, text: bytes) -> None:
         log = MemoryLogs(self._log).log(self._log)
@@ -57,9 +55,8 @@ class MarketDataLab:
         bridge: ReconnectingBridge[RecordLogBridge] = ReconnectingBridge(lambda: MemoryLogs(self._log), 5.0)
         self._follower = LogFollower(bridge, self._log)
         self._peer = OpenMamaPeer(self.settings)
-        dictionary: Mapping[str, Any] = by_name(self._rules.dictionary)
         self.server = MarketDataServer(
-            self._peer, source, self._state, self._follower, prefix=self.name, dictionary=dictionary,
+            self._peer, source, self._state, self._follower, prefix=self.name,
             say=lambda text: None, warn=self.warnings.append, on_event=self.events.append,
         )  # fmt: skip
         self._follower.start(beginning("saved", self._state.at, self._follower.bounds(), "earliest"))
@@ -74,6 +71,14 @@ class MarketDataLab:
         self._follower.close()
         self._peer.close()
         self._state.close()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
 
     def served(self, messages: int) -> bool:
         """So many messages were published."""

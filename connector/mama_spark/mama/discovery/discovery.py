@@ -13,26 +13,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from mama_spark.contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.contracts.errors import ClientClosed, MamaError, Unavailable
 from mama_spark.discovery.source_expiry import offline_by_absence
 
-from ..callback_delivery import CallbackDelivery
-from ..members import DiscoveryTransport, ReplyInbox
+from ..bridge_loop import BridgeLoop
 from ..messages.msg import MamaMsg
 from ..messages.omnm import BadMessage, decode
-from ..messages.source_records import (
-    OFFLINE,
-    BadSourceRecord,
-    SourceFields,
-    SourceRecord,
-    decode_source,
-    encode_source,
-)
+from ..messages.source_records import OFFLINE, BadSourceRecord, SourceFields, SourceRecord, decode_source, encode_source
 from ..messages.status import Status, StatusError
-from ..queue import Queue
+from ..queue import CallbackDelivery, Queue
 from ..states import TransportTopicEvent
 from .discovery_rows import MAX_RECORD_BYTES, shown_state
 
@@ -63,6 +55,27 @@ class SourceDiscoveryCallbacks:
     on_msg: OnMsg | None = None
     on_error: OnError | None = None
     on_image_end: OnImageEnd | None = None
+
+
+class ReplyInbox(Protocol):
+    """The part of an :class:`~mama_spark.mama.inbox.Inbox` that delivers replies."""
+
+    def deliver(self, msg: MamaMsg) -> None: ...
+
+    def fail(self, status: Status, info: str) -> None: ...
+
+
+class DiscoveryTransport(Protocol):
+    """The part of a :class:`~mama_spark.mama.transport.Transport` that its source discovery uses."""
+
+    name: str
+    fields: SourceFields
+    loop: BridgeLoop
+    destroy_timeout: float
+
+    def source_reader(self) -> DiscoveryLoop: ...
+
+    def report_topic_event(self, event: TransportTopicEvent, topic: str, info: str) -> None: ...
 
 
 class Sources:
@@ -161,7 +174,6 @@ class SourceDiscovery:
         if transport is None:
             raise StatusError(Status.INVALID_ARG, "source discovery needs a transport")
         loop = transport.source_reader()
-        assert isinstance(loop, DiscoveryLoop)
         made = cls(callbacks or SourceDiscoveryCallbacks(), queue, loop, image_timeout)
         if queue is not None:
             queue.open()

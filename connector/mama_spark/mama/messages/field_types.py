@@ -45,6 +45,17 @@ class FieldType(IntEnum):
     COLLECTION = 99
     UNKNOWN = 100
 
+    @property
+    def vector(self) -> FieldType:
+        """The type of vectors of this type."""
+        return FieldType[f"VECTOR_{self.name}"]
+
+    @property
+    def element(self) -> FieldType | None:
+        """Of a vector, the type of its elements."""
+        scalar = self.name.removeprefix("VECTOR_")
+        return None if scalar == self.name else FieldType[scalar]
+
 
 #: Types of numbers and booleans -> their layout, as a letter of the module ``struct``.
 STRUCT_CODES = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .field_types import FieldType
-from .status import Status, StatusError
+from .status import RESERVED, Status, StatusError
 from .values import CHECKS, MamaPrice, MamaTime
 
 __all__ = ["MAX_DEPTH", "Field", "FieldType", "MamaMsg", "MamaPrice", "MamaTime"]
@@ -78,6 +78,10 @@ class MamaMsg:
         found = self.field(name, fid)
         return default if found is None else found.value
 
+    def reserved(self, name: str, default: Any = None) -> Any:
+        """Value of a field of :data:`~mama_spark.mama.messages.status.RESERVED`, or ``default``."""
+        return self.get(name, RESERVED[name].fid, default)
+
     def copy(self) -> MamaMsg:
         """A deep copy."""
         return _copy(self, MAX_DEPTH)
@@ -103,6 +107,11 @@ class MamaMsg:
     def __repr__(self) -> str:
         shown = ", ".join(f"{f.name}[{f.fid}] {f.type.name} {reprlib.repr(f.value)}" for f in self.fields)
         return f"<MamaMsg {shown}>" if shown else "<MamaMsg empty>"
+
+
+def reserved_field(name: str, kind: FieldType, value: Any) -> Field:
+    """A field of :data:`~mama_spark.mama.messages.status.RESERVED`; the value is not checked."""
+    return Field(name, RESERVED[name].fid, kind, value)
 
 
 def _field(field_type: FieldType, name: str, fid: int, value: Any) -> Field:

@@ -130,17 +130,22 @@ def _body(data: bytes, at: int, end: int) -> tuple[int, int]:
     return begin, int(stop)
 
 
+def _elements(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
+    """As :func:`_body`, of elements of one size."""
+    begin, stop = _body(data, at, end)
+    if (stop - begin) % size:
+        raise BadMessage(f"a vector of {stop - begin} bytes has no whole number of elements of {size}")
+    return begin, stop
+
+
 def _read_opaque(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
     begin, stop = _body(data, at, end)
     return data[begin:stop], stop
 
 
 def _read_vector(data: bytes, at: int, end: int, levels: int, *, code: str, size: int) -> tuple[Any, int]:
-    begin, stop = _body(data, at, end)
-    count, rest = divmod(stop - begin, size)
-    if rest:
-        raise BadMessage(f"a vector of {stop - begin} bytes has no whole number of elements of {size}")
-    return struct.unpack_from(f"<{count}{code}", data, begin), stop
+    begin, stop = _elements(data, at, end, size)
+    return struct.unpack_from(f"<{(stop - begin) // size}{code}", data, begin), stop
 
 
 def _read_chars(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
@@ -151,9 +156,7 @@ def _read_chars(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
 def _read_structs(
     data: bytes, at: int, end: int, levels: int, *, convert: Callable[[bytes], Any], size: int
 ) -> tuple[Any, int]:
-    begin, stop = _body(data, at, end)
-    if (stop - begin) % size:
-        raise BadMessage(f"a vector of {stop - begin} bytes has no whole number of elements of {size}")
+    begin, stop = _elements(data, at, end, size)
     return tuple(convert(data[i : i + size]) for i in range(begin, stop, size)), stop
 
 
@@ -185,7 +188,7 @@ def _read_msgs(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
 
 _READERS: dict[FieldType, Reader] = {
     **{
-        FieldType[f"VECTOR_{t.name}"]: partial(_read_vector, code=code, size=struct.calcsize(f"<{code}"))
+        t.vector: partial(_read_vector, code=code, size=struct.calcsize(f"<{code}"))
         for t, code in STRUCT_CODES.items()
         if t is not FieldType.QUANTITY
     },
@@ -262,11 +265,7 @@ def _write_price(value: MamaPrice, levels: int) -> bytes:
 
 _WRITE: dict[FieldType, Writer] = {
     **{t: partial(_write_scalar, layout=struct.Struct(f"<{code}")) for t, code in STRUCT_CODES.items()},
-    **{
-        FieldType[f"VECTOR_{t.name}"]: partial(_write_vector, code=code)
-        for t, code in STRUCT_CODES.items()
-        if t is not FieldType.QUANTITY
-    },
+    **{t.vector: partial(_write_vector, code=code) for t, code in STRUCT_CODES.items() if t is not FieldType.QUANTITY},
     FieldType.CHAR: lambda value, levels: value.encode("latin-1"),
     FieldType.STRING: lambda value, levels: value.encode() + b"\0",
     FieldType.TIME: _write_time,

@@ -38,7 +38,7 @@ DTYPES: dict[FieldType, np.dtype[Any]] = {
 }
 #: Bytes of an element of types that are a length and elements of one size: their values need not be looked into.
 _ELEMENTS = {FieldType.OPAQUE: 1, FieldType.COLLECTION: 1} | {
-    FieldType[f"VECTOR_{t.name}"]: dtype.itemsize for t, dtype in DTYPES.items() if t is not FieldType.QUANTITY
+    t.vector: dtype.itemsize for t, dtype in DTYPES.items() if t is not FieldType.QUANTITY
 }
 PADDING = 8  #: octets of zeros behind messages: a run is compared in whole words
 _FEW = 16  #: messages that are faster read one by one
@@ -127,7 +127,7 @@ class ColumnDecoder:
     """
 
     def __init__(self, wanted: Wanted | None = None) -> None:
-        self._wanted = wanted or (lambda name, fid: True)
+        self.wants = wanted or (lambda name, fid: True)
         self._layouts: dict[tuple[bytes, ...], _Layout] = {}
 
     def decode(self, data: pa.Buffer | bytes | bytearray, begins: Int64s, ends: Int64s) -> DecodedColumns:
@@ -146,9 +146,6 @@ class ColumnDecoder:
             found = self._layouts[run.heads] = self._make(run)
         return found
 
-    def wants(self, name: str, fid: int) -> bool:
-        return self._wanted(name, fid)
-
     def _make(self, run: Run) -> _Layout:
         words = -(-run.size // 8)
         mask, pattern = (number.to_bytes(8 * words, "little") for number in (run.mask, run.pattern))
@@ -156,9 +153,9 @@ class ColumnDecoder:
         fields = tuple(
             (i, run.ends[i] - DTYPES[run.types[i]].itemsize)
             for i in range(fixed)
-            if self._wanted(run.names[i], run.fids[i])
+            if self.wants(run.names[i], run.fids[i])
         )
-        last = run.read is not None and self._wanted(run.names[-1], run.fids[-1])
+        last = run.read is not None and self.wants(run.names[-1], run.fids[-1])
         return _Layout(words, np.frombuffer(mask, np.uint64), np.frombuffer(pattern, np.uint64), fields, last)
 
 

@@ -72,20 +72,18 @@ class SourceFields:
     by_fid: Mapping[int, str] = field(init=False, repr=False, compare=False)  #: fid -> word
 
     def __post_init__(self) -> None:
-        by_name: dict[str, str] = {}
-        by_fid: dict[int, str] = {}
+        by_name: dict[Any, str] = {}
+        by_fid: dict[Any, str] = {}
         for word in WORDS:
             name, fid = getattr(self, word)
             if not name or "\0" in name:
                 raise ConfigError(f"{PREFIX}{word}.name must be a name, got {name!r}")
             if not 0 < fid <= 0xFFFF:
                 raise ConfigError(f"{PREFIX}{word}.fid must be from 1 to 65535, got {fid}")
-            if name in by_name:
-                raise ConfigError(f"{PREFIX}{word}.name is {name!r}, and so is {PREFIX}{by_name[name]}.name")
-            if fid in by_fid:
-                raise ConfigError(f"{PREFIX}{word}.fid is {fid}, and so is {PREFIX}{by_fid[fid]}.fid")
-            by_name[name] = word
-            by_fid[fid] = word
+            for what, value, seen in (("name", name, by_name), ("fid", fid, by_fid)):
+                if value in seen:
+                    raise ConfigError(f"{PREFIX}{word}.{what} is {value!r}, and so is {PREFIX}{seen[value]}.{what}")
+                seen[value] = word
         object.__setattr__(self, "by_name", by_name)
         object.__setattr__(self, "by_fid", by_fid)
 
@@ -164,23 +162,15 @@ def encode_source(record: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -
     if not record.name:
         raise BadSourceRecord("a source record needs a name")
     msg = MamaMsg()
-    add = msg.add
-    add(FieldType.STRING, *fields.source, record.name)
-    if record.id is not None:
-        add(FieldType.U64, *fields.sourceid, record.id)
-    for (name, fid), value in (
-        (fields.sourcestate, record.state),
-        (fields.sourcedatastate, record.data_state),
-        (fields.sourceqosrate, record.qos_rate),
-        (fields.sourceqostimeliness, record.qos_timeliness),
-        (fields.sourcedatadict, record.data_dict),
-    ):
+    for word in WORDS:
+        value = getattr(record, _STRINGS.get(word, "id"))
         if value is not None:
-            add(FieldType.STRING, name, fid, value)
+            at: FieldId = getattr(fields, word)
+            msg.add(FieldType.STRING if word in _STRINGS else FieldType.U64, at.name, at.fid, value)
     for name, value in record.capabilities.items():
         if name in fields.by_name:
             raise BadSourceRecord(f"capability {name!r} is named like a field of the record")
-        add(FieldType.STRING, name, 0, value)
+        msg.add(FieldType.STRING, name, 0, value)
     return msg
 
 

@@ -14,7 +14,7 @@ from .field_types import FieldType
 
 
 class Status(IntEnum):
-    """Every ``MAMA_STATUS_*`` and ``MAMA_ENTITLE_*`` code, under its name without the prefix."""
+    """Every ``MAMA_STATUS_*`` code, under its name without the prefix."""
 
     OK = 0
     NOMEM = 1
@@ -55,45 +55,6 @@ class Status(IntEnum):
     NO_SUBSCRIBERS = 5006
     EXPIRED = 5007
     BANDWIDTH_EXCEEDED = 5008
-    ENTITLE_STATUS_NOMEM = 9001
-    ENTITLE_STATUS_BAD_PARAM = 9002
-    ENTITLE_STATUS_BAD_DATA = 9003
-    ENTITLE_STATUS_URL_ERROR = 9004
-    ENTITLE_STATUS_OS_LOGIN_ID_UNAVAILABLE = 9005
-    ENTITLE_STATUS_ALREADY_ENTITLED = 9006
-    ENTITLE_STATUS_CAC_LIMIT_EXCEEDED = 9007
-    ENTITLE_STATUS_OEP_LISTENER_CREATION_FAILURE = 9008
-    ENTITLE_HTTP_ERRHOST = 9010
-    ENTITLE_HTTP_ERRSOCK = 9011
-    ENTITLE_HTTP_ERRCONN = 9012
-    ENTITLE_HTTP_ERRWRHD = 9013
-    ENTITLE_HTTP_ERRWRDT = 9014
-    ENTITLE_HTTP_ERRRDHD = 9015
-    ENTITLE_HTTP_ERRPAHD = 9016
-    ENTITLE_HTTP_ERRNULL = 9017
-    ENTITLE_HTTP_ERRNOLG = 9018
-    ENTITLE_HTTP_ERRMEM = 9019
-    ENTITLE_HTTP_ERRRDDT = 9020
-    ENTITLE_HTTP_ERRURLH = 9021
-    ENTITLE_HTTP_ERRURLP = 9022
-    ENTITLE_HTTP_BAD_QUERY = 9023
-    ENTITLE_HTTP_FORBIDDEN = 9024
-    ENTITLE_HTTP_TIMEOUT = 9025
-    ENTITLE_HTTP_SERVER_ERR = 9026
-    ENTITLE_HTTP_NO_IMPL = 9027
-    ENTITLE_HTTP_OVERLOAD = 9028
-    ENTITLE_NO_USER = 9029
-    ENTITLE_NO_SERVERS_SPECIFIED = 9030
-    ENTITLE_SITE_NOT_FOUND = 9032
-
-
-def string_for_status(code: int) -> str:
-    """OpenMAMA's name of a code, with its prefix: ``MAMA_STATUS_OK``, ``MAMA_ENTITLE_NO_USER``."""
-    try:
-        name = Status(code).name
-    except ValueError:
-        return f"Status not recognised ({code})"
-    return f"MAMA_{name}" if name.startswith("ENTITLE_") else f"MAMA_STATUS_{name}"
 
 
 class StatusError(MamaError):

@@ -8,6 +8,7 @@ and a time that was never set is nothing: null, without a reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -18,11 +19,76 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from .column_types import TIMESTAMP, TypedField
+from mama_spark.contracts.errors import ConfigError
+
 from .field_types import FieldType
 from .msg import MamaMsg
 from .omnm_columns import DTYPES, DecodedColumns, FieldBlock, Int64s
 from .values import HAS_DATE, HAS_TIME, MamaPrice, MamaTime
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+#: What a column is where only a dictionary says its type.
+ARROW_TYPES: dict[FieldType, pa.DataType] = {
+    FieldType.BOOL: pa.bool_(),
+    FieldType.CHAR: pa.string(),
+    FieldType.I8: pa.int8(),
+    FieldType.U8: pa.int16(),
+    FieldType.I16: pa.int16(),
+    FieldType.U16: pa.int32(),
+    FieldType.I32: pa.int32(),
+    FieldType.U32: pa.int64(),
+    FieldType.I64: pa.int64(),
+    FieldType.U64: pa.decimal128(20, 0),
+    FieldType.F32: pa.float32(),
+    FieldType.F64: pa.float64(),
+    FieldType.QUANTITY: pa.int64(),
+    FieldType.PRICE: pa.float64(),
+    FieldType.TIME: TIMESTAMP,
+    FieldType.STRING: pa.string(),
+    FieldType.OPAQUE: pa.binary(),
+    FieldType.COLLECTION: pa.binary(),
+}
+
+
+def arrow_type_of(kind: FieldType) -> pa.DataType:
+    """The type of a column for fields of this type: of a vector a list, of messages JSON."""
+    if kind.element is not None and kind is not FieldType.VECTOR_MSG:
+        return pa.list_(ARROW_TYPES[kind.element])
+    return ARROW_TYPES.get(kind, pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class TypedField:
+    """A column for the fields of one name.
+
+    :ivar fid: fields of this number without a name, or with another one, are meant as well; 0 = by name alone
+    """
+
+    name: str
+    type: pa.DataType
+    fid: int = 0
+
+    def takes(self, name: str, fid: int) -> bool:
+        return name == self.name or (self.fid != 0 and fid == self.fid)
+
+
+class UnfitColumn(ConfigError):
+    """No field can be in a column of this type."""
+
+
+def check_type(name: str, kind: pa.DataType) -> None:
+    """:raises UnfitColumn: no field of a message can be in a column of this type"""
+    element = kind.value_type if pt.is_list(kind) else kind
+    known = (
+        pt.is_boolean(element) or pt.is_integer(element) or pt.is_floating(element) or pt.is_string(element)
+        or pt.is_binary(element) or pt.is_decimal128(element) or element == TIMESTAMP
+    )  # fmt: skip
+    if not known:
+        raise UnfitColumn(
+            f"column {name!r} of type {kind}: fields of messages can be boolean, numbers, decimal, string, binary, "
+            "timestamp, or arrays of these"
+        )
+
 
 _INTEGERS = frozenset(t for t, dtype in DTYPES.items() if dtype.kind in "iu" and t is not FieldType.CHAR)
 _FLOATS = frozenset((FieldType.F32, FieldType.F64, FieldType.PRICE))
@@ -55,7 +121,7 @@ def _column(field: TypedField, blocks: Iterable[FieldBlock], n: int, reasons: di
         return pa.nulls(n, field.type)
     parts = []
     for block in mine:
-        values, unfit = _converted(block, field.type)
+        values, unfit = converted(block, field.type)
         parts.append(values)
         for i in np.flatnonzero(unfit).tolist() if unfit is not None else ():
             shown = f"{block.values[i]}"[:60]
@@ -72,7 +138,8 @@ def _column(field: TypedField, blocks: Iterable[FieldBlock], n: int, reasons: di
 _Converted = tuple[pa.Array, npt.NDArray[np.bool_] | None]
 
 
-def _converted(block: FieldBlock, kind: pa.DataType) -> _Converted:
+def converted(block: FieldBlock, kind: pa.DataType) -> _Converted:
+    """The values of a block in a type."""
     source, values = block.type, block.values
     if source is FieldType.PRICE:
         return _number(np.ascontiguousarray(values["value"]), kind)
@@ -202,10 +269,9 @@ def _object(source: FieldType, values: list[Any], kind: pa.DataType) -> _Convert
         return pa.array(values, kind), None
     if pt.is_string(kind):
         return pa.array([text_of_value(value) for value in values], kind), None
-    if not pt.is_list(kind) or not source.name.startswith("VECTOR_") or source is FieldType.VECTOR_MSG:
+    if not pt.is_list(kind) or source.element is None or source is FieldType.VECTOR_MSG:
         return _none(len(values), kind)
-    element = FieldType[source.name.removeprefix("VECTOR_")]
-    make = _ELEMENTS.get(element, _as_it_is)
+    make = _ELEMENTS.get(source.element, _as_it_is)
     made: list[Any] = []
     for value in values:
         try:

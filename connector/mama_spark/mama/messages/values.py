@@ -230,11 +230,7 @@ _SCALARS: dict[FieldType, Check] = {
 #: The check of each type; :mod:`mama_spark.mama.messages.msg` checks nested messages.
 CHECKS: dict[FieldType, Check] = {
     **_SCALARS,
-    **{
-        FieldType[f"VECTOR_{scalar.name}"]: _vector(check)
-        for scalar, check in _SCALARS.items()
-        if scalar is not FieldType.QUANTITY
-    },
+    **{scalar.vector: _vector(check) for scalar, check in _SCALARS.items() if scalar is not FieldType.QUANTITY},
     FieldType.STRING: _string,
     FieldType.VECTOR_STRING: _strings,
     FieldType.OPAQUE: _opaque,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +21,60 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.topics import PART_HEADERS
 
 from ..bridge_loop import SendOutcome, text_of
-from ..callback_delivery import CallbackDelivery
 from ..messages.source_records import MAMA_SOURCE_DISCOVERY_TOPIC
 from ..messages.status import Status, StatusError
-from ..queue import Queue
+from ..queue import CallbackDelivery, Queue
 from ..states import status_of, topic_event_for
 from ..topics import join_topic
 
 if TYPE_CHECKING:
     from ..inbox import Inbox, Request
     from ..transport import Transport
-    from .callbacks import PublisherCallbacks
+
+
+#: ``(publisher, closure)``
+OnLifecycle = Callable[[Any, Any], None]
+#: ``(publisher, status, info, closure)``
+OnAnswer = Callable[[Any, Status, str, Any], None]
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class PublisherCallbacks:
+    """``mamaPublisherCallbacks``; any of them may be None.
+
+    :param on_create: ``(publisher, closure)``: the publisher is LIVE; on the thread that creates it
+    :param on_error: ``(publisher, status, info, closure)``: a send failed after it returned (PE-32); ``info`` is the
+        middleware's text, for logs
+    :param on_destroy: ``(publisher, closure)``: the publisher is destroyed; on the thread that destroys it
+    :param on_success: ``(publisher, status, info, closure)``: a send was acknowledged; ``info`` has stream and sequence
+    """
+
+    on_create: OnLifecycle | None = None
+    on_error: OnAnswer | None = None
+    on_destroy: OnLifecycle | None = None
+    on_success: OnAnswer | None = None
+    _frozen: bool = field(default=False, init=False)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "_frozen", False):
+            raise AttributeError(f"the callbacks of a publisher cannot be changed after its create ({name})")
+        if name != "_frozen" and value is not None and not callable(value):
+            raise TypeError(f"{name} must be callable or None, got {type(value).__name__}")
+        object.__setattr__(self, name, value)
+
+    def frozen(self) -> PublisherCallbacks:
+        """A copy that cannot be changed."""
+        copy = replace(self)
+        copy._frozen = True
+        return copy
+
+    def close(self) -> None:
+        """``mamaPublisherCallbacks_deallocate``: does nothing."""
+
+    def __repr__(self) -> str:
+        given = [f.name for f in fields(self) if f.init and getattr(self, f.name) is not None]
+        return f"<PublisherCallbacks {', '.join(given) or 'none'}>"
+
 
 Headers = dict[str, list[str]]
 
@@ -136,7 +180,7 @@ class BridgePublisher:
         self._raise_dead()
         # with NULL callbacks the answer is ignored (PE-21)
         tracked = self._has_callbacks or self._topic_events
-        self._loop.send(batch, self.topic, self if tracked else None)
+        self._loop.send(batch, self._settled if tracked else None)
         self._unanswered += tracked
 
     def _batch(self, payload: bytes) -> MessageBatch:
@@ -195,11 +239,10 @@ class BridgePublisher:
     def _topic_events(self) -> bool:
         return self._transport.events is EventStyle.TRANSPORT and self._transport.topic_callback is not None
 
-    def settled(self, topic: str, outcome: SendOutcome | PublishError | None) -> None:
-        """See :class:`~mama_spark.mama.bridge_loop.SendListener`."""
+    def _settled(self, outcome: SendOutcome | PublishError | None) -> None:
         if self._transport.events is EventStyle.TRANSPORT:
             if isinstance(outcome, PublishError):
-                self._transport.report_topic_event(topic_event_for(status_of(outcome)), topic, text_of(outcome))
+                self._transport.report_topic_event(topic_event_for(status_of(outcome)), self.topic, text_of(outcome))
         else:
             call = self._callback_for(outcome)
             if call is not None:

@@ -22,14 +22,7 @@ from mama_spark.contracts.topics import PART_HEADERS
 
 from ..messages.event_records import COUNTS, CREATE, DESTROY, ERROR, LIVE, PUBLISHER, TOPIC, EventRecord
 from ..messages.status import Status
-from ..states import (
-    PublisherState,
-    PublisherStep,
-    TransportTopicEvent,
-    status_of,
-    step,
-    topic_event_for,
-)
+from ..states import PublisherState, PublisherStep, TransportTopicEvent, status_of, step, topic_event_for
 
 MAX_TOPICS = 1_000
 MAX_ERRORS = 20
@@ -47,12 +40,10 @@ class PartitionEvents:
     :param publisher: identity of the publisher in all events
     """
 
-    def __init__(
-        self, which: str, publisher: str, *, max_topics: int = MAX_TOPICS, max_errors: int = MAX_ERRORS
-    ) -> None:
+    def __init__(self, which: str, publisher: str, *, max_topics: int = MAX_TOPICS) -> None:
         self._topics, self._silent = which == "topic", which == "off"
         self._publisher = publisher
-        self._max_topics, self._max_errors = max_topics, max_errors
+        self._max_topics = max_topics
         self._known: dict[str, Mapping[str, str]] = {}
         self._others: _Distinct | None = None
         self._last: pa.Array | None = None
@@ -180,7 +171,7 @@ class PartitionEvents:
             error = errors[row]
             name = topic_event_for(status_of(error))
             kind = (TOPIC, name) if self._topics else (PUBLISHER, ERROR, error.status, error.code)
-            if self._report_counts[kind] >= self._max_errors:
+            if self._report_counts[kind] >= MAX_ERRORS:
                 self._unreported[kind] += 1
                 continue
             topic = batch.topics[row].as_py() or None
@@ -200,7 +191,7 @@ class PartitionEvents:
     # --- making events ---------------------------------------------------------------------------------------
 
     def _may_report(self, kind: tuple[object, ...]) -> bool:
-        if self._report_counts[kind] >= self._max_errors:
+        if self._report_counts[kind] >= MAX_ERRORS:
             self._unreported[kind] += 1
             return False
         self._report_counts[kind] += 1

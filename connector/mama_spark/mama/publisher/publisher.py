@@ -14,15 +14,8 @@ from mama_spark.contracts.bridge import EventStyle
 from ..messages.msg import MamaMsg
 from ..messages.omnm import encode
 from ..messages.status import Status, StatusError
-from ..states import (
-    PublisherState,
-    PublisherStep,
-    TransportTopicEvent,
-    step,
-    string_for_state,
-)
-from .bridge_publisher import BridgePublisher
-from .callbacks import PublisherCallbacks
+from ..states import PublisherState, PublisherStep, TransportTopicEvent, step, string_for_state
+from .bridge_publisher import BridgePublisher, PublisherCallbacks
 
 if TYPE_CHECKING:
     from ..inbox import Inbox, Request
@@ -48,11 +41,7 @@ class Publisher:
 
     @classmethod
     def create(
-        cls,
-        transport: Transport | None,
-        symbol: str | None = None,
-        source: str | None = None,
-        root: str | None = None,
+        cls, transport: Transport | None, symbol: str | None = None, source: str | None = None, root: str | None = None
     ) -> Self:
         """A publisher without callbacks, as before the specification (PE-19, PE-20).
 

@@ -1,12 +1,11 @@
 """OpenMAMA bridge: publishes straight to OpenMAMA programs, over the framings of their two ZeroMQ bridges."""
 
-from mama_spark.openmama.wire.dictionary_file import dictionary_of_file
+from mama_spark.openmama.wire.dictionary import dictionary_of_file
 from mama_spark.options import SinkOptions
 
-from .bridge import OpenMamaBridge
+from .bridge import OpenMamaBridge, OpenMamaSettings
+from .field_columns import FieldForms
 from .row_codec import FieldCodec
-from .settings import OpenMamaSettings
-from .type_of_column import FieldForms
 
 __all__ = ["FieldCodec", "OpenMamaBridge", "OpenMamaSettings", "publisher_bridge", "row_codec"]
 

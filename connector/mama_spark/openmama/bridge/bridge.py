@@ -11,7 +11,10 @@ import logging
 import math
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import deque
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,15 +24,57 @@ from mama_spark.contracts.bridge import Ack, Acks, Capabilities, PollResult, Pub
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError, Rejected, TooLarge
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.msg import Field, MamaMsg
+from mama_spark.mama.messages.msg import MamaMsg, reserved_field
 from mama_spark.mama.messages.omnm import HEADER, encode
 from mama_spark.mama.messages.sequence_numbers import next_number
-from mama_spark.mama.messages.status import RESERVED
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer, PeerInput
-from mama_spark.openmama.wire.protocol.frames import MAX_TOPIC, why_unsendable
+from mama_spark.openmama.wire.frames import MAX_TOPIC, why_unsendable
+from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerInput
+from mama_spark.openmama.wire.settings import PeerSettings
+from mama_spark.options import SinkOptions
 
 from .requests import PeerRequests
-from .settings import OpenMamaSettings
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMamaSettings:
+    """Times in seconds.
+
+    :param peer: how the network is reached
+    :param acks: False: nothing is acknowledged (``ackMode=none``)
+    :param wait_for_subscribers: from the first message on; until then, messages without readers wait
+    :param require_subscribers: messages that nobody wants are refused; else they end as ``published``
+    :param numbers: the messages of each topic are numbered
+    :param full_timeout: after which a reader that takes nothing is given up, and messages for it are refused
+    """
+
+    peer: PeerSettings
+    acks: bool = True
+    wait_for_subscribers: float = 5.0
+    require_subscribers: bool = False
+    numbers: bool = False
+    full_timeout: float = 5.0
+
+    @classmethod
+    def from_options(cls, o: SinkOptions) -> Self:
+        """Convert options to settings.
+
+        :raises ConfigError: the url says nothing sound
+        """
+        peer = PeerSettings.from_urls(o.url)
+        if not peer.naming and not peer.incoming:
+            peer = peer.without_receiving()
+        return cls(
+            # fewer than the window: it is full readers, not the window, that hold a task
+            replace(
+                peer, linger=o.retry_deadline, high_water_mark=max(1, min(peer.high_water_mark, o.max_in_flight // 2))
+            ),
+            o.ack_mode != "none",
+            o.wait_for_subscribers,
+            o.require_subscribers,
+            o.mama_numbers,
+            o.wait_timeout,
+        )
+
 
 logger = logging.getLogger("mama_spark")
 
@@ -230,21 +275,16 @@ class OpenMamaBridge(PublisherBridge):
 
 
 class _KnownTopics:
-    """What frames of a topic begin with, and whether somebody wants it."""
+    """Whether somebody wants a topic.
+
+    :ivar head: what frames of it begin with
+    """
 
     def __init__(self, peer: OpenMamaPeer) -> None:
         self._peer = peer
-        self._heads: OrderedDict[str, bytes] = OrderedDict()
+        self.head = lru_cache(_KNOWN_TOPICS)(peer.settings.framing.publish_head)
         self._wanted: dict[str, bool] = {}
         self._version = -1
-
-    def head(self, topic: str) -> bytes:
-        found = self._heads.get(topic)
-        if found is None:
-            found = self._heads[topic] = self._peer.settings.framing.publish_head(topic)
-            if len(self._heads) > _KNOWN_TOPICS:
-                self._heads.popitem(last=False)
-        return found
 
     def wanted(self, topic: str) -> bool:
         if self._peer.readers.version != self._version or len(self._wanted) > _KNOWN_TOPICS:
@@ -276,15 +316,8 @@ class _Numbers:
             self._last[names[code]] = next_number(self._last.get(names[code], 0), int(times))
 
     def _stamped(self, number: int, payload: bytes) -> bytes:
-        stamp = encode(
-            MamaMsg(
-                [
-                    Field("MdSeqNum", RESERVED["MdSeqNum"].fid, FieldType.U32, number),
-                    Field("MamaSenderId", RESERVED["MamaSenderId"].fid, FieldType.U64, self._sender),
-                ]
-            )
-        )
-        return stamp + payload[len(HEADER) :]
+        stamps = (("MdSeqNum", FieldType.U32, number), ("MamaSenderId", FieldType.U64, self._sender))
+        return encode(MamaMsg([reserved_field(*stamp) for stamp in stamps])) + payload[len(HEADER) :]
 
 
 def _used_topics(topics: pa.DictionaryArray) -> tuple[Int64s, list[str]]:

@@ -1,13 +1,30 @@
 """Columns as the octets of OMNM fields: one field of all rows at a time, without a loop over rows. Pure.
 
 A field is a head (type, number, name, NUL) that all rows share, and a value. :func:`field_column` gives the whole field
-of each row, empty where the row has none, and :func:`joined` puts those of a row together.
+of each row, empty where the row has none, and :func:`joined` puts those of a row together. The type of a field:
+
+=============================== =======================================================================
+column                          field, unless ``mamaFields`` or the dictionary say otherwise
+=============================== =======================================================================
+boolean                         BOOL
+tinyint, smallint, int, bigint  I8, I16, I32, I64
+float, double                   F32, F64
+decimal(p,s)                    PRICE of s decimals
+string                          STRING
+binary                          OPAQUE
+timestamp, date                 TIME, of microseconds or days
+array of these but binary       the vector of it
+=============================== =======================================================================
+
+Fields of the reserved numbers (MdMsgType, ...) have their own. A null is no field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -16,12 +33,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from mama_spark.contracts.errors import BadRow, PublishError
+from mama_spark.contracts.errors import BadRow, ConfigError, PublishError, SchemaError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import HEADER, encode
 from mama_spark.mama.messages.omnm_columns import DTYPES, PRICE_DTYPE, TIME_DTYPE
-from mama_spark.mama.messages.status import StatusError
+from mama_spark.mama.messages.status import RESERVED, StatusError
 from mama_spark.mama.messages.values import (
     DAYS,
     HAS_DATE,
@@ -32,8 +49,144 @@ from mama_spark.mama.messages.values import (
     PRICE_VALID,
     MamaTime,
 )
+from mama_spark.openmama.wire.dictionary import DictionaryEntry, by_name, type_named
 
-from .type_of_column import INTEGERS, FieldForm
+MAX_DECIMALS = 15  #: that the hints of a price can state
+#: Types of reserved fields that real programs cannot read otherwise.
+_STAMPS = {"MdMsgType": FieldType.U8, "MdMsgStatus": FieldType.U8, "MdSeqNum": FieldType.U32}
+_SCALARS: dict[pa.DataType, FieldType] = {
+    pa.bool_(): FieldType.BOOL,
+    pa.int8(): FieldType.I8,
+    pa.int16(): FieldType.I16,
+    pa.int32(): FieldType.I32,
+    pa.int64(): FieldType.I64,
+    pa.float32(): FieldType.F32,
+    pa.float64(): FieldType.F64,
+    pa.string(): FieldType.STRING,
+    pa.large_string(): FieldType.STRING,
+    pa.binary(): FieldType.OPAQUE,
+    pa.large_binary(): FieldType.OPAQUE,
+    pa.date32(): FieldType.TIME,
+}
+INTEGERS: dict[FieldType, tuple[int, int]] = {
+    kind: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    for kind, dtype in DTYPES.items()
+    if dtype.kind in "iu" and kind not in (FieldType.CHAR, FieldType.QUANTITY)
+}
+_TYPE = re.compile(r"(\w+?)(?:\((\d+)\))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldForm:
+    """One field of each message.
+
+    :ivar type: as on the wire
+    :ivar decimals: of a price; None: not stated
+    """
+
+    name: str
+    fid: int
+    type: FieldType
+    decimals: int | None = None
+
+
+class FieldForms:
+    """Numbers and types of fields by name.
+
+    :param given: name, number and type of fields, as option ``mamaFields`` has them
+    :param dictionary: entries for the names that are not given
+    :raises ConfigError: a type is not known, or of no use
+    """
+
+    def __init__(
+        self, given: Sequence[tuple[str, int | None, str | None]] = (), dictionary: Sequence[DictionaryEntry] = ()
+    ) -> None:
+        self._dictionary: Mapping[str, DictionaryEntry] = by_name(dictionary)
+        self._given = {name: (fid, _parse_type(name, text)) for name, fid, text in given}
+
+    @property
+    def named(self) -> list[str]:
+        """The names in ``mamaFields``."""
+        return list(self._given)
+
+    def form(self, name: str, column: pa.DataType) -> FieldForm:
+        """The field that a column becomes.
+
+        :raises SchemaError: a field cannot hold it
+        """
+        fid, chosen = self._given.get(name, (None, None))
+        entry = self._dictionary.get(name)
+        if fid is None:
+            fid = entry.fid if entry is not None else RESERVED[name].fid if name in RESERVED else 0
+        kind, decimals = chosen or (None, None)
+        if kind is None and entry is not None:
+            kind = entry.type
+        if name in _STAMPS:
+            kind = _STAMPS[name]
+        natural = natural_type(name, column)
+        if kind is None:
+            kind = natural
+        check_fits(name, column, natural, kind)
+        if kind is FieldType.PRICE and decimals is None and pt.is_decimal(column):
+            decimals = column.scale
+        if decimals is not None and not 0 <= decimals <= MAX_DECIMALS:
+            raise SchemaError(f"column {name!r}: a PRICE states at most {MAX_DECIMALS} decimals, not {decimals}")
+        return FieldForm(name, fid, kind, decimals)
+
+
+def _parse_type(name: str, text: str | None) -> tuple[FieldType, int | None] | None:
+    if text is None:
+        return None
+    match = _TYPE.fullmatch(text)
+    kind = type_named(match[1]) if match is not None else None
+    if match is None or kind is None or kind in (FieldType.UNKNOWN, FieldType.COLLECTION):
+        raise ConfigError(f"option mamaFields: {text!r} of {name!r} is no type of a field, such as STRING or PRICE(2)")
+    if match[2] is not None and kind is not FieldType.PRICE:
+        raise ConfigError(f"option mamaFields: {text!r} of {name!r}: only a PRICE has decimals")
+    return kind, None if match[2] is None else int(match[2])
+
+
+def natural_type(name: str, column: pa.DataType) -> FieldType:
+    """The type of a column's own.
+
+    :raises SchemaError: there is none
+    """
+    if column in _SCALARS:
+        return _SCALARS[column]
+    if pt.is_timestamp(column):
+        return FieldType.TIME
+    if pt.is_decimal(column):
+        return FieldType.PRICE
+    if pt.is_list(column) or pt.is_large_list(column):
+        element = natural_type(name, column.value_type)
+        if element.element is None and element is not FieldType.OPAQUE:
+            return element.vector
+    raise SchemaError(
+        f"column {name!r} of type {column} has no type of a MAMA field; cast it, or drop it (a struct: name its parts)"
+    )
+
+
+_NUMBERS = {*INTEGERS, FieldType.F32, FieldType.F64, FieldType.PRICE}
+#: Type of a column -> types of fields that it can become besides its own.
+_ALSO: dict[FieldType, set[FieldType]] = {
+    FieldType.BOOL: {FieldType.STRING, *INTEGERS},
+    FieldType.STRING: {FieldType.CHAR},
+    **{kind: _NUMBERS | {FieldType.STRING} for kind in (FieldType.I8, FieldType.I16, FieldType.I32, FieldType.I64)},
+    FieldType.F32: {FieldType.F64, FieldType.PRICE, FieldType.STRING},
+    FieldType.F64: {FieldType.F32, FieldType.PRICE, FieldType.STRING},
+    FieldType.PRICE: _NUMBERS | {FieldType.STRING},  # a decimal
+}
+
+
+def check_fits(name: str, column: pa.DataType, natural: FieldType, kind: FieldType) -> None:
+    """:raises SchemaError: a column of this type cannot become a field of that type"""
+    fits = kind is natural or kind in _ALSO.get(natural, ())
+    one, other = natural.element, kind.element
+    if not fits and one is not None and other is not None:
+        fits = other in _ALSO.get(one, ()) and other in (*INTEGERS, FieldType.F32, FieldType.F64, FieldType.CHAR)
+    if not fits:
+        raise SchemaError(f"column {name!r} of type {column} cannot become a field of type {kind.name}; cast it")
+
 
 Octets = npt.NDArray[np.uint8]
 _INT64 = pa.int64()
@@ -68,7 +221,7 @@ def field_column(form: FieldForm, values: pa.Array, faults: Faults) -> pa.Array:
         return _fixed(head, _times(form, values, faults), values)
     if form.type is FieldType.PRICE:
         return _fixed(head, _prices(form, values, faults), values)
-    if form.type.name.startswith("VECTOR_"):
+    if form.type.element is not None:
         return _vectors(form, values, faults)
     return _fixed(head, _numbers(form, values, faults), values)
 
@@ -117,15 +270,13 @@ def _numbers(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
 
 def _decimal_integers(form: FieldForm, values: pa.Array, faults: Faults) -> npt.NDArray[Any]:
     low, high = INTEGERS[form.type]
-    found = np.zeros(len(values), DTYPES[form.type])
-    for row, value in enumerate(values.to_pylist()):  # numpy has no decimals
-        if value is None:
-            continue
+
+    def whole(value: Decimal) -> int:
         if value != int(value) or not low <= value <= high:
-            faults.add(form, np.arange(len(values)) == row, f"{value} does not fit into {form.type.name}")
-        else:
-            found[row] = int(value)
-    return found
+            raise ValueError(f"{value} does not fit into {form.type.name}")
+        return int(value)
+
+    return np.array([number or 0 for number in _each(form, values, faults, whole)], DTYPES[form.type])
 
 
 def _floats(form: FieldForm, values: pa.Array, faults: Faults) -> npt.NDArray[Any]:
@@ -184,31 +335,35 @@ def _texts(form: FieldForm, head: bytes, values: pa.Array, faults: Faults) -> pa
 
 
 def _characters(form: FieldForm, head: bytes, texts: pa.Array, faults: Faults) -> pa.Array:
-    made: list[bytes | None] = []
-    for row, text in enumerate(texts.to_pylist()):
-        good = text is None or (len(text) == 1 and text <= "\xff")
-        if not good:
-            faults.add(form, np.arange(len(texts)) == row, f"{text!r} is not one character of Latin-1")
-        made.append(head + text.encode("latin-1") if text is not None and good else None)
-    return pa.array(made, pa.binary())
+    def octets(text: str) -> bytes:
+        if len(text) != 1 or text > "\xff":
+            raise ValueError(f"{text!r} is not one character of Latin-1")
+        return head + text.encode("latin-1")
+
+    return pa.array(_each(form, texts, faults, octets), pa.binary())
 
 
 def _vectors(form: FieldForm, values: pa.Array, faults: Faults) -> pa.Array:
-    """Row by row: vectors are rare, and their elements are checked by the message itself."""
-    made: list[bytes | None] = []
-    as_time = form.type is FieldType.VECTOR_TIME
-    for row, elements in enumerate(values.to_pylist()):
-        if elements is None:
-            made.append(None)
-            continue
+    """Vectors are rare, and their elements are checked by the message itself."""
+
+    def octets(elements: list[Any]) -> bytes:
+        if form.type is FieldType.VECTOR_TIME:
+            elements = [MamaTime.from_us(round(at.timestamp() * 1e6)) for at in elements]
         msg = MamaMsg()
+        msg.add(form.type, form.name, form.fid, elements)
+        return encode(msg)[len(HEADER) :]
+
+    return pa.array(_each(form, values, faults, octets), pa.binary())
+
+
+def _each(form: FieldForm, values: pa.Array, faults: Faults, make: Callable[[Any], Any]) -> list[Any]:
+    """What is made of each value, row by row; None of a null, and of a value that is a fault."""
+    made: list[Any] = []
+    for row, value in enumerate(values.to_pylist()):
         try:
-            if as_time:
-                elements = [MamaTime.from_us(round(at.timestamp() * 1e6)) for at in elements]
-            msg.add(form.type, form.name, form.fid, elements)
-            made.append(encode(msg)[len(HEADER) :])
-        except (StatusError, AttributeError) as e:
-            info = e.info if isinstance(e, StatusError) else "an element is null"
-            faults.add(form, np.arange(len(values)) == row, info)
+            made.append(None if value is None else make(value))
+        except (StatusError, AttributeError, ValueError) as e:
+            why = "an element is null" if isinstance(e, AttributeError) else getattr(e, "info", str(e))
+            faults.bad.setdefault(row, BadRow(f"column {form.name!r}: {why}"))
             made.append(None)
-    return pa.array(made, pa.binary())
+    return made

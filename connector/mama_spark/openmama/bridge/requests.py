@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from mama_spark.contracts.bridge import RequestMessage
 from mama_spark.contracts.errors import BadTopic, NoResponders, PublishError, Unavailable
-from mama_spark.openmama.wire.peer.frame_filter import ReceivedFrame
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer
-from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType, why_unsendable
+from mama_spark.openmama.wire.frame_filter import ReceivedFrame
+from mama_spark.openmama.wire.frames import BridgeFrame, FrameType, why_unsendable
+from mama_spark.openmama.wire.peer import OpenMamaPeer
 
 _SEPARATOR = "\0"  #: in an address of a reply: no topic holds it
 AGAIN = 1.0  #: seconds after which a request without a reply is sent again

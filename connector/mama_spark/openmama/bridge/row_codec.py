@@ -13,11 +13,10 @@ from mama_spark.contracts.bridge import EncodedRows
 from mama_spark.contracts.errors import BadRow, BadTopic, ConfigError, SchemaError
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import HEADER, encode
-from mama_spark.openmama.wire.protocol.frames import payload_fault
-from mama_spark.openmama.wire.protocol.market_data import DICTIONARY_ROOT, Stamp
+from mama_spark.openmama.wire.frames import payload_fault
+from mama_spark.openmama.wire.market_data import DICTIONARY_ROOT, Stamp
 
-from .field_columns import Faults, constant, field_column, joined
-from .type_of_column import FieldForm, FieldForms
+from .field_columns import Faults, FieldForm, FieldForms, constant, field_column, joined
 
 COLUMNS = {
     "topic": "string",

@@ -28,16 +28,19 @@ from ...publishing.window.reconnecting import ReconnectingBridge
 from ...recording.log_follower import LogFollower, beginning
 from ...registry import discovery_bridge, log_bridge
 from ...telemetry.prometheus.server import served_metrics
-from ..source.event_reporter import DiscoveryStore, FlightLogStore, SourceEventReporter, SourceEventReporters
+from ..source.event_reporter import (
+    DiscoveryStore,
+    FlightLogStore,
+    SourceEventReporter,
+    SourceEventReporters,
+    SourceEvents,
+)
 from ..source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
-from ..source.server import MarketDataServer
-from ..source.source_events import SourceEvents
-from ..source.source_state import SourceState
-from ..wire.dictionary_file import dictionary_of_file
-from ..wire.peer.peer import OpenMamaPeer
-from ..wire.peer.settings import PeerSettings
-from ..wire.protocol.dictionary import DictionaryEntry, by_name
-from ..wire.protocol.market_data import REFUSALS
+from ..source.server import MarketDataServer, SourceState
+from ..wire.dictionary import DictionaryEntry, dictionary_of_file
+from ..wire.market_data import REFUSALS
+from ..wire.peer import OpenMamaPeer
+from ..wire.settings import PeerSettings
 
 _USE = command("mama-source", "stream", "wait_timeout")
 _HEARTBEAT = 30.0  #: seconds that a subscriber's process may stand still before it is disconnected
@@ -106,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
             source = MarketDataSource(args.source, state.sender, rules, state.topics())
             server = MarketDataServer(
                 peer, source, state, follower, prefix=args.source if args.topic_prefix is None else args.topic_prefix,
-                dictionary=by_name(entries), say=say, warn=print_error,
+                say=say, warn=print_error,
                 on_event=partial(_report, reports, say if args.events else None),
             )  # fmt: skip
             begin = beginning(args.begin, state.at, follower.bounds(), "earliest")
@@ -187,10 +190,7 @@ def reporters(args: argparse.Namespace, sender: int) -> SourceEventReporters:
         raise OptionError("--storage is for --flight-log PATH")
     if args.announce is not None:
         announced = DiscoveryStore(
-            partial(discovery_bridge, _discovery_options(args)),
-            _source_record(args, sender),
-            run_id,
-            SOURCE_TTL,
+            partial(discovery_bridge, _discovery_options(args)), _source_record(args, sender), run_id, SOURCE_TTL
         )
         made.append(SourceEventReporter(announced, SourceEvents(args.source, sender), _ANNOUNCE_INTERVAL, print_error))
     return SourceEventReporters(made)

@@ -10,7 +10,7 @@ from ...console.signals import stop_on_signals
 from ...contracts.errors import OptionError
 from ...options.urls import is_port, on_all_interfaces
 from ..source.name_server import NameServer
-from ..wire.peer.settings import NAMING_PORT
+from ..wire.settings import NAMING_PORT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,4 @@ __all__ = ["Settings", "Source", "documents"]
 def documents() -> list[FileSection]:
     """The configuration files for ``mama docs``."""
     recorder = (("`[recorder]`, with `url` of the name server", Settings),)
-    return [
-        FileSection("Recorder of OpenMAMA: `mama record --conf-file conf/openmama-record.toml`", recorder, camel),
-    ]
+    return [FileSection("Recorder of OpenMAMA: `mama record --conf-file conf/openmama-record.toml`", recorder, camel)]

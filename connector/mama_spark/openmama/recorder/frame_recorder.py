@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +16,10 @@ from mama_spark.contracts.record_log import Records
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns
 from mama_spark.mama.messages.sequence_numbers import HIGHEST
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
-from mama_spark.mama.messages.typed_columns import first_of_each
-from mama_spark.openmama.wire.log.gap_tracker import GapTracker, MissingNumbers
-from mama_spark.openmama.wire.log.records import (
+from mama_spark.mama.messages.typed_columns import TypedField, typed_columns
+from mama_spark.openmama.recorder.gaps import GapTracker, MissingNumbers
+from mama_spark.openmama.wire.frame_filter import FrameColumns
+from mama_spark.openmama.wire.records import (
     DICTIONARY,
     HEAD_SIZE,
     FrameRecords,
@@ -28,7 +30,6 @@ from mama_spark.openmama.wire.log.records import (
     message_topic,
     record_topic,
 )
-from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
 from mama_spark.packing.codec import ArrowCodec
 from mama_spark.packing.format import VALUE
 from mama_spark.packing.packer import Packed, Packer, Rows
@@ -77,7 +78,7 @@ class FrameRecorder:
         self.tracker = GapTracker()
         self._decoder = ColumnDecoder(_is_number)
         self._restored: set[tuple[str, int]] = set()  #: topics and senders of which only the log is known
-        self._topics: dict[str, str] = {}
+        self._topic = lru_cache(100_000)(self.own_topic)
 
     def records(
         self, frames: FrameColumns, asked: Mapping[int, MarketDataAsk], received: int | Int64s
@@ -157,7 +158,7 @@ class FrameRecorder:
         decoded = decode_records(unpacked.values)
         found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
         numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
-        numbers[numbers > HIGHEST] = 0
+        numbers = np.where(numbers > HIGHEST, 0, numbers)
         return decoded.heads, topics.take(pa.array(unpacked.records)), numbers, senders
 
     def _gaps(
@@ -216,14 +217,6 @@ class FrameRecorder:
             last=missing.last,
         )  # fmt: skip
 
-    def _topic(self, topic: str) -> str:
-        found = self._topics.get(topic)
-        if found is None:
-            if len(self._topics) > 100_000:
-                self._topics.clear()
-            found = self._topics[topic] = record_topic(topic, self._prefix)
-        return found
-
 
 def _distinct(topics: list[str], codes: Int64s) -> tuple[list[str], Int64s]:
     """Each topic once, and the codes that say the same of these.
@@ -241,21 +234,11 @@ def _is_number(name: str, fid: int) -> bool:
 
 def _numbers(found: DecodedColumns, name: str, n: int) -> Numbers:
     """A field of whole numbers of each message, shape (n,); 0 where it is missing, negative or no number."""
-    fid = _NUMBERS[name]
-    named = [block for block in found.blocks if block.name == name or block.fid == fid]
-    mine = [block for block in named if isinstance(block.values, np.ndarray) and block.values.dtype.kind in "iu"]
-    if len(mine) == 1 and len(mine[0].rows) == n:  # rows are ascending, so these are all
-        return _unsigned(mine[0].values)
-    at, ordered = first_of_each(mine, n)
-    numbers = np.zeros(n, np.uint64)
-    if ordered:
-        values: npt.NDArray[Any] = np.concatenate([_unsigned(block.values) for block in ordered])
-        numbers[at >= 0] = values[at[at >= 0]]
-    return numbers
-
-
-def _unsigned(values: npt.NDArray[Any]) -> Numbers:
-    return np.where(values < 0, 0, values).astype(np.uint64) if values.dtype.kind == "i" else values.astype(np.uint64)
+    arrays = [block for block in found.blocks if isinstance(block.values, np.ndarray)]
+    numbers = [block for block in arrays if block.values.dtype.kind in "iu"]
+    (column,), _ = typed_columns(DecodedColumns(numbers), [TypedField(name, pa.uint64(), _NUMBERS[name])], n)
+    made: Numbers = column.fill_null(0).to_numpy()
+    return made
 
 
 def _answer_kind(ask: MarketDataAsk, kind: int, status: int) -> MamaRecordKind:
@@ -311,61 +294,3 @@ def _without_single_packs(packed: Packed, payloads: pa.Array) -> MessageBatch:
     records = payloads.take(pa.array(packed.numbers[packed.starts[:-1]]))
     headers = pc.if_else(mask, _NO_HEADERS, batch.headers)
     return MessageBatch(batch.topics, pc.if_else(mask, records, batch.payloads), headers)
-
-
-class _Numbered(NamedTuple):
-    """What has numbers of its own.
-
-    :ivar topic: in the log
-    """
-
-    topic: str
-    sender: int
-    cause: int
-
-
-class RefusedMessages:
-    """Messages whose records the log rejected, until a gap record says so there. A log that is full rejects gap
-    records, too: what they say is kept, and put together, until the log takes it.
-
-    Numbers by topic, sender and cause; those that follow each other take no more memory than one.
-    Messages without numbers are one interval from 0 to 0, however many they are.
-    """
-
-    def __init__(self) -> None:
-        self._intervals: dict[_Numbered, list[tuple[int, int]]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._intervals.values()))
-
-    def add(self, gaps: Iterable[MamaRecord]) -> None:
-        """Gap records to write; those that were written and rejected, too."""
-        for gap in gaps:
-            intervals = self._intervals.setdefault(_Numbered(gap.topic, gap.sender, gap.cause), [])
-            _append(intervals, (gap.first, gap.last))
-
-    def take(self, received: int) -> list[MamaRecord]:
-        """All of it as gap records, and forget it."""
-        taken, self._intervals = self._intervals, {}
-        return [
-            MamaRecord(MamaRecordKind.GAP, key.topic, received, cause=MamaGapCause(key.cause), sender=key.sender,
-                       first=first, last=last)
-            for key, intervals in taken.items()
-            for first, last in _joined(intervals)
-        ]  # fmt: skip
-
-
-def _joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for interval in sorted(intervals):
-        _append(found, interval)
-    return found
-
-
-def _append(intervals: list[tuple[int, int]], interval: tuple[int, int]) -> None:
-    """Equal numbers of a publisher that counted anew stay apart: they are other messages."""
-    first, last = interval
-    if intervals and (intervals[-1][1] + 1 == first or intervals[-1] == interval == (0, 0)):
-        intervals[-1] = intervals[-1][0], last
-    else:
-        intervals.append(interval)

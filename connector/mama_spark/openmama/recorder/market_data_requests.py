@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from mama_spark.openmama.wire.protocol.market_data import dictionary_topic, subscription_topic
+from mama_spark.openmama.wire.market_data import dictionary_topic, subscription_topic
 
 ATTEMPTS = 3
 ASK_AGAIN = 60.0  #: seconds after the last attempt

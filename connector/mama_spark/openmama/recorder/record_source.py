@@ -19,12 +19,8 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import ReadLog, RecordLog
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import SubscriptionMsgType
-from mama_spark.openmama.wire.log.records import DICTIONARY as DICTIONARY_RECORDS
-from mama_spark.openmama.wire.log.records import PEERS, RECORDER, MamaPeerState, MamaRecord, MamaRecordKind, messages
-from mama_spark.openmama.wire.peer.frame_columns import FrameColumns
-from mama_spark.openmama.wire.peer.naming_client import PeerChange, PeerPresence
-from mama_spark.openmama.wire.peer.peer import OpenMamaPeer, PeerInput
-from mama_spark.openmama.wire.protocol.market_data import (
+from mama_spark.openmama.wire.frame_filter import FrameColumns
+from mama_spark.openmama.wire.market_data import (
     DICTIONARY,
     DICTIONARY_SYMBOL,
     NORMAL,
@@ -32,11 +28,16 @@ from mama_spark.openmama.wire.protocol.market_data import (
     request_message,
     subscription_topic,
 )
-from mama_spark.openmama.wire.protocol.naming import encode_naming
+from mama_spark.openmama.wire.naming import encode_naming
+from mama_spark.openmama.wire.naming_client import PeerChange
+from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerInput
+from mama_spark.openmama.wire.records import DICTIONARY as DICTIONARY_RECORDS
+from mama_spark.openmama.wire.records import PEERS, RECORDER, MamaRecord, MamaRecordKind, messages
 from mama_spark.recording.recorder import RecorderCounts
 
 from ...telemetry.prometheus.exposition import Metric, counter, gauge
-from .frame_recorder import FrameRecorder, RecordPacker, RefusedMessages
+from .frame_recorder import FrameRecorder, RecordPacker
+from .gaps import RefusedMessages
 from .market_data_requests import Asks, MarketDataAsk, MarketDataRequests
 from .settings import OpenMamaRecorderSettings
 
@@ -46,11 +47,6 @@ _MOST = 4096  #: frames of one poll, and about as many records of one batch
 _MOST_PACKED = 16_384  #: records of one batch that is packed: what a batch costs is shared by more
 _POLL_TIMEOUT = 0.1
 _ASK_PERIOD = 0.1  #: seconds between looks for requests that are due
-_STATES = {
-    PeerPresence.ONLINE: MamaPeerState.ONLINE,
-    PeerPresence.SUSPECT: MamaPeerState.SUSPECT,
-    PeerPresence.OFFLINE: MamaPeerState.OFFLINE,
-}
 _MESSAGES = {
     Asks.IMAGE: (NORMAL, SubscriptionMsgType.SUBSCRIBE),
     Asks.RECAP: (NORMAL, SubscriptionMsgType.DQ_SUBSCRIBER),
@@ -260,8 +256,6 @@ class MamaRecordSource:
         return MamaRecord(MamaRecordKind.TIMEOUT, self._frames.own_topic(f"{ask.source}.{ask.symbol}"), time.time_ns())
 
     def _peer_record(self, change: PeerChange, now: int) -> MamaRecord:
-        state = _STATES[change.presence]
-        topic = self._frames.own_topic(PEERS)
-        return MamaRecord(
-            MamaRecordKind.PEER, topic, now, encode_naming(change.frame), self.settings.peer.framing.name, cause=state
-        )
+        topic, framing = self._frames.own_topic(PEERS), self.settings.peer.framing.name
+        frame = encode_naming(change.frame)
+        return MamaRecord(MamaRecordKind.PEER, topic, now, frame, framing, cause=change.presence)

@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.properties import TRANSPORT_KEYS, Properties
-from mama_spark.openmama.wire.log.records import PREFIX
-from mama_spark.openmama.wire.peer.property_urls import property_urls
-from mama_spark.openmama.wire.peer.settings import PeerSettings
-from mama_spark.openmama.wire.protocol.frames import why_unsendable
+from mama_spark.openmama.wire.frames import why_unsendable
+from mama_spark.openmama.wire.records import PREFIX
+from mama_spark.openmama.wire.settings import PeerSettings, property_urls
 from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table

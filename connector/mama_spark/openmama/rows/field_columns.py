@@ -10,11 +10,10 @@ import pyarrow as pa
 
 from mama_spark.contracts.errors import ConfigError, OptionError
 from mama_spark.contracts.record_log import RecordLogBridge
-from mama_spark.mama.messages.column_types import TypedField, arrow_type_of, check_type
 from mama_spark.mama.messages.omnm import BadMessage, decode
-from mama_spark.openmama.wire.dictionary_file import dictionary_of_file
-from mama_spark.openmama.wire.log.records import DICTIONARY, MamaRecordKind, decode_records
-from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of
+from mama_spark.mama.messages.typed_columns import TypedField, arrow_type_of, check_type
+from mama_spark.openmama.wire.dictionary import DictionaryEntry, by_name, dictionary_of, dictionary_of_file
+from mama_spark.openmama.wire.records import DICTIONARY, MamaRecordKind, decode_records
 from mama_spark.options import SubscribeOptions
 from mama_spark.publishing.window.reconnecting import ask_logs
 from mama_spark.registry import logs_to_read

@@ -18,26 +18,24 @@ import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
-from mama_spark.mama.messages.column_types import TypedField
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.omnm import BadMessage, decode
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns, FieldBlock
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
-from mama_spark.mama.messages.typed_columns import first_of_each, text_of_value, time_text, typed_columns
-from mama_spark.openmama.wire.log.records import (
+from mama_spark.mama.messages.typed_columns import TypedField, converted, first_of_each, typed_columns
+from mama_spark.openmama.wire.dictionary import dictionary_of
+from mama_spark.openmama.wire.frames import payload_fault
+from mama_spark.openmama.wire.naming import PeerPresence, decode_naming
+from mama_spark.openmama.wire.records import (
     FRAMING_NAMES,
     MamaGapCause,
-    MamaPeerState,
     MamaRecordKind,
     MamaRecords,
     decode_records,
     message_topic,
 )
-from mama_spark.openmama.wire.protocol.dictionary import dictionary_of
-from mama_spark.openmama.wire.protocol.frames import payload_fault
-from mama_spark.openmama.wire.protocol.naming import decode_naming
 
-from .openmama_schema import FIELD_TYPE
+from . import FIELD_TYPE
 
 CORRUPT = "corrupt"
 _NO_FAULTS: Mapping[int, str] = {}
@@ -115,11 +113,11 @@ class OpenMamaColumns:
         texts = {**unfit, **reasons}
         return {
             "kind": _kinds(records, reasons),
-            "framing": _named(heads["framing"], FRAMING_NAMES),
+            "framing": _named(pa.array(heads["framing"]), FRAMING_NAMES),
             "topic": _topics(records, topics),
             "received": pa.array(heads["received"], mask=~records.is_record),
-            "msg_type": _of_numbers(stamped["msg_type"], _NAMES["msg_type"]),
-            "msg_status": _of_numbers(stamped["msg_status"], _NAMES["msg_status"]),
+            "msg_type": _named(stamped["msg_type"], _NAMES["msg_type"], others=True),
+            "msg_status": _named(stamped["msg_status"], _NAMES["msg_status"], others=True),
             "seq_num": stamped["seq_num"],
             "sender": stamped["sender"],
             "fields": _maps(found, n) if self._with_map else pa.nulls(n, pa.map_(pa.string(), FIELD_TYPE)),
@@ -147,29 +145,14 @@ def _kinds(records: MamaRecords, reasons: dict[int, str]) -> pa.Array:
     kinds = np.where(records.is_record, records.heads["kind"], np.uint8(MamaRecordKind.MESSAGE))
     if reasons:
         kinds[list(reasons)] = 0
-    return _named(kinds, {**names, 0: CORRUPT})
+    return _named(pa.array(kinds), {**names, 0: CORRUPT})
 
 
-def _named(numbers: npt.NDArray[Any], names: dict[int, str]) -> pa.Array:
-    """Names instead of small numbers; null for those without one."""
-    words = list(names.values())
-    place = np.full(256, -1, np.int32)
-    place[list(names)] = np.arange(len(words))
-    index = place[numbers]
-    none = index < 0
-    codes = pa.array(index, mask=none) if none.any() else pa.array(index)
-    return pa.DictionaryArray.from_arrays(codes, pa.array(words)).cast(pa.string())
-
-
-def _of_numbers(numbers: pa.Array, names: dict[int, str]) -> pa.Array:
-    """Names of numbers; of those without one the number."""
-    given = numbers.to_numpy(zero_copy_only=False) if not numbers.null_count else numbers.fill_null(-1).to_numpy()
-    there = np.asarray(numbers.is_valid())
-    if not there.any():
-        return pa.nulls(len(numbers), pa.string())
-    distinct, codes = np.unique(given, return_inverse=True)
-    words = pa.array([names.get(int(number), str(int(number))) for number in distinct.tolist()])
-    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=~there), words).cast(pa.string())
+def _named(numbers: pa.Array, names: Mapping[int, str], *, others: bool = False) -> pa.Array:
+    """Names of numbers; of those without one null, or with ``others`` the number."""
+    coded = numbers.dictionary_encode()
+    words = [names.get(number, str(number) if others else None) for number in coded.dictionary.to_pylist()]
+    return pa.array(words, pa.string()).take(coded.indices)
 
 
 def _topics(records: MamaRecords, topics: pa.Array) -> pa.Array:
@@ -184,13 +167,10 @@ def _topics(records: MamaRecords, topics: pa.Array) -> pa.Array:
 
 def _causes(heads: npt.NDArray[Any]) -> pa.Array:
     """Of gaps why, of peers what they are now."""
-    n = len(heads)
-    if not heads["cause"].any():
-        return pa.nulls(n, pa.string())
     gaps = {int(cause): cause.name.lower() for cause in MamaGapCause if cause}
-    peers = {100 + state: state.name.lower() for state in MamaPeerState}
+    peers = {100 + state: state.name.lower() for state in PeerPresence}
     is_peer = heads["kind"] == MamaRecordKind.PEER
-    return _named(np.where(is_peer, heads["cause"] + 100, heads["cause"]), {**gaps, **peers})
+    return _named(pa.array(np.where(is_peer, heads["cause"] + 100, heads["cause"])), {**gaps, **peers})
 
 
 def _details(records: MamaRecords) -> pa.Array:
@@ -228,30 +208,21 @@ def _maps(found: DecodedColumns, n: int) -> pa.MapArray:
     """All fields of each message by name, in the order of the message; the first of a name."""
     blocks = _first_of_names(found.blocks, n)
     if not blocks:
-        counts = np.zeros(n, np.int64)
-        parts = [
-            pa.array([], pa.string()),
-            pa.array([], pa.int32()),
-            pa.array([], pa.string()),
-            pa.array([], pa.string()),
-        ]
+        maps = pa.array([[]] * n, pa.map_(pa.string(), FIELD_TYPE))
     else:
         rows = np.concatenate([block.rows for block in blocks])
-        places = np.repeat([block.place for block in blocks], [len(block.rows) for block in blocks])
-        order = pa.array(np.lexsort((places, rows)))
-        counts = np.bincount(rows, minlength=n)
-        code = np.repeat(np.arange(len(blocks), dtype=np.int32), [len(block.rows) for block in blocks])
-        codes = pa.array(code).take(order)
-        parts = [
-            pa.array([block.name or f"#{block.fid}" for block in blocks]).take(codes),
+        sizes = [len(block.rows) for block in blocks]
+        order = pa.array(np.lexsort((np.repeat([block.place for block in blocks], sizes), rows)))
+        codes = pa.array(np.repeat(np.arange(len(blocks), dtype=np.int32), sizes)).take(order)
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=n)))).astype(np.int32)
+        values = [
             pa.array([block.fid for block in blocks], pa.int32()).take(codes),
             pa.array([block.type.name for block in blocks]).take(codes),
             pa.concat_arrays([_texts(block) for block in blocks]).take(order),
         ]
-    offsets = np.zeros(n + 1, np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    values = pa.StructArray.from_arrays(parts[1:], fields=list(FIELD_TYPE))
-    maps = pa.MapArray.from_arrays(pa.array(offsets), parts[0], values)
+        keys = pa.array([block.name or f"#{block.fid}" for block in blocks]).take(codes)
+        fields = pa.StructArray.from_arrays(values, fields=list(FIELD_TYPE))
+        maps = pa.MapArray.from_arrays(pa.array(offsets), keys, fields)
     if not found.bad:
         return maps
     good = np.ones(n, np.bool_)
@@ -281,16 +252,6 @@ def _first_of_names(blocks: Iterable[FieldBlock], n: int) -> list[FieldBlock]:
 
 def _texts(block: FieldBlock) -> pa.Array:
     """Values as text."""
-    values = block.values
-    if isinstance(values, pa.Array):
-        return values
-    if isinstance(values, list):
-        return pa.array([text_of_value(value) for value in values], pa.string())
-    if block.type is FieldType.TIME:
-        times = zip(values["seconds"].tolist(), values["nanos"].tolist(), values["hints"].tolist(), strict=True)
-        return pa.array([time_text(*time) for time in times], pa.string())
     if block.type is FieldType.PRICE:
-        return pa.array([repr(value) for value in values["value"].tolist()], pa.string())
-    if block.type is FieldType.CHAR:
-        return pa.array([chr(value) for value in values.tolist()], pa.string())
-    return pa.array(values).cast(pa.string())
+        return pa.array([repr(value) for value in block.values["value"].tolist()], pa.string())
+    return converted(block, pa.string())[0]

@@ -1,15 +1,24 @@
 """Stores the events of a market data source, in a flight log and in discovery, in a thread of its own, so that a store
-that does not answer holds nothing else up."""
+that does not answer holds nothing else up.
+
+| what happens | kind, event | columns |
+|---|---|---|
+| the source begins, serves, ends | publisher; create, live, destroy | state |
+| it cannot go on | publisher, error | status, info |
+| a callback: onCreate, onRequest, onNewRequest, onRefresh, onMsg, onError, onDestroy | topic, its name | topic, source, symbol, status, info |
+| a topic has its first reader, or none any more | topic; SUBSCRIBED, UNSUBSCRIBED | the same |
+"""  # noqa: E501
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.bridge import DiscoveryBridge, SourceKey
@@ -18,14 +27,82 @@ from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.write_id import WriteId
-from mama_spark.mama.messages.event_records import CREATE, DESTROY, ERROR, EventRecord, encode_event
+from mama_spark.mama.messages.event_records import (
+    CREATE,
+    DESTROY,
+    ERROR,
+    LIVE,
+    PUBLISHER,
+    TOPIC,
+    EventRecord,
+    encode_event,
+)
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import OFFLINE, SourceRecord, encode_source
 from mama_spark.mama.messages.status import Status
 
 from ...recording.background_task import BackgroundTask
 from .market_data_source import PublisherEvent
-from .source_events import SourceEvents
+
+MAX_WAITING = 10_000
+_STATES = {CREATE: "CREATING", LIVE: "LIVE", ERROR: "LIVE", DESTROY: "DESTROYED"}
+
+
+class SourceEvents:
+    """Events that wait to be stored, in order. Of those beyond ``most``, only how many there were of each callback is
+    kept: whoever sends requests decides how many events there are.
+
+    :param sender: of the source
+    """
+
+    def __init__(self, source: str, sender: int, most: int = MAX_WAITING) -> None:
+        self._source, self._sender, self._most = source, sender, most
+        self._waiting: list[EventRecord] = []
+        self._omitted: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def publisher(self) -> str:
+        """Identity of the publisher in all events."""
+        return f"{self._source}/{self._sender}"
+
+    def lifecycle(self, event: str, at: int, *, status: str | None = None, info: str | None = None) -> None:
+        """What happens to the source itself.
+
+        :param event: ``create``, ``live``, ``error`` or ``destroy``
+        :param at: microseconds since the epoch
+        """
+        state = _STATES[event]
+        self._waiting.append(self._event(PUBLISHER, event, at, status=status, info=info, state=state))
+
+    def callback(self, event: PublisherEvent, at: int) -> None:
+        """A callback of the publisher.
+
+        :param at: microseconds since the epoch
+        """
+        if len(self._waiting) >= self._most:
+            self._omitted[event.callback] += 1
+            return
+        symbol = event.symbol or None
+        topic = f"{self._source}.{symbol}" if symbol else None
+        self._waiting.append(
+            self._event(TOPIC, event.callback, at, topic=topic, symbol=symbol, source=self._source if symbol else None,
+                        status=event.status or None, info=event.info or None)
+        )  # fmt: skip
+
+    def take(self, at: int) -> list[EventRecord]:
+        """What waits, and one event for each callback of which some were omitted."""
+        taken, self._waiting = self._waiting, []
+        omitted, self._omitted = self._omitted, Counter()
+        more = "more of them, each without an event of its own"
+        return [*taken, *(self._event(TOPIC, name, at, info=f"{n:,} {more}") for name, n in omitted.items())]
+
+    def _event(self, kind: str, name: str, at: int, **more: str | None) -> EventRecord:
+        about: dict[str, Any] = {"publisher": self.publisher, **more}
+        return EventRecord(kind, name, at, self._source, self._sender, **about)
+
 
 END_TIMEOUT = 15.0  #: seconds that the end waits for a store that does not answer
 _END_RETRIES = Backoff(0.2, 2.0)
@@ -73,9 +150,7 @@ class FlightLogStore:
         staging.add_events([
             LoggedEvent(e.kind, e.event, e.at_us, e.topic, e.status, e.code, e.info, e.state) for e in events
         ])  # fmt: skip
-        commit(
-            self._uri, self._storage, self._write_id(number), staging.close(), app=(self._run_id, number)
-        )  # fmt: skip
+        commit(self._uri, self._storage, self._write_id(number), staging.close(), app=(self._run_id, number))
 
     def close(self) -> None:
         """Nothing is open."""

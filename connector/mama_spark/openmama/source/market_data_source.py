@@ -2,6 +2,7 @@
 
 Each topic has a number, which counts its updates, and an image, the newest value of each of its fields. An image has
 the number of the last update and the next update one more: a subscriber that misses a number asks for an image again.
+What is published comes from records of a log: OMNM messages, or JSON objects with the types of a dictionary.
 """
 
 from __future__ import annotations
@@ -9,17 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import orjson
+
+from mama_spark.contracts.errors import MamaError
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.msg import Field, MamaMsg
+from mama_spark.mama.messages.msg import Field, MamaMsg, reserved_field
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
 from mama_spark.mama.messages.sequence_numbers import next_number
-from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, Status, SubscriptionMsgType
-from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_message
-from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType
-from mama_spark.openmama.wire.protocol.market_data import (
+from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError, SubscriptionMsgType
+from mama_spark.mama.messages.values import MamaPrice, MamaTime
+from mama_spark.openmama.wire.dictionary import DictionaryEntry, by_name, dictionary_message
+from mama_spark.openmama.wire.frames import BridgeFrame, FrameType
+from mama_spark.openmama.wire.market_data import (
     RECAPS,
+    STAMPS,
     MarketDataRequest,
     Stamp,
     dictionary_topic,
@@ -29,6 +35,81 @@ from mama_spark.openmama.wire.protocol.market_data import (
     stamped,
     subscription_topic,
 )
+
+#: Types of messages that hold all fields of a topic: they are served as updates.
+_WHOLE = {MsgType.INITIAL, MsgType.SNAPSHOT, MsgType.RECAP, MsgType.BOOK_INITIAL, MsgType.BOOK_SNAPSHOT}
+
+
+class BadRecord(MamaError):
+    """A record of the log that is no message; the text says why."""
+
+
+def fields_of(payload: bytes, dictionary: Mapping[str, DictionaryEntry]) -> tuple[int, list[Field]]:
+    """Type of the message, and its fields without the stamps, which the publisher writes itself.
+
+    :param dictionary: numbers and types of the fields of JSON objects, by name
+    :raises BadRecord: it is neither an OMNM message nor a JSON object
+    """
+    if payload[:1] == b"O":
+        try:
+            msg = decode(payload)
+        except BadMessage as e:
+            raise BadRecord(f"no OMNM message: {e.info}") from None
+    else:
+        msg = _of_json(payload, dictionary)
+    kind = msg.reserved("MdMsgType", int(MsgType.UPDATE))
+    if not isinstance(kind, int) or kind in _WHOLE:
+        kind = int(MsgType.UPDATE)
+    return kind, [f for f in msg if f.name not in STAMPS]
+
+
+def _of_json(payload: bytes, dictionary: Mapping[str, DictionaryEntry]) -> MamaMsg:
+    try:
+        found = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise BadRecord("neither an OMNM message nor a JSON object")
+    msg = MamaMsg()
+    for name, value in found.items():
+        if value is None:
+            continue
+        entry = dictionary.get(name)
+        kind = _natural(value) if entry is None else entry.type
+        if kind is None:
+            raise BadRecord(f"field {name!r}: {type(value).__name__} has no type of a field")
+        fid = entry.fid if entry is not None else RESERVED[name].fid if name in RESERVED else 0
+        try:
+            msg.add(kind, name, fid, _converted(kind, value))
+        except (StatusError, ValueError, TypeError) as e:
+            raise BadRecord(f"field {name!r}: {e.info if isinstance(e, StatusError) else e}") from None
+    return msg
+
+
+def _natural(value: Any) -> FieldType | None:
+    if isinstance(value, bool):
+        return FieldType.BOOL
+    if isinstance(value, int):
+        return FieldType.I64 if value < 1 << 63 else FieldType.U64
+    if isinstance(value, float):
+        return FieldType.F64
+    return FieldType.STRING if isinstance(value, str) else None
+
+
+def _converted(kind: FieldType, value: Any) -> Any:
+    if kind is FieldType.PRICE:
+        return MamaPrice(float(value))
+    if kind is FieldType.TIME:
+        from datetime import datetime
+
+        at = datetime.fromisoformat(value)
+        if at.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone")
+        return MamaTime.from_us(round(at.timestamp() * 1e6))
+    if kind is FieldType.STRING and not isinstance(value, str):
+        return orjson.dumps(value).decode()
+    return value
+
 
 DICTIONARY_SOURCE = "WOMBAT"  #: where real programs ask for the dictionary, whatever source they subscribe to
 
@@ -116,6 +197,7 @@ class MarketDataSource:
     """One source.
 
     :param sender: identifies this publisher: the same after a restart
+    :ivar dictionary: of the rules, by name
     :ivar changed: symbols whose number or image changed since :meth:`take_changed`
     """
 
@@ -128,6 +210,7 @@ class MarketDataSource:
         for group, members in rules.groups.items():
             for member in members:
                 self._groups_of.setdefault(member, []).append(group)
+        self.dictionary = by_name(rules.dictionary)
         self._dictionary = encode(dictionary_message(rules.dictionary)) if rules.dictionary else None
 
     @property
@@ -170,7 +253,7 @@ class MarketDataSource:
         msg = stamped(self._stamp(topic, kind), list(topic.image.values()))
         if part is not None:
             for name, value in zip(("MdMsgNum", "MdMsgTotal"), part, strict=True):
-                msg.fields.append(Field(name, RESERVED[name].fid, FieldType.U16, value))
+                msg.fields.append(reserved_field(name, FieldType.U16, value))
         return encode(msg)
 
     # --- requests --------------------------------------------------------------------------------------------

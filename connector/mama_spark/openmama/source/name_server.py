@@ -15,8 +15,8 @@ import zmq
 
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.zmq_connections import open_context
-from mama_spark.openmama.wire.peer.settings import NAMING_PORT
-from mama_spark.openmama.wire.protocol.naming import NAMING_TOPIC, WELCOME, NamingFrame, encode_naming
+from mama_spark.openmama.wire.naming import NAMING_TOPIC, WELCOME, NamingFrame, encode_naming
+from mama_spark.openmama.wire.settings import NAMING_PORT
 
 MAX_FRAME = 1 << 16
 _POLL = 0.1  #: seconds

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, EventStyle, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama import (
     MAMA_SOURCE_DISCOVERY_TOPIC,
@@ -47,8 +47,7 @@ def test_the_image_is_a_message_a_source_and_then_its_end_and_then_changes(place
     nameless = record(number=None)
     for made in (desk, twin, nameless):
         place.announce(made)
-    ear = DiscoveryRecorder()
-    SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    ear = place.listen()
     assert sorted(ear.wait(4)[:3], key=str) == sorted([desk, twin, nameless], key=str)
     assert ear.heard[3] == "end of the image"
     changed = record(data_dict="UNKNOWN")
@@ -80,8 +79,7 @@ def test_a_vanished_source_is_never_silence(place: MamaDiscoverySetup) -> None:
 def test_in_the_image_a_suspect_source_is_one_message(place: MamaDiscoverySetup) -> None:
     place.dying(record()).close()
     place.registry.advance(TTL * 0.6)
-    ear = DiscoveryRecorder()
-    SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    ear = place.listen()
     assert ear.wait(2) == [record(data_state="SUSPECT"), "end of the image"]
 
 
@@ -155,8 +153,7 @@ def test_several_discoveries_on_one_transport_each_see_everything(place: MamaDis
 def test_without_an_image_in_time_there_is_an_error_once_and_the_image_later(place: MamaDiscoverySetup) -> None:
     place.announce(record())
     place.registry.up = False
-    ear = DiscoveryRecorder()
-    SourceDiscovery.create(ear.callbacks(), None, place.transport(), image_timeout=0.1)
+    ear = place.listen(image_timeout=0.1)
     (error,) = ear.wait(1)
     assert error.startswith("no image of the sources within 0.1 s: ")
     place.registry.up = True
@@ -173,8 +170,7 @@ def test_what_the_user_must_change_is_said_at_once(place: MamaDiscoverySetup, mo
         raise ConfigError("no permission to read MAMA_SOURCES")
 
     monkeypatch.setattr(MemoryDiscovery, "open", forbidden)
-    ear = DiscoveryRecorder()
-    SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    ear = place.listen()
     assert ear.wait(1) == ["no permission to read MAMA_SOURCES"]
 
 
@@ -182,8 +178,7 @@ def test_what_the_user_must_change_is_said_at_once(place: MamaDiscoverySetup, mo
 def test_a_record_that_cannot_be_read_is_an_error_and_no_crash(place: MamaDiscoverySetup, payload: bytes) -> None:
     place.source.announce(SourceKey("bad", 1), payload, TTL)
     place.announce(record())
-    ear = DiscoveryRecorder()
-    SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    ear = place.listen()
     heard = ear.wait(3)
     assert sum(isinstance(h, str) and "'bad' cannot be read" in h for h in heard) == 1
     assert record() in heard
@@ -193,8 +188,7 @@ def test_a_collision_is_reported_and_the_record_is_told(place: MamaDiscoverySetu
     msg = encode_source(record())
     msg.add(FieldType.I32, "PublisherTopic", 10002, 5)
     place.source.announce(SourceKey("desk", 7), encode(msg), TTL)
-    ear = DiscoveryRecorder()
-    SourceDiscovery.create(ear.callbacks(), None, place.transport())
+    ear = place.listen()
     heard = ear.wait(3)
     assert "PublisherTopic[10002] has the fid of SourceID" in heard[0]
     assert heard[1].key == ("desk", 7)
@@ -269,8 +263,7 @@ def test_the_property_of_the_transport_decides(place: MamaDiscoverySetup, value:
     properties = TransportProperties(Properties.parse(text, os.environ), "memory", "disc")
     transport = place.transport(properties=properties)
     if supported:
-        ear = DiscoveryRecorder()
-        SourceDiscovery.create(ear.callbacks(), None, transport)
+        ear = place.listen(transport)
         assert ear.wait(1) == ["end of the image"]
     else:
         not_implemented(transport, key)
@@ -368,8 +361,7 @@ def test_an_error_that_nobody_foresaw_ends_neither_requests_nor_readers(
     assert "source discovery" in caplog.text
     publisher.send_from_inbox(inbox, a_message())
     until(lambda: found == [record()])
-    ear = DiscoveryRecorder()
-    SourceDiscovery.create(ear.callbacks(), None, transport)
+    ear = place.listen(transport)
     assert ear.wait(2) == [record(), "end of the image"]
 
 
@@ -407,13 +399,11 @@ def test_a_destroyed_transport_has_no_discovery_and_ends_the_one_it_had(place: M
         SourceDiscovery.create(None, None, transport)
 
 
-def test_a_transport_made_of_a_url_follows_its_bridge(place: MamaDiscoverySetup) -> None:
+def test_a_transport_made_of_a_url_follows_its_bridge(memory: MemoryMamaHarness, place: MamaDiscoverySetup) -> None:
     """Section 2 of the specification's gaps: no properties file, so that the bridge's own capability counts"""
     place.announce(record())
     transport, ear = Transport.create("pub", f"memory://{place.name}"), DiscoveryRecorder()
     SourceDiscovery.create(ear.callbacks(), None, transport)
     assert ear.wait(2) == [record(), "end of the image"]
     transport.destroy()
-    on = MemoryMamaHarness(EventStyle.PUBLISHER)
-    not_implemented(on.transport(), "mama.memory.transport.pub.sourcediscovery.supported")
-    on.close()
+    not_implemented(memory.transport(), "mama.memory.transport.pub.sourcediscovery.supported")

@@ -18,8 +18,8 @@ from mama_spark.mama import (
     TransportTopicEvent,
 )
 from mama_spark.mama.bridge_loop import PendingSend
-from mama_spark.mama.callback_delivery import CallbackDelivery
 from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.queue import CallbackDelivery
 from mama_spark.memory import MemoryBridge
 from mama_spark.testing.waiting import until
 
@@ -92,8 +92,7 @@ def test_what_fails_at_once_is_returned_and_no_callback_comes(harness: MamaHarne
 
 @pytest.mark.spec("PE-15")
 def test_a_topic_that_no_stream_takes_is_told_with_the_middlewares_text(
-    nats_with_users: Any,
-    recorder: CallbackRecorder,
+    nats_with_users: Any, recorder: CallbackRecorder
 ) -> None:
     on = NatsMamaHarness(*nats_with_users)
     publisher = Publisher.create_with_callbacks(on.transport(), None, on.symbol, "nowhere", None, recorder.callbacks())
@@ -154,15 +153,6 @@ def test_on_create_runs_on_the_callers_thread_before_create_returns(
     queue.destroy()
 
 
-@pytest.mark.spec("PE-41", "PE-46")
-def test_only_supplied_callbacks_come(harness: MamaHarness, recorder: CallbackRecorder) -> None:
-    publisher = published(harness, harness.transport(), recorder, "destroy")
-    publisher.send(a_message())
-    publisher.destroy()
-    assert recorder.counters == (0, 0, 0, 1)
-    until(lambda: len(harness.held()) == 1)
-
-
 @pytest.mark.spec("PE-10")
 def test_answers_come_on_the_queue_if_there_is_one(harness: MamaHarness, recorder: CallbackRecorder) -> None:
     """And on the transport's thread if there is none"""
@@ -201,9 +191,7 @@ def test_a_success_tells_where_the_message_is_stored(harness: MamaHarness, recor
 
 @pytest.mark.spec("PE-20", "PE-21")
 def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
-    harness: MamaHarness,
-    recorder: CallbackRecorder,
-    monkeypatch: pytest.MonkeyPatch,
+    harness: MamaHarness, recorder: CallbackRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the API layer nor the bridge does callback work"""
     transport = harness.transport()
@@ -351,11 +339,12 @@ def test_answers_from_before_an_outage_do_not_count_for_what_is_sent_after_it(
     until(lambda: transport.loop._outstanding_acks == 0)
 
 
-def test_a_message_without_acknowledgements_is_neither_success_nor_error(recorder: CallbackRecorder) -> None:
-    on = MemoryMamaHarness(EventStyle.PUBLISHER)
+def test_a_message_without_acknowledgements_is_neither_success_nor_error(
+    memory: MemoryMamaHarness, recorder: CallbackRecorder
+) -> None:
     queue = Queue(max_events=5000)
-    transport = Transport.create("pub", MemoryBridge(on.symbol, acks=False), answer_timeout=0.05)
-    publisher = published(on, transport, recorder, queue=queue)
+    transport = Transport.create("pub", MemoryBridge(memory.symbol, acks=False), answer_timeout=0.05)
+    publisher = published(memory, transport, recorder, queue=queue)
     for i in range(10):
         publisher.send(a_message(i))
     until(lambda: transport.loop.tracked == 0)
@@ -363,4 +352,3 @@ def test_a_message_without_acknowledgements_is_neither_success_nor_error(recorde
     transport.destroy()
     assert recorder.counters == (1, 0, 0, 1)
     assert queue._reserved == 0
-    on.close()

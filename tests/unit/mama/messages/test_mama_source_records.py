@@ -117,39 +117,28 @@ def test_a_fid_that_another_program_uses_is_a_collision_and_does_no_harm() -> No
     assert collisions == ("MdSeqNum[10001] has the fid of SourceName",)
 
 
-@pytest.mark.spec("SD-13")
-def test_a_name_of_ours_with_another_fid_is_a_collision_and_kept() -> None:
-    record, collisions = decode_source(
-        message(("SourceName", 10001, FieldType.STRING, "S"), ("SourceState", 10002, FieldType.STRING, "ONLINE"))
-    )
-    assert record == SourceRecord("S", capabilities={"SourceState[10002]": "ONLINE"})
-    assert collisions == ("SourceState[10002] has the fid of SourceID and has the name of fid 10003",)
-    again = decode_source(decode(encode(encode_source(record))))
-    assert again == (record, ())
+NAME = ("SourceName", 10001, FieldType.STRING, "S")
 
 
-def test_repeated_fields_are_reported_and_the_first_one_counts() -> None:
-    name = ("SourceName", 10001, FieldType.STRING)
-    record, collisions = decode_source(
-        message((*name, "S"), (*name, "T"), ("x", 0, FieldType.STRING, "1"), ("x", 0, FieldType.STRING, "2"))
-    )
-    assert record == SourceRecord("S", capabilities={"SourceName[10001]": "T", "x": "1"})
-    assert collisions == (
-        "SourceName[10001] is repeated; the first one counts", "x[0] is repeated; the first one counts",
-    )  # fmt: skip
-
-
-def test_a_field_without_name_or_without_fid_is_ours_by_the_other() -> None:
-    record, collisions = decode_source(
-        message(("", 10001, FieldType.STRING, "S"), ("SourceState", 0, FieldType.STRING, "OFFLINE"))
-    )
-    assert (record, collisions) == (SourceRecord("S", state="OFFLINE"), ())
-
-
-@pytest.mark.spec("SD-06")
-def test_an_id_of_any_integer_width_is_taken() -> None:
-    msg = message(("SourceName", 10001, FieldType.STRING, "S"), ("SourceID", 10002, FieldType.I16, 5))
-    assert decode_source(msg).record.id == 5
+@pytest.mark.spec("SD-06", "SD-13")
+@each(
+    ("fields", "record", "collisions"),
+    [
+        ([NAME, ("SourceState", 10002, FieldType.STRING, "ONLINE")],
+         SourceRecord("S", capabilities={"SourceState[10002]": "ONLINE"}),
+         ["SourceState[10002] has the fid of SourceID and has the name of fid 10003"]),
+        # the first one counts
+        ([NAME, (*NAME[:3], "T"), ("x", 0, FieldType.STRING, "1"), ("x", 0, FieldType.STRING, "2")],
+         SourceRecord("S", capabilities={"SourceName[10001]": "T", "x": "1"}),
+         ["SourceName[10001] is repeated; the first one counts", "x[0] is repeated; the first one counts"]),
+        # without a name, or without a fid, by the other
+        ([("", 10001, FieldType.STRING, "S"), ("SourceState", 0, FieldType.STRING, "OFFLINE")],
+         SourceRecord("S", state="OFFLINE"), []),
+        ([NAME, ("SourceID", 10002, FieldType.I16, 5)], SourceRecord("S", 5), []),  # of any width
+    ],
+)  # fmt: skip
+def test_fields_are_ours_by_name_and_fid(fields: list[Any], record: SourceRecord, collisions: list[str]) -> None:
+    assert decode_source(message(*fields)) == (record, tuple(collisions))
 
 
 @each(

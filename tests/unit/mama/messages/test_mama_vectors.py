@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,28 +10,26 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mama_spark.mama.messages import omnm
 from mama_spark.mama.messages.msg import FieldType, MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.mama.properties import TRUE, Properties
 from mama_spark.openmama.bridge.row_codec import framed_topics
-from mama_spark.openmama.wire.protocol import frames, naming
-from mama_spark.openmama.wire.protocol.framings import FRAMINGS, OZ, ZMQ
+from mama_spark.openmama.wire import frames, naming
+from mama_spark.openmama.wire.frames import FRAMINGS, ZMQ
 
-from tests.support.mama import capture
 from tests.support.tables import each
-from tests.support.tiers import EXPLORE, examples
+from tests.support.tiers import EXPLORE
 
 FOLDER = Path(__file__).parents[3] / "vectors"
 #: The second file was recorded between programs of OpenMAMA. Its subscriptions are messages of ZeroMQ, not of OpenMAMA.
+#: Files of captured messages (.mplay) are nothing that this package reads.
 VECTORS: list[dict[str, Any]] = [
     v
     for name in ("openmama.json", "openmama-wire.json")
     for v in json.loads((FOLDER / name).read_text())
-    if v["kind"] != "subscription"
+    if not {"subscription", "capture"} & {v["kind"], v.get("layer")}
 ]
 
 
@@ -139,47 +136,8 @@ def test_a_naming_frame(v: dict[str, Any]) -> None:
             naming.decode_naming(data[:n])
 
 
-@pytest.mark.parametrize("v", kind("capture"))
-def test_a_capture_file(v: dict[str, Any]) -> None:
-    data = bytes.fromhex(v["hex"])
-    records = [
-        capture.CaptureRecord(r["source"], r["transport"], r["symbol"], omnm.encode(message_of(r["fields"])))
-        for r in v["decoded"]["records"]
-    ]
-    assert [len(r.payload) for r in records] == [r["length"] for r in v["decoded"]["records"]]
-    assert list(capture.decode_capture(data)) == records
-    assert capture.encode_capture(records) == data
-    whole = {len(capture.encode_capture(records[:k])) for k in range(len(records))}
-    for n in set(range(1, len(data))) - whole:
-        with pytest.raises(BadMessage):
-            list(capture.decode_capture(data[:n]))
-    for n in whole:
-        assert list(capture.decode_capture(data[:n])) == records[: len(list(capture.decode_capture(data[:n])))]
-
-
-def test_a_capture_file_holds_many_records_and_symbols_with_colons() -> None:
-    records = [capture.CaptureRecord("S", "t", f"A:{i}", b"\x1d" * i) for i in range(5)]
-    assert list(capture.decode_capture(capture.encode_capture(records))) == records
-
-
-@each("header", [b"S:t:A:x", b"S:t:A", b"S:t::", b"S\xff:t:A:1"])
-def test_a_capture_header_without_length_is_refused(header: bytes) -> None:
-    with pytest.raises(BadMessage, match="is not source:transport:symbol:length"):
-        list(capture.decode_capture(header + b"\x1dx"))
-
-
-RECORD = capture.CaptureRecord("S", "t", "A", b"x")
 PEER = naming.NamingFrame("C", "p", "h", 1, "u", "tcp://h:1")
 REQUEST = frames.BridgeFrame(frames.FrameType.REQUEST, "T", b"O\1\0", "_INBOX.1")
-
-
-@each(
-    "change",
-    [{"source": "a:b"}, {"transport": "a:b"}, {"symbol": "a\x1d"}, {"symbol": "a" * 128}, {"source": "\ud800"}],
-)
-def test_a_capture_record_that_cannot_be_encoded_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(BadMessage):
-        capture.encode_capture([replace(RECORD, **change)])
 
 
 @each(
@@ -228,7 +186,6 @@ def test_bad_entries_are_refused_by_their_layer(v: dict[str, Any]) -> None:
         "payload": omnm.decode,
         "frame": lambda data: FRAMINGS[framing].decode(data),
         "naming": naming.decode_naming,
-        "capture": lambda data: list(capture.decode_capture(data)),
     }
     data = bytes.fromhex(v["hex"])
     if v["layer"] == "payload" and "dir" in v:  # recorded with its frame, which is good
@@ -254,22 +211,6 @@ def test_what_c_programs_write_into_strings_does_not_lose_the_message() -> None:
     assert stale.get("c") == 7
 
 
-@examples(200)
-@given(st.binary(max_size=160), st.sampled_from([v for v in VECTORS if v["kind"] in ("frame", "naming", "capture")]))
-def test_any_other_bytes_are_read_or_refused_by_every_layer(data: bytes, v: dict[str, Any]) -> None:
-    good = bytes.fromhex(v["hex"])
-    at = len(data) * 7 % len(good)
-    for octets in (data, good[:at] + data, good[:at] + data + good[at + len(data) :]):
-        for read in (
-            ZMQ.decode,
-            OZ.decode,
-            naming.decode_naming,
-            lambda octets: list(capture.decode_capture(octets)),
-        ):
-            with contextlib.suppress(BadMessage):
-                read(octets)
-
-
 def test_another_version_is_refused_as_the_library_does() -> None:
     with pytest.raises(BadMessage) as e:
         omnm.decode(bytes.fromhex("4f02000f0100780001"))
@@ -285,9 +226,9 @@ def test_values_that_cannot_be_encoded_are_refused(v: dict[str, Any]) -> None:
 
 
 def test_every_entry_of_the_file_is_used() -> None:
-    used = {"payload", "payload_tolerant", "frame", "naming", "capture", "topic", "properties", "bad", "encode_error"}
+    used = {"payload", "payload_tolerant", "frame", "naming", "topic", "properties", "bad", "encode_error"}
     assert {v["kind"] for v in VECTORS} == used
-    assert {v["layer"] for v in VECTORS if v["kind"] == "bad"} == {"payload", "frame", "naming", "capture"}
+    assert {v["layer"] for v in VECTORS if v["kind"] == "bad"} == {"payload", "frame", "naming"}
 
 
 def test_a_naming_frame_whose_host_is_no_utf8_is_refused() -> None:

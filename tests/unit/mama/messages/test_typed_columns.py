@@ -8,11 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.mama.messages.column_types import ARROW_TYPES, TypedField, UnfitColumn, arrow_type_of, check_type
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
-from mama_spark.mama.messages.typed_columns import text_of_value, time_text, typed_columns
+from mama_spark.mama.messages.typed_columns import (
+    ARROW_TYPES,
+    TypedField,
+    UnfitColumn,
+    arrow_type_of,
+    check_type,
+    text_of_value,
+    time_text,
+    typed_columns,
+)
 
 from tests.support.tables import each
 from tests.unit.mama.messages.test_omnm_columns import COPIES, decoded

@@ -15,9 +15,9 @@ from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.openmama.bridge import FieldCodec, row_codec
-from mama_spark.openmama.bridge.type_of_column import FieldForms
-from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry
-from mama_spark.openmama.wire.protocol.market_data import Stamp, stamped
+from mama_spark.openmama.bridge.field_columns import FieldForms
+from mama_spark.openmama.wire.dictionary import DictionaryEntry
+from mama_spark.openmama.wire.market_data import Stamp, stamped
 from mama_spark.options import SinkOptions
 from mama_spark.options.values import mama_fields
 

@@ -13,9 +13,9 @@ from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-from mama_spark.openmama.bridge.recorded_peers import UNSEEN, RecordedPeers
-from mama_spark.openmama.wire.log.records import MamaPeerState, MamaRecord, MamaRecordKind
-from mama_spark.openmama.wire.protocol.naming import CONNECT, NamingFrame, encode_naming
+from mama_spark.openmama.discovery import UNSEEN, RecordedPeers
+from mama_spark.openmama.wire.naming import CONNECT, NamingFrame, PeerPresence, encode_naming
+from mama_spark.openmama.wire.records import MamaRecord, MamaRecordKind
 from mama_spark.options import DiscoveryOptions
 from mama_spark.spark.discovery.data_source import DiscoveryJob
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spec("OW31")
 FEED = NamingFrame(CONNECT, "feed", "lab1", 17, "8e2c0000-0000-4000-8000-000000000001", "tcp://10.0.0.1:4001")
 OTHER = NamingFrame(CONNECT, "feed", "lab1", 18, "8e2c0000-0001-4000-8000-000000000002", "tcp://10.0.0.1:4002")
 STARTED, STOPPED = MamaRecordKind.STARTED, MamaRecordKind.STOPPED
-Told = tuple[NamingFrame, MamaPeerState] | MamaRecordKind
+Told = tuple[NamingFrame, PeerPresence] | MamaRecordKind
 
 
 def stored(told: list[Told]) -> MessageBatch:
@@ -70,8 +70,8 @@ def log() -> Iterator[Log]:
 
 
 def test_peers_come_fall_silent_and_go(log: Log) -> None:
-    log.put(STARTED, (FEED, MamaPeerState.ONLINE), (OTHER, MamaPeerState.ONLINE), (FEED, MamaPeerState.SUSPECT))
-    log.put((OTHER, MamaPeerState.OFFLINE), STOPPED)
+    log.put(STARTED, (FEED, PeerPresence.ONLINE), (OTHER, PeerPresence.ONLINE), (FEED, PeerPresence.SUSPECT))
+    log.put((OTHER, PeerPresence.OFFLINE), STOPPED)
     rows = log.changes()
     assert [(row.kind, row.event, row.source_state, row.source_data_state) for row in rows] == [
         ("restart", "recorder_started", None, None),
@@ -89,13 +89,13 @@ def test_peers_come_fall_silent_and_go(log: Log) -> None:
 
 
 def test_the_image_has_the_last_state_of_each_peer(log: Log) -> None:
-    log.put(STARTED, (FEED, MamaPeerState.ONLINE), (OTHER, MamaPeerState.ONLINE), (OTHER, MamaPeerState.OFFLINE))
+    log.put(STARTED, (FEED, PeerPresence.ONLINE), (OTHER, PeerPresence.ONLINE), (OTHER, PeerPresence.OFFLINE))
     assert sorted(row.event or "" for row in log.image().values()) == ["offline", "online"]
 
 
 def test_a_peer_that_nobody_saw_go_is_offline_in_the_image_of_the_next_recorder(log: Log) -> None:
-    log.put(STARTED, (FEED, MamaPeerState.ONLINE), (OTHER, MamaPeerState.ONLINE), STARTED)
-    log.put((OTHER, MamaPeerState.ONLINE))
+    log.put(STARTED, (FEED, PeerPresence.ONLINE), (OTHER, PeerPresence.ONLINE), STARTED)
+    log.put((OTHER, PeerPresence.ONLINE))
     found = {row.capabilities["pid"]: row for row in log.image().values() if row.capabilities}
     assert (found["17"].event, found["17"].info) == ("offline", UNSEEN)
     assert (found["18"].event, found["18"].info) == ("online", None)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.contracts.record_log import Records
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.status import MsgType
-from mama_spark.openmama.recorder.frame_recorder import FrameRecorder
-from mama_spark.openmama.wire.log.gap_tracker import GapTracker
-from mama_spark.openmama.wire.log.records import MamaGapCause, MamaRecordKind, decode_records
-from mama_spark.openmama.wire.peer import frame_filter
-from mama_spark.openmama.wire.peer.frame_filter import FrameFilter, PeerCounters, ReceivedFrame
-from mama_spark.openmama.wire.peer.inboxes import OpenInboxes
-from mama_spark.openmama.wire.protocol.framings import FRAMINGS, OZ
-from mama_spark.openmama.wire.protocol.market_data import Stamp, stamped
+from mama_spark.openmama.recorder.frame_recorder import FrameRecorder, RecordPacker
+from mama_spark.openmama.recorder.gaps import GapTracker
+from mama_spark.openmama.wire import frame_filter
+from mama_spark.openmama.wire.frame_filter import FrameFilter, PeerCounters, ReceivedFrame
+from mama_spark.openmama.wire.frames import FRAMINGS, OZ
+from mama_spark.openmama.wire.market_data import Stamp, stamped
+from mama_spark.openmama.wire.records import MamaGapCause, MamaRecordKind, decode_records
+from mama_spark.openmama.wire.subscriptions import OpenInboxes
+from mama_spark.packing.pack_headers import rows_of_messages
+from mama_spark.packing.unpacker import unpack
 
 from tests.support.openmama.frames import columns_of
 from tests.support.tiers import examples
@@ -93,7 +98,7 @@ def test_known_heads_are_those_of_accepted_topics(name: str) -> None:
         assert one.accepted(framing.publish_head("FOO")) is None, "without a payload"
         assert one.accepted(b"FOO") is None
     assert (counters.received, counters.neighbours, counters.malformed) == (12, 3, 6)
-    one.remove("FOO", prefix=False)
+    one.remove("FOO")
     assert one.accepted(good) is None
 
 
@@ -134,3 +139,40 @@ def _filter_of(*topics: str) -> tuple[FrameFilter, PeerCounters]:
     for topic in topics:
         one.add(topic, prefix=False)
     return one, counters
+
+
+# --- records of one topic in one message: topic by topic in order, what comes out of the packs is what went in ---
+
+TOPICS = ["mama.A", "mama.B", "mama._dictionary.OM"]
+
+
+def by_topic(topics: list[str], payloads: list[bytes]) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {}
+    for topic, payload in zip(topics, payloads, strict=True):
+        found.setdefault(topic, []).append(payload)
+    return found
+
+
+@examples(50)
+@given(
+    st.lists(st.tuples(st.sampled_from(TOPICS), st.binary(max_size=40)), min_size=1, max_size=60),
+    st.integers(1, 9), st.integers(700, 1500),
+)  # fmt: skip
+def test_no_record_is_lost_and_each_topic_keeps_its_order(
+    sent: list[tuple[str, bytes]], max_rows: int, max_bytes: int
+) -> None:
+    topics, payloads = [topic for topic, _ in sent], [payload for _, payload in sent]
+    packer, came = RecordPacker(max_rows, max_bytes, ("mama._dictionary",)), dict[str, list[bytes]]()
+    for batch in packer.messages(pa.array(topics).dictionary_encode(), pa.array(payloads, pa.binary())):
+        rows = rows_of_messages(batch)
+        assert rows.max() <= max_rows
+        none = np.zeros(len(batch), np.int64)
+        found = unpack(Records(none, none, batch.topics, batch.payloads, batch.headers))
+        assert not found.errors
+        assert len(found) == rows.sum()
+        names = batch.topics.to_pylist()
+        for topic, values in by_topic([names[row] for row in found.records], found.values.to_pylist()).items():
+            came.setdefault(topic, []).extend(values)
+        packed = {name for name, n in zip(names, rows.tolist(), strict=True) if n > 1}
+        assert not any("_dictionary" in name for name in packed), "readers look for dictionaries by their topic"
+    assert came == by_topic(topics, payloads)

@@ -13,18 +13,19 @@ from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgT
 from mama_spark.mama.messages.values import MamaPrice, MamaTime
 from mama_spark.openmama.source.market_data_source import (
     AnswerRequest,
+    BadRecord,
     MarketDataSource,
     PublishedTopic,
     PublisherEvent,
     PublishMessage,
     SourceAction,
     SourceRules,
+    fields_of,
 )
-from mama_spark.openmama.source.record_fields import BadRecord, fields_of
-from mama_spark.openmama.source.source_state import SourceState
-from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, by_name, dictionary_of
-from mama_spark.openmama.wire.protocol.frames import BridgeFrame, FrameType
-from mama_spark.openmama.wire.protocol.market_data import REFUSALS, MarketDataRequest, request_message
+from mama_spark.openmama.source.server import SourceState
+from mama_spark.openmama.wire.dictionary import DictionaryEntry, by_name, dictionary_of
+from mama_spark.openmama.wire.frames import BridgeFrame, FrameType
+from mama_spark.openmama.wire.market_data import REFUSALS, MarketDataRequest, request_message
 from mama_spark.recording.log_follower import LogPosition
 
 from tests.support.tables import each

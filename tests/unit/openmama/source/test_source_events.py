@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.mama.messages.event_records import EventRecord
-from mama_spark.openmama.source.event_reporter import FlightLogStore, SourceEventReporter, SourceEventReporters
+from mama_spark.openmama.source.event_reporter import (
+    FlightLogStore,
+    SourceEventReporter,
+    SourceEventReporters,
+    SourceEvents,
+)
 from mama_spark.openmama.source.market_data_source import PublisherEvent
-from mama_spark.openmama.source.source_events import SourceEvents
 from mama_spark.report.page import report
 from mama_spark.testing.waiting import eventually
 

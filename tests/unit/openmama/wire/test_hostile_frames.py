@@ -14,27 +14,24 @@ import psutil
 import pyarrow as pa
 import pytest
 from mama_spark.mama.messages import omnm
-from mama_spark.mama.messages.column_types import TypedField
 from mama_spark.mama.messages.omnm import BadMessage
+from mama_spark.mama.messages.typed_columns import TypedField
 from mama_spark.openmama.recorder.frame_recorder import FrameRecorder
+from mama_spark.openmama.rows import TYPE
 from mama_spark.openmama.rows.openmama_rows import OpenMamaColumns
-from mama_spark.openmama.rows.openmama_schema import TYPE
-from mama_spark.openmama.wire.peer.frame_filter import FrameFilter, PeerCounters
-from mama_spark.openmama.wire.peer.inboxes import OpenInboxes
-from mama_spark.openmama.wire.peer.naming_client import NamingClient
-from mama_spark.openmama.wire.peer.subscription_table import SubscriptionTable
-from mama_spark.openmama.wire.protocol.dictionary import dictionary_of
-from mama_spark.openmama.wire.protocol.framings import OZ, ZMQ, Framing
-from mama_spark.openmama.wire.protocol.market_data import read_request
-from mama_spark.openmama.wire.protocol.naming import NamingFrame, decode_naming
+from mama_spark.openmama.wire.dictionary import dictionary_of
+from mama_spark.openmama.wire.frame_filter import FrameFilter, PeerCounters
+from mama_spark.openmama.wire.frames import OZ, ZMQ, Framing
+from mama_spark.openmama.wire.market_data import read_request
+from mama_spark.openmama.wire.naming import NamingFrame, decode_naming
+from mama_spark.openmama.wire.naming_client import NamingClient
+from mama_spark.openmama.wire.subscriptions import OpenInboxes, SubscriptionTable
 
 from tests.support.memory import peak_of
 from tests.support.tables import each
 from tests.support.tiers import EXPLORE
 
-VECTORS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text()
-)  # fmt: skip
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
 FRAMES = [bytes.fromhex(v["hex"]) for v in VECTORS]
 SIZES = np.array([len(frame) for frame in FRAMES])
 MILLION, TURN = 1_000_000, 1_000

@@ -13,15 +13,15 @@ from mama_spark.mama.messages.msg import Field, MamaMsg
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.sequence_numbers import next_number
 from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgType
-from mama_spark.openmama.wire.protocol.dictionary import (
+from mama_spark.openmama.wire.dictionary import (
     DictionaryEntry,
     by_name,
     dictionary_message,
     dictionary_of,
     parse_dictionary,
 )
-from mama_spark.openmama.wire.protocol.framings import FRAMINGS
-from mama_spark.openmama.wire.protocol.market_data import (
+from mama_spark.openmama.wire.frames import FRAMINGS
+from mama_spark.openmama.wire.market_data import (
     DICTIONARY,
     GROUP,
     NORMAL,
@@ -40,9 +40,8 @@ from mama_spark.openmama.wire.protocol.market_data import (
 from tests.support.tables import each
 
 VECTORS: dict[str, dict[str, Any]] = {
-    v["name"]: v
-    for v in json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
-}  # fmt: skip
+    v["name"]: v for v in json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
+}
 HOST, SENDER = "127.0.0.1", 72058139498776379
 
 

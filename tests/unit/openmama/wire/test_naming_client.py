@@ -8,18 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.openmama.wire.peer import naming_client
-from mama_spark.openmama.wire.peer.naming_client import (
-    Announce,
-    Dial,
-    NamingAction,
-    NamingClient,
-    PeerChange,
-    PeerPresence,
-)
-from mama_spark.openmama.wire.protocol.naming import BEACON, CONNECT, DISCONNECT, WELCOME, NamingFrame
-from mama_spark.openmama.wire.protocol.naming import decode_naming as decode
-from mama_spark.openmama.wire.protocol.naming import encode_naming as encode
+from mama_spark.openmama.wire import naming_client
+from mama_spark.openmama.wire.naming import BEACON, CONNECT, DISCONNECT, WELCOME, NamingFrame, PeerPresence
+from mama_spark.openmama.wire.naming import decode_naming as decode
+from mama_spark.openmama.wire.naming import encode_naming as encode
+from mama_spark.openmama.wire.naming_client import Announce, Dial, NamingAction, NamingClient, PeerChange
 
 from tests.support.tiers import examples
 
@@ -146,9 +139,7 @@ def test_the_number_of_peers_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @examples(500)
 @given(st.lists(st.tuples(st.sampled_from("WCcD"), st.integers(0, 3), st.integers(0, 3), st.floats(0, 20))))
-def test_whatever_comes_each_connected_endpoint_is_connected_once(
-    steps: list[tuple[str, int, int, float]],
-) -> None:
+def test_whatever_comes_each_connected_endpoint_is_connected_once(steps: list[tuple[str, int, int, float]]) -> None:
     client, now, connected = NamingClient(ME), 0.0, set()
     for kind, uuid, port, pause in steps:
         now += pause

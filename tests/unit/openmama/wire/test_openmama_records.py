@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mama_spark.contracts.topics import why_unpublishable
-from mama_spark.openmama.wire.log.records import (
+from mama_spark.openmama.wire.records import (
     HEAD_SIZE,
     MamaRecord,
     MamaRecordKind,
@@ -19,7 +15,6 @@ from mama_spark.openmama.wire.log.records import (
 )
 
 from tests.support.tables import each
-from tests.support.tiers import examples
 
 pytestmark = pytest.mark.spec("OW29")
 FRAME = b"OM.IBM\0\x01\0O\x01\x00payload"
@@ -61,16 +56,6 @@ def test_every_cut_and_every_flipped_bit_is_a_record_or_none() -> None:
     assert not found.is_record[:HEAD_SIZE].any()
     assert (found.begins <= found.ends).all()
     assert found.bad
-
-
-@examples(100)
-@given(st.lists(st.binary(max_size=80) | st.binary(max_size=50).map(lambda tail: b"MOMA" + tail), max_size=30))
-def test_any_bytes_are_read(payloads: list[bytes]) -> None:
-    chance = random.Random(len(payloads))
-    payloads = [message() if chance.random() < 0.2 else payload for payload in payloads]
-    found = decode_records(pa.array(payloads, pa.binary()))
-    assert (found.begins <= found.ends).all()
-    assert len(found) == len(payloads)
 
 
 @each("topic", ["OM.IBM", "IBM", "OM.BRK/B US", "A..B", ".x", "ä.*", "a.>", "a.%2E", "A.B.C"])

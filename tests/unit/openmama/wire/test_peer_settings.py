@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.openmama.wire.peer.settings import Endpoint, PeerSettings
-from mama_spark.openmama.wire.protocol.framings import OZ, ZMQ
+from mama_spark.openmama.wire.frames import OZ, ZMQ
+from mama_spark.openmama.wire.settings import Endpoint, PeerSettings
 
 from tests.support.tables import each
 

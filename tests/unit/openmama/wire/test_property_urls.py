@@ -10,8 +10,7 @@ from mama_spark.cli.commands import record
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.properties import Properties, expand
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
-from mama_spark.openmama.wire.peer.property_urls import property_urls
-from mama_spark.openmama.wire.peer.settings import Endpoint, PeerSettings
+from mama_spark.openmama.wire.settings import Endpoint, PeerSettings, property_urls
 
 from tests.support.tables import each
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.openmama.wire.peer.subscription_table import SubscriptionChange, SubscriptionTable
+from mama_spark.openmama.wire.subscriptions import SubscriptionChange, SubscriptionTable
 
 from tests.support.tables import each
 from tests.support.tiers import examples

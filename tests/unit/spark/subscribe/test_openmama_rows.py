@@ -19,10 +19,10 @@ from mama_spark.mama.messages.omnm import encode
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.openmama.recorder.frame_recorder import RecordPacker
-from mama_spark.openmama.wire.log.records import MamaPeerState, MamaRecord, MamaRecordKind, record_topic
-from mama_spark.openmama.wire.protocol.dictionary import DictionaryEntry, dictionary_message
-from mama_spark.openmama.wire.protocol.framings import FRAMINGS, BridgeFrame, FrameType
-from mama_spark.openmama.wire.protocol.naming import CONNECT, NamingFrame, encode_naming
+from mama_spark.openmama.wire.dictionary import DictionaryEntry, dictionary_message
+from mama_spark.openmama.wire.frames import FRAMINGS, BridgeFrame, FrameType
+from mama_spark.openmama.wire.naming import CONNECT, NamingFrame, PeerPresence, encode_naming
+from mama_spark.openmama.wire.records import MamaRecord, MamaRecordKind, record_topic
 from mama_spark.spark.formats import MamaSubDataSource
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType, TimestampType
 
@@ -175,7 +175,7 @@ def test_gaps_and_peers_are_rows_without_fields(log: Log) -> None:
     log.put(
         [
             MamaRecord(MamaRecordKind.GAP, "", AT, cause=1, sender=12, first=5, last=7).encode(),
-            MamaRecord(MamaRecordKind.PEER, "", AT, frame, "oz", cause=MamaPeerState.SUSPECT).encode(),
+            MamaRecord(MamaRecordKind.PEER, "", AT, frame, "oz", cause=PeerPresence.SUSPECT).encode(),
         ]
     )
     gap, peer = (row["mama"] for row in log.rows())

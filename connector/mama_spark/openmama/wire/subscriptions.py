@@ -1,13 +1,18 @@
-"""Which prefixes of topics the connected readers want. Pure.
+"""Which prefixes of topics the connected readers want, and who waits for them: requests and replies of a peer. Pure.
 
 An XPUB socket delivers an octet (1 = begin, 0 = end) and a prefix for each subscription of each reader; when a reader's
-connection ends, its subscriptions end, too. A subscription is a prefix of the whole message, so one to ``FOO\\0`` is to
+connection ends, its subscriptions end, too. A subscription is a prefix of the whole message, so one to ``FOO\0`` is to
 the topic FOO alone, and one to ``FOO`` also to FOOBAR: real programs subscribe so and compare topics when they receive.
+
+A reply is a message to a topic, so it is lost unless its requester's subscription has arrived: replies wait for that.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
+
+from .frames import INBOX_PREFIX, Framing
 
 MAX_PREFIXES = 1_000_000
 _BEGIN, _END = 1, 0
@@ -94,3 +99,91 @@ class SubscriptionTable:
             del self._lengths[len(prefix)]
         self.version += 1
         return SubscriptionChange(prefix.rstrip(b"\0"), False)
+
+
+MAX_REPLIES, REPLY_TIMEOUT = 10_000, 10.0  #: replies that wait for their requester, and seconds of each
+
+
+class OpenInboxes:
+    """Requests under way.
+
+    :param transport: uuid of the peer
+    """
+
+    def __init__(self, framing: Framing, transport: str) -> None:
+        self._framing, self._transport = framing, transport
+        self._number = 0
+        self._requests: dict[str, int] = {}
+        self._inboxes: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._inboxes)
+
+    def topic_of(self, number: int | None) -> str | None:
+        """The topic of an open inbox."""
+        return None if number is None else self._inboxes.get(number)
+
+    def open(self) -> tuple[int, str]:
+        """Number and topic of a new inbox."""
+        self._number += 1
+        inbox = self._framing.inbox(self._transport, self._number)
+        self._requests[inbox], self._inboxes[self._number] = self._number, inbox
+        return self._number, inbox
+
+    def subscription(self, inbox: str) -> str:
+        return self._framing.inbox_subscription(self._transport, inbox)
+
+    def close(self, number: int) -> str | None:
+        """Forget a request; its inbox, or None if it is not known."""
+        inbox = self._inboxes.pop(number, None)
+        if inbox is not None:
+            del self._requests[inbox]
+        return inbox
+
+    def request_of(self, topic: str) -> int | None:
+        """The request whose inbox this is."""
+        return self._requests.get(topic)
+
+
+class _Waiting(NamedTuple):
+    until: float
+    topic: bytes
+    data: bytes
+
+
+class PendingReplies:
+    """Replies that wait for the subscription of their requester.
+
+    :ivar dropped: whose requester did not subscribe in time, or which were too many
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Waiting] = deque()
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, topic: str, data: bytes, now: float) -> None:
+        if len(self._waiting) >= MAX_REPLIES:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append(_Waiting(now + REPLY_TIMEOUT, topic.encode(), data))
+
+    def due(self, readers: SubscriptionTable, now: float) -> list[bytes]:
+        """Those that can be sent now, in order."""
+        found: list[bytes] = []
+        kept: deque[_Waiting] = deque()
+        for reply in self._waiting:
+            if readers.wanted(reply.topic):
+                found.append(reply.data)
+            elif now < reply.until:
+                kept.append(reply)
+            else:
+                self.dropped += 1
+        self._waiting = kept
+        return found
+
+
+def is_inbox(topic: str) -> bool:
+    return topic.startswith(f"{INBOX_PREFIX}.")

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from enum import IntEnum
 
 from mama_spark.mama.messages.omnm import BadMessage
+
+from .frames import text_at
 
 NAMING_TOPIC = "_NAMING"
 WELCOME, CONNECT, BEACON, DISCONNECT = "W", "C", "c", "D"
 
 _LAYOUT = struct.Struct("<257sc257s65sq37s257s")  # Linux on x86-64
 SIZE = _LAYOUT.size
+
+
+class PeerPresence(IntEnum):
+    """Whether a peer is there; the numbers are those of records."""
+
+    ONLINE = 1
+    SUSPECT = 2  #: nothing was heard of it for some seconds
+    OFFLINE = 3  #: it took its leave, or nothing was heard of it for longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +47,11 @@ def decode_naming(data: bytes) -> NamingFrame:
     if len(data) != SIZE:
         raise BadMessage(f"a naming frame has {SIZE} bytes, not {len(data)}")
     topic, kind, program, host, pid, uuid, endpoint = _LAYOUT.unpack(data)
-    if _text(topic, "topic") != NAMING_TOPIC:
+    if text_at(topic, 0, "topic")[0] != NAMING_TOPIC:
         raise BadMessage(f"the topic of a naming frame is {NAMING_TOPIC}")
-    frame = NamingFrame(
-        kind.decode("latin-1"), _text(program, "program"), _text(host, "host"), pid, _text(uuid, "uuid"),
-        _text(endpoint, "endpoint"),
-    )  # fmt: skip
+    padded = {"program": program, "host": host, "uuid": uuid, "endpoint": endpoint}
+    texts = {what: text_at(octets, 0, what)[0] for what, octets in padded.items()}
+    frame = NamingFrame(type=kind.decode("latin-1"), pid=pid, **texts)
     _check(frame)
     return frame
 
@@ -65,16 +75,6 @@ def _check(frame: NamingFrame) -> None:
         raise BadMessage("the endpoint is missing")
     if not frame.uuid and frame.type != WELCOME:
         raise BadMessage("the uuid is missing")
-
-
-def _text(octets: bytes, what: str) -> str:
-    text, end, _ = octets.partition(b"\0")
-    if not end:
-        raise BadMessage(f"the {what} is not terminated")
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        raise BadMessage(f"the {what} is not UTF-8") from None
 
 
 def _octets(text: str, size: int) -> bytes:

@@ -11,11 +11,15 @@ from urllib.parse import urlsplit
 import zmq
 
 from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.zmq_connections import open_context
 
+from .naming import NAMING_TOPIC, NamingFrame
+from .naming_client import Announce, NamingAction, NamingClient, PeerChange
 from .settings import Endpoint
 
 MAX_FRAME = 64 << 20  #: octets; whoever sends more is disconnected
 MAX_SUBSCRIPTION = 1 << 16  #: octets of a message that readers send
+_MOST_ANNOUNCEMENTS = 4096  #: that are taken at once
 _PORTION = 512  #: messages that are pyzmq's Frames at once: these stay in the processor's cache
 _RECONNECT, _MAX_RECONNECT = 0.1, 1.0  #: seconds until the first attempt, and at most
 
@@ -119,3 +123,49 @@ def _receive_parts(sock: Socket, most: int) -> list[zmq.Frame]:
         while parts and parts[-1].more:  # the rest of the last message is there
             parts.append(receive(zmq.DONTWAIT, copy=False))
     return parts
+
+
+class NamingSockets:
+    """Takes part in the naming service of OZ: receives what others announce, and announces this peer.
+
+    :ivar incoming: to be polled
+    """
+
+    def __init__(self, me: NamingFrame, servers: int, high_water_mark: int) -> None:
+        self.client = NamingClient(me, servers)
+        self._context = open_context()
+        self.incoming = make_socket(self._context, zmq.SUB, MAX_SUBSCRIPTION, high_water_mark)
+        self._outgoing = make_socket(self._context, zmq.PUB, MAX_SUBSCRIPTION, high_water_mark)
+        self.incoming.subscribe(NAMING_TOPIC.encode())
+
+    def serve(self, data: Socket | None, now: float) -> list[PeerChange]:
+        """Do what was announced, and what is due.
+
+        :param data: the socket that connects to other peers
+        """
+        changes: list[PeerChange] = []
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_MOST_ANNOUNCEMENTS):
+                for action in self.client.received(self.incoming.recv(zmq.DONTWAIT), now):
+                    self._act(action, data, changes)
+        for action in self.client.tick(now):
+            self._act(action, data, changes)
+        return changes
+
+    def close(self) -> None:
+        """Take leave."""
+        for action in self.client.leave():
+            self._act(action, None, [])
+        self._outgoing.close(linger=1000)
+        self.incoming.close(linger=0)
+        self._context.term()
+
+    def _act(self, action: NamingAction, data: Socket | None, changes: list[PeerChange]) -> None:
+        if isinstance(action, PeerChange):
+            changes.append(action)
+        elif isinstance(action, Announce):
+            with contextlib.suppress(zmq.Again):
+                self._outgoing.send(action.data, zmq.DONTWAIT)
+        elif (sock := self._outgoing if action.sender else data) is not None:
+            with contextlib.suppress(zmq.ZMQError):  # what others announce may be no endpoint at all
+                (sock.connect if action.connect else sock.disconnect)(action.endpoint)

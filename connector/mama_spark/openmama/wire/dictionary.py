@@ -1,4 +1,4 @@
-"""The data dictionary of a market data network: names and types of fields by their numbers. Pure.
+"""The data dictionary of a market data network: names and types of fields by their numbers.
 
 A file has a line ``fid|name|type`` an entry, the type as a number or a name; what follows is ignored, as are other
 lines. A message has one field an entry: its name, fid and type say what the entry is, its value nothing.
@@ -7,12 +7,13 @@ lines. A message has one field an entry: its name, fid and type say what the ent
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.msg import Field, MamaMsg
-from mama_spark.mama.messages.status import RESERVED, MsgType
+from mama_spark.mama.messages.msg import Field, MamaMsg, reserved_field
+from mama_spark.mama.messages.status import MsgType
 from mama_spark.mama.messages.values import MamaPrice, MamaTime
 
 MAX_ENTRIES = 65_536
@@ -67,9 +68,8 @@ def parse_dictionary(text: str) -> list[DictionaryEntry]:
 
 def dictionary_message(entries: Iterable[DictionaryEntry]) -> MamaMsg:
     """What answers a request for the dictionary (section 8 of what real programs were seen to take)."""
-    kind = RESERVED["MdMsgType"]
-    fields = [Field(kind.name, kind.fid, FieldType.U8, int(MsgType.INITIAL))]
-    fields += [Field(e.name, e.fid, e.type, _EMPTY.get(e.type, () if e.type.name.startswith("VECTOR") else 0))
+    fields = [reserved_field("MdMsgType", FieldType.U8, int(MsgType.INITIAL))]
+    fields += [Field(e.name, e.fid, e.type, _EMPTY.get(e.type, () if e.type.element is not None else 0))
                for e in entries]  # fmt: skip
     return MamaMsg(fields)
 
@@ -83,3 +83,15 @@ def dictionary_of(msg: MamaMsg) -> list[DictionaryEntry]:
 def by_name(entries: Sequence[DictionaryEntry]) -> Mapping[str, DictionaryEntry]:
     """The entries by their names; the first of a name counts."""
     return {entry.name: entry for entry in reversed(entries)}
+
+
+def dictionary_of_file(path: str | Path, what: str) -> list[DictionaryEntry]:
+    """The entries of a file, in order.
+
+    :param what: names the setting that gave the path, for the error
+    :raises ConfigError: it cannot be read, or is no dictionary
+    """
+    try:
+        return parse_dictionary(Path(path).read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ConfigError) as e:
+        raise ConfigError(f"{what} {path}: {getattr(e, 'strerror', None) or e}") from e

@@ -1,4 +1,6 @@
-"""Discovery from the log of a recorder of OpenMAMA messages; each peer of the naming service is a source.
+"""Discovery from the log of a recorder of OpenMAMA messages; each peer of the naming service is a source. Its
+``capabilities`` are program, host, pid, uuid and endpoint. It is SUSPECT when nothing was heard of it for some seconds,
+and OFFLINE when it took its leave or fell silent for longer.
 
 The naming service tells programs, not the sources that they publish. Peers that a recorder has not heard of since it
 began are offline in the image: nobody saw them go.
@@ -10,14 +12,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.record_log import RecordLog, Records
+from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, SOURCE, DiscoveryRow, shown_state
 from mama_spark.mama.messages.omnm import BadMessage
-from mama_spark.openmama.wire.log.records import PEERS, RECORDER, MamaRecordKind, MamaRecords, decode_records
-from mama_spark.openmama.wire.protocol.naming import NamingFrame, decode_naming
+from mama_spark.openmama.wire.naming import NamingFrame, PeerPresence, decode_naming
+from mama_spark.openmama.wire.records import PEERS, RECORDER, MamaRecordKind, MamaRecords, decode_records
 
-from ...discovery.recorded_discovery import RecordedDiscovery
+from ..discovery.recorded_discovery import RecordedDiscovery
 
 UNSEEN = "not heard of since a recorder began"
 _RESTARTS = (MamaRecordKind.STARTED, MamaRecordKind.STOPPED)
@@ -71,3 +75,39 @@ def _source(recorded: MamaRecords, row: int) -> SourceKey | None:
         return peer_key(decode_naming(recorded.body(row)))
     except BadMessage:
         return None
+
+
+RESTART, STARTED, STOPPED = "restart", "recorder_started", "recorder_stopped"
+_STATES = {
+    PeerPresence.ONLINE: shown_state(None),
+    PeerPresence.SUSPECT: shown_state(DiscoveryEventKind.SUSPECT),
+    PeerPresence.OFFLINE: shown_state(DiscoveryEventKind.OFFLINE),
+}
+_DESCRIBED = ("program", "host", "pid", "uuid", "endpoint")
+
+
+def discovery_row(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]:
+    """The row of a recorded event, and when the recorder received it: microseconds since the epoch, 0 where it does not
+    say."""
+    recorded = decode_records(pa.array([change.payload], pa.binary()))
+    kind = int(recorded.heads["kind"][0])
+    if kind == MamaRecordKind.PEER:
+        row = _peer_row(recorded.body(0), int(recorded.heads["cause"][0]), change.info)
+    else:
+        row = DiscoveryRow(RESTART, STARTED if kind == MamaRecordKind.STARTED else STOPPED)
+    return row, int(recorded.heads["received"][0]) // 1000
+
+
+def _peer_row(body: bytes, cause: int, unseen: str | None) -> DiscoveryRow:
+    """:param unseen: why the peer is not there any more, although its last record does not say so"""
+    try:
+        frame, known = decode_naming(body), PeerPresence(cause)
+    except (BadMessage, ValueError) as error:
+        return DiscoveryRow(SOURCE, BAD_RECORD, info=str(error)[:1000])
+    gone = unseen is not None and known is not PeerPresence.OFFLINE
+    event, state, data_state = _STATES[PeerPresence.OFFLINE if gone else known]
+    described = {name: str(getattr(frame, name)) for name in _DESCRIBED}
+    return DiscoveryRow(
+        SOURCE, event, source_state=state, source_data_state=data_state, capabilities=described,
+        info=unseen if gone else None,
+    )  # fmt: skip

@@ -1,15 +1,63 @@
-"""The framings by name: how each bridge makes octets of a message. A framing more is an entry more. Pure."""
+"""One message of OpenMAMA's ZeroMQ bridges, and the framings by name: how each bridge makes octets of it. Pure.
+
+The bridges put the same parts into one ZeroMQ frame a message, in different octets. Nothing on the wire tells their
+framings apart: a network has one, and its peers are told which.
+"""
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from enum import StrEnum
 
+from mama_spark.contracts.topics import why_unpublishable
 from mama_spark.mama.messages.omnm import BadMessage
 
-from .frames import INBOX_PREFIX, BridgeFrame, FrameType
+MAX_TOPIC = 255  #: octets of a topic, without its NUL
+INBOX_PREFIX = "_INBOX"
+#: Topics that begin so are not for messages of applications.
+RESERVED_PREFIXES = (INBOX_PREFIX, "_NAMING")
 
-__all__ = ["FRAMINGS", "OZ", "ZMQ", "BadMessage", "BridgeFrame", "FrameType", "Framing"]
+
+class FrameType(StrEnum):
+    PUBLISH = "pubsub"
+    REQUEST = "inbox_request"
+    REPLY = "inbox_reply"  #: ``zmq`` calls it a response
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeFrame:
+    """One message on the wire.
+
+    :ivar address: reply address (request); subject of the request (reply over ``zmq``); else empty
+    """
+
+    type: FrameType
+    topic: str
+    payload: bytes
+    address: str = ""
+
+
+def why_unsendable(topic: str) -> str | None:
+    """Why no message can be sent to this topic, for people; None = one can."""
+    if (fault := why_unpublishable(topic)) is not None:
+        return fault
+    if topic.startswith(RESERVED_PREFIXES):
+        return f"topic {topic!r}: topics that begin with {' or '.join(RESERVED_PREFIXES)} are OpenMAMA's own"
+    size = len(topic.encode("utf-8", "surrogatepass"))
+    return f"topic of {size} bytes, the most is {MAX_TOPIC}" if size > MAX_TOPIC else None
+
+
+def payload_fault(payload: bytes) -> str | None:
+    """Why a payload is no OMNM message, from its first octet, for people; None = it may be one."""
+    if payload[:1] == b"O":
+        return None
+    if payload[:1] == b"Q":
+        return (
+            "the payload is of Qpid (id Q): the sending program runs without mama.payload.default=omnmmsg in its "
+            "mama.properties"
+        )
+    return f"the payload has the id {payload[:1]!r}, OMNM has b'O'" if payload else "the payload is empty"
 
 
 @dataclass(frozen=True)
@@ -41,7 +89,7 @@ class Framing:
 
     def decode(self, data: bytes) -> BridgeFrame:
         """:raises BadMessage: for octets that are no frame of this framing"""
-        topic, at = _text_at(data, 0, "topic")
+        topic, at = text_at(data, 0, "topic")
         at += self.reserved
         if at >= len(data):
             raise BadMessage("the frame ends inside its header")
@@ -50,7 +98,7 @@ class Framing:
             raise BadMessage(f"{data[at]} is no type of a frame")
         address, at = "", at + 1
         if self.empty_address or kind in self.addressed:
-            address, at = _text_at(data, at, "address")
+            address, at = text_at(data, at, "address")
         self._check_address(kind, address)
         if at >= len(data):
             raise BadMessage("the frame has no payload")
@@ -93,7 +141,7 @@ class Framing:
         return f"{INBOX_PREFIX}.{transport}" if self.shared_inbox else inbox
 
 
-def _text_at(data: bytes, at: int, what: str) -> tuple[str, int]:
+def text_at(data: bytes, at: int, what: str) -> tuple[str, int]:
     """The NUL-terminated text at an offset, and the offset behind it.
 
     :raises BadMessage: it has no end, or is not UTF-8

@@ -8,24 +8,17 @@ did not know, once, and answers with ``C``, so that the other learns of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import NamedTuple
 
 from mama_spark.mama.messages.omnm import BadMessage
 
-from ..protocol.naming import BEACON, CONNECT, DISCONNECT, WELCOME, NamingFrame, decode_naming, encode_naming
+from .naming import BEACON, CONNECT, DISCONNECT, WELCOME, NamingFrame, PeerPresence, decode_naming, encode_naming
 
 CONNECT_INTERVAL, BEACON_INTERVAL = 0.1, 1.0  #: seconds, as real programs
 SUSPECT_AFTER, OFFLINE_AFTER = 5.0, 15.0  #: seconds without a word of a peer
 FORGET_AFTER = 3600.0  #: seconds offline
 MAX_PEERS = 10_000
 _CHECK_INTERVAL = 0.5  #: seconds between looks for peers that fell silent
-
-
-class PeerPresence(StrEnum):
-    ONLINE = "online"
-    SUSPECT = "suspect"  #: nothing was heard for :data:`SUSPECT_AFTER`
-    OFFLINE = "offline"  #: it took its leave, or nothing was heard for :data:`OFFLINE_AFTER`
 
 
 @dataclass(slots=True)

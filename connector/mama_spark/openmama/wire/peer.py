@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import zmq
@@ -28,24 +28,13 @@ from mama_spark.contracts.zmq_connections import (
 )
 from mama_spark.mama.messages.omnm import BadMessage
 
-from ..protocol.frames import BridgeFrame, FrameType, why_unsendable
-from ..protocol.naming import CONNECT, NAMING_TOPIC, NamingFrame
-from .frame_columns import FrameColumns
-from .frame_filter import FrameFilter, PeerCounters, ReceivedFrame
-from .inboxes import OpenInboxes, PendingReplies
-from .naming_client import Announce, NamingAction, NamingClient, PeerChange
+from .frame_filter import FrameColumns, FrameFilter, PeerCounters, ReceivedFrame
+from .frames import BridgeFrame, FrameType, why_unsendable
+from .naming import CONNECT, NamingFrame
+from .naming_client import NamingClient, PeerChange
 from .settings import Endpoint, PeerSettings
-from .sockets import (
-    MAX_FRAME,
-    MAX_SUBSCRIPTION,
-    Socket,
-    address_towards,
-    attach,
-    make_sender,
-    make_socket,
-    receive_single,
-)
-from .subscription_table import SubscriptionChange, SubscriptionTable
+from .sockets import MAX_FRAME, NamingSockets, Socket, address_towards, attach, make_sender, make_socket, receive_single
+from .subscriptions import OpenInboxes, PendingReplies, SubscriptionChange, SubscriptionTable
 
 PAUSE = 0.2  #: seconds between the last octet of data and ``D``: real receivers drop what they have not read by then
 _MOST = 4096  #: messages of one :meth:`OpenMamaPeer.poll`
@@ -74,14 +63,13 @@ class PeerInput:
 class OpenMamaPeer:
     """Made closed; :meth:`open` connects it.
 
-    :param clock: monotonic seconds
     :ivar readers: who subscribes here
     :ivar naming: None in direct mode
     :ivar endpoint: where others connect to the sending socket, where that is known
     """
 
-    def __init__(self, settings: PeerSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        self.settings, self._clock = settings, clock
+    def __init__(self, settings: PeerSettings) -> None:
+        self.settings = settings
         self.uuid = str(uuid.uuid4())
         self.readers = SubscriptionTable()
         self.counters = PeerCounters()
@@ -90,11 +78,10 @@ class OpenMamaPeer:
         self._inboxes = OpenInboxes(settings.framing, self.uuid)
         self._replies = PendingReplies()
         self._filter = FrameFilter(settings.framing, self._inboxes, self.counters)
-        self._contexts: list[zmq.Context[Socket]] = []
+        self._context: zmq.Context[Socket] | None = None
         self._out: Socket | None = None
         self._in: Socket | None = None
-        self._naming_in: Socket | None = None
-        self._naming_out: Socket | None = None
+        self._naming_sockets: NamingSockets | None = None
         self._poller = zmq.Poller()
         self._connections: set[Connection] = set()  # of readers
 
@@ -119,7 +106,7 @@ class OpenMamaPeer:
 
     def _open(self) -> None:
         s = self.settings
-        data = self._context()
+        data = self._context = open_context()
         self._out = make_sender(data, s.high_water_mark, s.heartbeat)
         self._poller.register(self._out, zmq.POLLIN)
         if s.receive:
@@ -140,23 +127,20 @@ class OpenMamaPeer:
         host = s.publish_address or address_towards(s.naming[0])
         self.endpoint = attach(self._out, (Endpoint(f"tcp://{host}:*", True),))
         me = NamingFrame(CONNECT, s.program[:256], socket.gethostname()[:64], os.getpid(), self.uuid, self.endpoint)
-        self.naming = NamingClient(me, len(s.naming))
-        context = self._context()
-        self._naming_in = make_socket(context, zmq.SUB, MAX_SUBSCRIPTION, s.high_water_mark)
-        self._naming_out = make_socket(context, zmq.PUB, MAX_SUBSCRIPTION, s.high_water_mark)
-        self._naming_in.subscribe(NAMING_TOPIC.encode())
-        self._poller.register(self._naming_in, zmq.POLLIN)
-        attach(self._naming_in, [Endpoint(address) for address in s.naming])
-        until = self._clock() + s.join_timeout
+        self._naming_sockets = NamingSockets(me, len(s.naming), s.high_water_mark)
+        self.naming = self._naming_sockets.client
+        self._poller.register(self._naming_sockets.incoming, zmq.POLLIN)
+        attach(self._naming_sockets.incoming, [Endpoint(address) for address in s.naming])
+        until = time.monotonic() + s.join_timeout
         while not self.naming.joined:
-            if self._clock() >= until:
+            if time.monotonic() >= until:
                 where = " and ".join(s.naming)
                 raise JoinTimeout(
                     f"no name server answered at {where} within {s.join_timeout:g} s: is one running there? "
                     "(nsd -i ADDRESS -p PORT, or mama nsd)"
                 )
             self._wait(0.05)
-            self._serve_naming()
+            self._naming_sockets.serve(self._in, time.monotonic())
 
     def close(self, linger: float | None = None) -> bool:
         """End in order: what was sent is written, a pause, ``D``. May be repeated.
@@ -164,29 +148,19 @@ class OpenMamaPeer:
         :param linger: seconds at most until all is written; then it is dropped. None: as the settings say
         :returns: whether all was written
         """
-        if not self._contexts:
+        if self._context is None:
             return True
-        written = self._close_data(self.settings.linger if linger is None else linger)
-        if self.naming is not None and self._naming_out is not None:
-            if self.counters.sent:
-                time.sleep(PAUSE)
-            for action in self.naming.leave():
-                self._act(action, None)
-            self._naming_out.close(linger=1000)
-        if self._naming_in is not None:
-            self._naming_in.close(linger=0)
-        for context in self._contexts:
-            context.term()
-        self._contexts.clear()
-        self._naming_in = self._naming_out = None
-        self._poller = zmq.Poller()
-        return written
-
-    def _close_data(self, linger: float) -> bool:
         if self._in is not None:
             self._in.close(linger=0)
-        written = end_context(self._contexts.pop(0), () if self._out is None else (self._out,), linger)
-        self._in = self._out = None
+        sockets = () if self._out is None else (self._out,)
+        written = end_context(self._context, sockets, self.settings.linger if linger is None else linger)
+        self._context = self._in = self._out = None
+        if self._naming_sockets is not None:
+            if self.counters.sent:
+                time.sleep(PAUSE)
+            self._naming_sockets.close()
+            self._naming_sockets = None
+        self._poller = zmq.Poller()
         return written or not self.counters.sent
 
     # --- sending ---------------------------------------------------------------------------------------------
@@ -279,12 +253,12 @@ class OpenMamaPeer:
             data = framing.encode(BridgeFrame(FrameType.REPLY, request.address, payload, subject))
         except BadMessage as e:
             raise PublishError(e.info) from None
-        self._replies.add(request.address, data, self._clock())
+        self._replies.add(request.address, data, time.monotonic())
         self._send_replies()
 
     def _send_replies(self) -> None:
         if len(self._replies):
-            for data in self._replies.due(self.readers, self._clock()):
+            for data in self._replies.due(self.readers, time.monotonic()):
                 if not self.send(data):
                     self._replies.dropped += 1
 
@@ -305,10 +279,10 @@ class OpenMamaPeer:
         if self._filter.add(topic, prefix=prefix):
             self._in.subscribe(topic.encode() + (b"" if prefix else b"\0"))
 
-    def unsubscribe(self, topic: str, *, prefix: bool = False) -> None:
-        """Undo :meth:`subscribe`."""
-        if self._in is not None and self._filter.remove(topic, prefix=prefix):
-            self._in.unsubscribe(topic.encode() + (b"" if prefix else b"\0"))
+    def unsubscribe(self, topic: str) -> None:
+        """Undo :meth:`subscribe` of one topic."""
+        if self._in is not None and self._filter.remove(topic):
+            self._in.unsubscribe(topic.encode() + b"\0")
 
     def poll(self, timeout: float, most: int = _MOST, *, columns: bool = False) -> PeerInput:
         """Wait until something came, at most ``timeout`` seconds, and do what is due.
@@ -317,19 +291,20 @@ class OpenMamaPeer:
         :param columns: return the frames in columns
         """
         came = PeerInput()
-        until = self._clock() + timeout
+        until = time.monotonic() + timeout
         while True:
-            self._wait(max(0.0, min(until - self._clock(), self._due_in())))
+            self._wait(max(0.0, min(until - time.monotonic(), self._due_in())))
             self._read_subscriptions(came)
             self._read_frames(came, most, columns)
-            came.peers += self._serve_naming()
+            if self._naming_sockets is not None:
+                came.peers += self._naming_sockets.serve(self._in, time.monotonic())
             self._send_replies()
-            if came or self._clock() >= until:
+            if came or time.monotonic() >= until:
                 return came
 
     def _due_in(self) -> float:
         """Seconds until something must be done."""
-        naming = self.naming.wake_at() - self._clock() if self.naming is not None else 60.0
+        naming = self.naming.wake_at() - time.monotonic() if self.naming is not None else 60.0
         return max(0.0, min(naming, 0.05 if len(self._replies) else 60.0))
 
     def _wait(self, seconds: float) -> None:
@@ -355,38 +330,6 @@ class OpenMamaPeer:
             came.columns = self._filter.columns(raws)
         elif raws:
             came.frames += [found for found in map(self._filter.accepted, raws) if found is not None]
-
-    # --- naming ----------------------------------------------------------------------------------------------
-
-    def _serve_naming(self) -> list[PeerChange]:
-        changes: list[PeerChange] = []
-        if self.naming is None or self._naming_in is None:
-            return changes
-        with contextlib.suppress(zmq.Again):
-            for _ in range(_MOST):
-                for action in self.naming.received(self._naming_in.recv(zmq.DONTWAIT), self._clock()):
-                    self._act(action, changes)
-        for action in self.naming.tick(self._clock()):
-            self._act(action, changes)
-        return changes
-
-    def _act(self, action: NamingAction, changes: list[PeerChange] | None) -> None:
-        if isinstance(action, PeerChange):
-            if changes is not None:
-                changes.append(action)
-        elif isinstance(action, Announce):
-            if self._naming_out is not None:
-                with contextlib.suppress(zmq.Again):
-                    self._naming_out.send(action.data, zmq.DONTWAIT)
-        elif (sock := self._naming_out if action.sender else self._in) is not None:
-            with contextlib.suppress(zmq.ZMQError):  # what others announce may be no endpoint at all
-                (sock.connect if action.connect else sock.disconnect)(action.endpoint)
-
-    # --- sockets ---------------------------------------------------------------------------------------------
-
-    def _context(self) -> zmq.Context[Socket]:
-        self._contexts.append(open_context())
-        return self._contexts[-1]
 
 
 def _check_topic(topic: str) -> None:

@@ -9,7 +9,7 @@ at octet  type    field        meaning
 4         u8      version      1
 5         u8      kind         :class:`MamaRecordKind`
 6         u8      framing      1 ``oz``, 2 ``zmq``; 0 where no frame follows
-7         u8      cause        :class:`MamaGapCause` of a gap; :class:`MamaPeerState` of a peer; else 0
+7         u8      cause        :class:`MamaGapCause` of a gap; :class:`.naming.PeerPresence` of a peer; else 0
 8         i64     received     time of arrival by the clock of the recorder, nanoseconds since the epoch
 16        u64     sender       MamaSenderId of a gap; else 0
 24        u32     first        first number (MdSeqNum) that is missing; else 0
@@ -79,12 +79,6 @@ class MamaGapCause(IntEnum):
     WAY = 1  #: lost between publisher and recorder; their numbers show it
     AWAY = 2  #: published while no recorder ran; their numbers show it
     REFUSED = 3  #: the log rejected their records
-
-
-class MamaPeerState(IntEnum):
-    ONLINE = 1
-    SUSPECT = 2
-    OFFLINE = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Finds messages that are missing, from the numbers of a topic and sender (MdSeqNum, MamaSenderId). Pure.
+"""Messages that are missing: found by the numbers of a topic and sender (MdSeqNum, MamaSenderId), or that
+the log rejected. Pure.
 
 An update has the number of the last one and one more; an image and a recap have that of the last update. A message that
 stands for several (wConflateCount) may have a number higher by as many. Number 0 is of a publisher that does not count.
@@ -8,9 +9,11 @@ A lower number is of a publisher that counts anew. Another sender of the same to
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mama_spark.mama.messages.sequence_numbers import next_number, steps_ahead
+from mama_spark.openmama.wire.records import MamaGapCause, MamaRecord, MamaRecordKind
 
 MAX_TOPICS = 1_000_000
 
@@ -46,7 +49,7 @@ class GapTracker:
         ahead = None if last is None else steps_ahead(last, number)
         if last is None or ahead is None or ahead <= max(1, stands_for):
             return None
-        return MissingNumbers(next_number(last, 1), next_number(last, ahead - max(1, stands_for)))
+        return MissingNumbers(next_number(last), next_number(last, ahead - max(1, stands_for)))
 
     def continues(self, topic: str, sender: int, first: int, last: int) -> bool:
         """Take published messages with the consecutive numbers from ``first`` to ``last``; False: something else than
@@ -62,15 +65,9 @@ class GapTracker:
         """An image or recap: what is between its number and the last one has not come, and will not."""
         if not number:
             return None
-        key = topic, sender
-        last = self._last.get(key)
+        last = self._replace((topic, sender), number)
         ahead = None if last is None else steps_ahead(last, number)
-        if last == number:
-            return None
-        self._replace(key, number)
-        if last is None or ahead is None:
-            return None
-        return MissingNumbers(next_number(last, 1), number)
+        return None if last is None or ahead is None else MissingNumbers(next_number(last), number)
 
     def restore(self, topic: str, sender: int, number: int) -> None:
         """What an earlier recorder had of this topic and sender."""
@@ -83,3 +80,61 @@ class GapTracker:
         if len(self._last) > self._most:
             self._last.popitem(last=False)
         return last
+
+
+class _Numbered(NamedTuple):
+    """What has numbers of its own.
+
+    :ivar topic: in the log
+    """
+
+    topic: str
+    sender: int
+    cause: int
+
+
+class RefusedMessages:
+    """Messages whose records the log rejected, until a gap record says so there. A log that is full rejects gap
+    records, too: what they say is kept, and put together, until the log takes it.
+
+    Numbers by topic, sender and cause; those that follow each other take no more memory than one.
+    Messages without numbers are one interval from 0 to 0, however many they are.
+    """
+
+    def __init__(self) -> None:
+        self._intervals: dict[_Numbered, list[tuple[int, int]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._intervals.values()))
+
+    def add(self, gaps: Iterable[MamaRecord]) -> None:
+        """Gap records to write; those that were written and rejected, too."""
+        for gap in gaps:
+            intervals = self._intervals.setdefault(_Numbered(gap.topic, gap.sender, gap.cause), [])
+            _append(intervals, (gap.first, gap.last))
+
+    def take(self, received: int) -> list[MamaRecord]:
+        """All of it as gap records, and forget it."""
+        taken, self._intervals = self._intervals, {}
+        return [
+            MamaRecord(MamaRecordKind.GAP, key.topic, received, cause=MamaGapCause(key.cause), sender=key.sender,
+                       first=first, last=last)
+            for key, intervals in taken.items()
+            for first, last in _joined(intervals)
+        ]  # fmt: skip
+
+
+def _joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for interval in sorted(intervals):
+        _append(found, interval)
+    return found
+
+
+def _append(intervals: list[tuple[int, int]], interval: tuple[int, int]) -> None:
+    """Equal numbers of a publisher that counted anew stay apart: they are other messages."""
+    first, last = interval
+    if intervals and (intervals[-1][1] + 1 == first or intervals[-1] == interval == (0, 0)):
+        intervals[-1] = intervals[-1][0], last
+    else:
+        intervals.append(interval)

@@ -1,9 +1,13 @@
-"""Which received messages are for a peer: those of topics that it subscribed to, and replies to its requests. Pure."""
+"""Which received messages are for a peer: those of topics that it subscribed to, and replies to its requests. Pure.
+
+They are single frames, or columns of many for those that only store them.
+"""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +15,47 @@ import numpy as np
 from mama_spark.contracts.message import Int64s
 from mama_spark.mama.messages.omnm import BadMessage
 
-from ..protocol.frames import BridgeFrame, FrameType, payload_fault
-from ..protocol.framings import Framing
-from .frame_columns import FrameColumns
-from .inboxes import OpenInboxes, is_inbox
+from .frames import BridgeFrame, FrameType, Framing, payload_fault
+from .subscriptions import OpenInboxes, is_inbox
+
+
+@dataclass(frozen=True, slots=True)
+class FrameColumns:
+    """``n`` frames.
+
+    :ivar raws: their octets as they came
+    :ivar topics: distinct ones; ``codes``: which of them each frame has, shape (n,)
+    :ivar payload_at: where the payload begins in each, shape (n,)
+    :ivar inboxes: frame -> number of the request that it replies to
+    """
+
+    raws: list[bytes] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
+    codes: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    payload_at: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    inboxes: dict[int, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.raws)
+
+    @classmethod
+    def of_one(cls, raw: bytes, topic: str, payload_at: int, inboxes: dict[int, int]) -> FrameColumns:
+        return cls([raw], [topic], np.zeros(1, np.int64), np.array([payload_at], np.int64), inboxes)
+
+    @classmethod
+    def joined(cls, parts: Sequence[FrameColumns]) -> FrameColumns:
+        """One behind the other."""
+        if len(parts) < 2:
+            return parts[0] if parts else cls()
+        known: dict[str, int] = {}
+        raws, codes, inboxes = list[bytes](), list[Int64s](), dict[int, int]()
+        for part in parts:
+            place = np.array([known.setdefault(topic, len(known)) for topic in part.topics], np.int64)
+            codes.append(place[part.codes])
+            inboxes.update({len(raws) + row: number for row, number in part.inboxes.items()})
+            raws += part.raws
+        return cls(raws, list(known), np.concatenate(codes), np.concatenate([p.payload_at for p in parts]), inboxes)
+
 
 logger = logging.getLogger("mama_spark")
 
@@ -86,15 +127,12 @@ class FrameFilter:
             self._topics.add(topic)
         return True
 
-    def remove(self, topic: str, *, prefix: bool) -> bool:
-        """Undo :meth:`add`; False: there is nothing to undo."""
-        if topic not in (self._prefixes if prefix else self._topics):
+    def remove(self, topic: str) -> bool:
+        """Undo :meth:`add` of one topic; False: there is nothing to undo."""
+        if topic not in self._topics:
             return False
         self._forget_heads()
-        if prefix:
-            self._prefixes = tuple(p for p in self._prefixes if p != topic)
-        else:
-            self._topics.discard(topic)
+        self._topics.discard(topic)
         return True
 
     def accepted(self, raw: bytes) -> ReceivedFrame | None:

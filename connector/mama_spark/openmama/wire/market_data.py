@@ -7,11 +7,10 @@ Subscribers send to ``_MD.<source>``; the publisher answers into the inbox of th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.msg import Field, MamaMsg
-from mama_spark.mama.messages.status import ISSUE_SYMBOL, RESERVED, MsgStatus, MsgType, SubscriptionMsgType
+from mama_spark.mama.messages.msg import Field, MamaMsg, reserved_field
+from mama_spark.mama.messages.status import ISSUE_SYMBOL, MsgStatus, MsgType, SubscriptionMsgType
 from mama_spark.mama.topics import SUBSCRIPTION_ROOT
 
 DICTIONARY_ROOT, DICTIONARY_SYMBOL = "_MDDD", "DATA_DICT"
@@ -70,15 +69,14 @@ def dictionary_topic(source: str) -> str:
 def read_request(msg: MamaMsg) -> MarketDataRequest | str | None:
     """A message that came to the topic of a source: a request, the text of what it lacks, or None for any other
     message (one without MdSubscriptionType)."""
-    kind, message, symbol = (_number(msg, "MdSubscriptionType"), _number(msg, "MdSubscMsgType"),
-                             msg.get("MdSubscSymbol", RESERVED["MdSubscSymbol"].fid))  # fmt: skip
-    if kind is None:
+    kind, message, symbol = (msg.reserved(n) for n in ("MdSubscriptionType", "MdSubscMsgType", "MdSubscSymbol"))
+    if not isinstance(kind, int):
         return None
     if not isinstance(symbol, str) or not symbol:
         return "a request without a symbol"
-    if message is None:
+    if not isinstance(message, int):
         return "a request without the type of its message"
-    host = msg.get("MdSubscSourceHost", RESERVED["MdSubscSourceHost"].fid, "")
+    host = msg.reserved("MdSubscSourceHost", "")
     return MarketDataRequest(symbol, kind, message, host if isinstance(host, str) else "")
 
 
@@ -86,12 +84,12 @@ def request_message(request: MarketDataRequest) -> MamaMsg:
     """The fields of a request, as real subscribers order and type them."""
     return MamaMsg(
         [
-            _field("MdSubscSymbol", FieldType.STRING, request.symbol),
-            _field("MdSubscriptionType", FieldType.I32, request.kind),
-            _field("MdSubscMsgType", FieldType.I32, request.message),
-            _field("MamaAppDataType", FieldType.U8, 0),
-            _field("MdSubscType", FieldType.I32, request.message),
-            _field("MdSubscSourceHost", FieldType.STRING, request.host),
+            reserved_field("MdSubscSymbol", FieldType.STRING, request.symbol),
+            reserved_field("MdSubscriptionType", FieldType.I32, request.kind),
+            reserved_field("MdSubscMsgType", FieldType.I32, request.message),
+            reserved_field("MamaAppDataType", FieldType.U8, 0),
+            reserved_field("MdSubscType", FieldType.I32, request.message),
+            reserved_field("MdSubscSourceHost", FieldType.STRING, request.host),
         ]
     )
 
@@ -112,15 +110,15 @@ class Stamp:
 
     def fields(self) -> list[Field]:
         found = [
-            _field("MdMsgType", FieldType.U8, int(self.type)),
-            _field("MdMsgStatus", FieldType.U8, int(self.status)),
+            reserved_field("MdMsgType", FieldType.U8, int(self.type)),
+            reserved_field("MdMsgStatus", FieldType.U8, int(self.status)),
         ]
         if self.number is not None:
-            found.append(_field("MdSeqNum", FieldType.U32, self.number))
+            found.append(reserved_field("MdSeqNum", FieldType.U32, self.number))
         if self.symbol is not None:
             found.append(Field(*ISSUE_SYMBOL, FieldType.STRING, self.symbol))
         if self.number is not None and self.sender:
-            found.append(_field("MamaSenderId", FieldType.U64, self.sender))
+            found.append(reserved_field("MamaSenderId", FieldType.U64, self.sender))
         return found
 
 
@@ -137,12 +135,3 @@ def refusal(symbol: str, status: MsgStatus, number: int = 1, sender: int = 0) ->
 def refresh_answer(number: int | None, sender: int) -> MamaMsg:
     """What a publisher sends to all subscribers of a topic when one of them refreshes its subscription."""
     return MamaMsg(Stamp(MsgType.REFRESH, MsgStatus.MISC, number, sender).fields())
-
-
-def _field(name: str, kind: FieldType, value: Any) -> Field:
-    return Field(name, RESERVED[name].fid, kind, value)
-
-
-def _number(msg: MamaMsg, name: str) -> int | None:
-    value = msg.get(name, RESERVED[name].fid)
-    return value if isinstance(value, int) else None

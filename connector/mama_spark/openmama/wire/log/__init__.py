@@ -1,1 +1,0 @@
-"""What a recorder of OpenMAMA messages writes into a record log: records, and the gaps that it finds. Pure."""
