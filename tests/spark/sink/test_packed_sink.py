@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.contracts.record_log import Records
-from mama_spark.flightlog.report import summarise
+from mama_spark.flightlog.reading import summarise
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.packing.unpacked import Unpacked
 from mama_spark.packing.unpacker import unpack

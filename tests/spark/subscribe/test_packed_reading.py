@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.flightlog.replay import unpublished
+from mama_spark.flightlog.reading import unpublished
 from mama_spark.nats.server.nats_server import NatsServer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession

@@ -16,8 +16,8 @@ from mama_spark.contracts.bridge import DiscoveryBridge, SourceKey
 from mama_spark.contracts.errors import MamaError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.staging import Staging
-from mama_spark.flightlog.write_id import WriteId
 from mama_spark.mama.messages.event_records import CREATE, DESTROY, ERROR, EventRecord, encode_event
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import OFFLINE, SourceRecord, encode_source

@@ -26,8 +26,8 @@ a first run reads nothing back.
 
 **Why a row is not lost.** A row is settled without being sent only if a message or row of a pack with its content was
 read from the stream, and each stored row serves one row: within a partition by :class:`.found_rows.FoundRows`, between
-partitions by :mod:`.claims`. Otherwise it is published, with an id that no stored message of this partition has, so no
-broker drops it as another row.
+partitions by claims (:mod:`.matching`). Otherwise it is published, with an id that no stored message of this partition
+has, so no broker drops it as another row.
 
 **Why a row is not doubled.** Before an attempt reads back, nobody else publishes rows of its partition: the owner
 renews its task marker, and sends nothing when it could not renew it for a lease; the next attempt changes the marker
@@ -41,8 +41,8 @@ when they renew.
 for in the stream first.
 
 **Another number of partitions** moves rows to other tasks. What earlier runs have stored of the whole batch is looked
-through by every task, and a stored row is *claimed* before it settles one: see :mod:`.claims`. No message of a run lies
-before the end that its batch marker names, so no task claims what another one of this run has just published.
+through by every task, and a stored row is *claimed* before it settles one: see :mod:`.matching`. No message of a run
+lies before the end that its batch marker names, so no task claims what another one of this run has just published.
 
 **Limits of the guarantee**: messages that are removed before they are read back (then the write fails, or publishes
 all, by ``onRetention``), markers that are removed, rows that are others in the repetition, and a process that stands

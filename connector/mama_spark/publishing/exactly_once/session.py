@@ -23,12 +23,23 @@ from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.publishing.ids.id_lifetime import known_for
 from mama_spark.publishing.ids.ids import Digests
-from mama_spark.publishing.patience import retry_while_unavailable
+from mama_spark.publishing.outage_reporter import retry_while_unavailable
 from mama_spark.publishing.window.flight_batch import StoredFlights
 
-from . import claims, protocol
+from . import protocol
 from .found_rows import Distinct, Found, FoundRows
-from .matching import ByStream, IdReader, Matching, StoredRows, StreamTables, digests_of_ids, rows_by_stream
+from .matching import (
+    ByStream,
+    Claim,
+    IdReader,
+    Matching,
+    StoredRows,
+    StreamTables,
+    decode_claim,
+    digests_of_ids,
+    encode_claim,
+    rows_by_stream,
+)
 from .protocol import (
     LEASE_MARGIN,
     RENEWAL,
@@ -278,9 +289,9 @@ class BatchSession:
         """Write the next claim of the log, or read the one that is there."""
         me, number = self._me, self._claims_read.get(stream, 0)
         key = me.key(stream, "claim", number)
-        mine = claims.encode(claims.Claim(me.batch, me.run, me.partition, part))
+        mine = encode_claim(Claim(me.batch, me.run, me.partition, part))
         marker = self._ask(lambda: self._ledger.marker(key))
-        found = claims.decode(marker.value)
+        found = decode_claim(marker.value)
         if found is None or (found.batch, found.run) != (me.batch, me.run):
             try:
                 self._ask(lambda: self._ledger.set_marker(key, mine, marker.revision))

@@ -16,7 +16,7 @@ from mama_spark.publishing.ids.ids import IdMaker
 from .outcomes import with_nulls
 
 if TYPE_CHECKING:
-    from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
+    from mama_spark.flightlog.staging import DeadLetterStaging
 
 #: Waiting dead letters are published when they are so many rows or bytes, and at the end of the partition.
 MIN_BATCH_ROWS, MIN_BATCH_BYTES = 1_000, 4 << 20

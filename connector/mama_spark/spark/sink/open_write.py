@@ -22,13 +22,12 @@ from mama_spark.publishing.exactly_once.protocol import Attempt
 from mama_spark.publishing.exactly_once.session import BatchSession, Rules
 from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
 from mama_spark.publishing.ids.ids import IDS_MEMORY, IdMaker
-from mama_spark.publishing.patience import retry_while_unavailable
+from mama_spark.publishing.outage_reporter import retry_while_unavailable
 from mama_spark.registry import batch_ledger, publisher_bridge, row_codec
 
 from ..write_counts import TaskCounts
 from .announcer import SourceAnnouncer, source_record
-from .encoding.codec_rows import CodecRows
-from .encoding.row_encoder import RowEncoder
+from .encoding.row_encoder import CodecRows, RowEncoder
 from .failure_policy import knows_ids, on_outage
 from .id_stages import GiveIds, MarkDoubledIds, TakeIdsAway
 from .job import PartitionReport, SinkJob, TaskInfo

@@ -36,8 +36,7 @@ from .packs import MakePacks, single_rows_of
 from .stages import SinkBatch
 
 if TYPE_CHECKING:
-    from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
-    from mama_spark.flightlog.staging import Staging
+    from mama_spark.flightlog.staging import DeadLetterStaging, Staging
 
 #: Seconds between checks that the publisher is still alive.
 _CHECK_INTERVAL = 0.5
@@ -65,7 +64,7 @@ class OutcomeRecorder:
             )  # fmt: skip
         self._dead_letter_staging: DeadLetterStaging | None = None
         if o.dead_letter_table is not None:
-            from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
+            from mama_spark.flightlog.staging import DeadLetterStaging
 
             self._dead_letter_staging = DeadLetterStaging(
                 o.dead_letter_table,

@@ -14,8 +14,8 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.publishing.exactly_once import protocol as p
-from mama_spark.publishing.exactly_once.claims import MOST, Claim, decode, encode
 from mama_spark.publishing.exactly_once.found_rows import Distinct, FoundRows, Keys, free_numbers, keys_of
+from mama_spark.publishing.exactly_once.matching import MOST_CLAIMED, Claim, decode_claim, encode_claim
 from mama_spark.publishing.exactly_once.protocol import (
     Attempt,
     BatchMarker,
@@ -163,7 +163,7 @@ def test_what_is_no_marker_is_an_error_that_shows_it(value: bytes) -> None:
         with pytest.raises(ConfigError, match="not a marker of mama-spark"):
             read(value)
     with pytest.raises(ConfigError, match="not a claim of mama-spark"):
-        decode(value)
+        decode_claim(value)
 
 
 def test_keys_have_plain_tokens() -> None:
@@ -237,7 +237,7 @@ def test_tasks_that_follow_one_log_of_claims_never_use_one_row_twice(
             if not len(new.keys):
                 used += [int(s) for s in tables[task].take(plan).sequence if s >= 0]
                 break
-            made = decode(encode(Claim(7, "run", task, new.head(MOST))))
+            made = decode_claim(encode_claim(Claim(7, "run", task, new.head(MOST_CLAIMED))))
             assert made is not None
             log.append(made)
     assert len(set(used)) == len(used)
@@ -292,8 +292,8 @@ def test_a_row_takes_24_bytes_at_most(partition: int, number: int, each: int) ->
 
 
 def test_a_claim_has_a_bounded_number_of_contents() -> None:
-    some = Distinct.of(keys([(n, 0) for n in range(40_000)])).head(MOST)
-    made = decode(encode(Claim(7, "run", 0, some)))
+    some = Distinct.of(keys([(n, 0) for n in range(40_000)])).head(MOST_CLAIMED)
+    made = decode_claim(encode_claim(Claim(7, "run", 0, some)))
     assert made is not None
-    assert len(made.contents.keys) == MOST == 16_384
-    assert decode(b"") is None
+    assert len(made.contents.keys) == MOST_CLAIMED == 16_384
+    assert decode_claim(b"") is None

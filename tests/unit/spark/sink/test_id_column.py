@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from mama_spark.contracts.errors import ConfigError, OptionError, RowsFailed, SchemaError
-from mama_spark.flightlog.report import shared_ids
+from mama_spark.flightlog.reading import shared_ids
 from mama_spark.memory import MemoryBroker
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink import packs
