@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -121,7 +121,7 @@ class BatchSession:
         with self._lock:
             leases, self._leases = self._leases, {}
         for lease in leases.values():
-            self._ledger.release_marker(lease.key, protocol.encode(protocol.released(lease.task)), lease.revision)
+            self._ledger.release_marker(lease.key, protocol.encode(replace(lease.task, released=True)), lease.revision)
         self._ledger.close()
 
     def _ask(self, ask: Callable[[], T]) -> T:
@@ -365,7 +365,7 @@ class BatchSession:
         batch = protocol.batch_marker(self._ledger.marker(me.key(name, "batch")).value)
         if batch is None or (batch.batch, batch.run) != (me.batch, me.run):
             raise protocol.taken_over(me)
-        mine = protocol.renewed(lease.task)
+        mine = replace(lease.task, renewed=lease.task.renewed + 1)
         try:
             revision = self._ledger.set_marker(lease.key, protocol.encode(mine), lease.revision)
         except MarkerChanged:
@@ -374,4 +374,4 @@ class BatchSession:
             if found is None or found.owner != me.owner:
                 raise Superseded(f"another attempt publishes partition {me.partition} by now") from None
             revision = marker.revision
-        return PartitionLease(lease.key, mine, revision, lease.since, began + LEASE_MARGIN * self._rules.lease)
+        return replace(lease, task=mine, revision=revision, until=began + LEASE_MARGIN * self._rules.lease)

@@ -27,12 +27,12 @@ from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.retry import is_final
 from mama_spark.publishing.window.send_loop import messages_of
 
-from .dead_letter_queue import DeadLetterContext, DeadLetterQueue
+from .dead_letter_queue import DeadLetterContext, DeadLetterQueue, single_rows_of
 from .event_reporter import EventReporter
 from .failure_policy import becomes_dead_letter
 from .job import PartitionReport, SinkJob, TaskInfo
 from .outcomes import count_outcomes, flight_columns, joined_ids, published_columns, with_nulls
-from .packs import MakePacks, single_rows_of
+from .packs import MakePacks
 from .stages import SinkBatch
 
 if TYPE_CHECKING:

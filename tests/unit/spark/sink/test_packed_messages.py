@@ -22,7 +22,7 @@ from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
-from mama_spark.spark.sink.packs import check_bridge
+from mama_spark.spark.sink.open_write import check_capabilities
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql import types as T
@@ -278,9 +278,9 @@ CAN = Capabilities(Ack.STORED, True, True, True, False, 1 << 20, 1024)
 )
 def test_middlewares_that_cannot_carry_packs_say_so(without: dict[str, Any], why: str) -> None:
     options = SinkOptions.parse({"url": "memory://x", "pack": "arrow"})
-    check_bridge(options, CAN)
+    check_capabilities(options, CAN)
     with pytest.raises(ConfigError, match=why):
-        check_bridge(options, replace(CAN, **without))
+        check_capabilities(options, replace(CAN, **without))
 
 
 @each(

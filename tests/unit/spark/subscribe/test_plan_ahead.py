@@ -13,8 +13,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
-from mama_spark.spark.subscribe.plan_ahead import PlanAhead
+from mama_spark.spark.subscribe.data_source import MamaSubStreamReader, PlanAhead
 from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.testing.waiting import eventually
 from pyspark.sql.streaming.datasource import ReadAllAvailable
