@@ -98,19 +98,3 @@ def test_names_and_numbers_of_fields_come_from_the_properties_of_a_transport(
     stranger.say(encode(msg), SourceKey("other", None))
     (row,) = spark.read.format("mamadiscovery").options(**options).load().collect()
     assert (row.source_name, row.transport, row.bridge, row.event) == ("other", "desk", "nats", "unknown")
-
-
-@pytest.mark.spec("SD-18")
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"url": "memory://here"}, "NOT_IMPLEMENTED"),
-        ({"startingOffsets": "latest"}, "startingOffsets"),
-        ({"startingOfsets": "image"}, "startingOffsets"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_before_a_task_runs(
-    spark: SparkSession, options: dict[str, str], said: str
-) -> None:
-    with pytest.raises(Exception, match=said):
-        spark.read.format("mamadiscovery").options(**options).load().collect()

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -25,16 +23,10 @@ from mama_spark.spark.write_note import NOTE
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.support.flight_logs import set_features
+from tests.support.spark.memory_harness import TASK
 from tests.support.spark.sink_harness import flights
 
 SCHEMA = StructType([StructField(name, StringType()) for name in ("topic", "value")])
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    name = uuid4().hex
-    yield MemoryBroker.get(name)
-    MemoryBroker.forget(name)
 
 
 def plan(broker: MemoryBroker, **options: str) -> MamaPubWriter:
@@ -104,7 +96,7 @@ def test_dead_letters_have_the_columns_to_join_with_where_no_flight_log_is_kept(
     schema = StructType([*SCHEMA.fields, StructField("n", StringType())])
     writer = batch_writer({"url": f"memory://{broker.name}", **given}, schema, overwrite=False)
     rows = pa.record_batch({"topic": ["b", "a", "b"], "value": ["x"] * 3, "n": ["1", "2", "3"]})
-    writer.commit([publish_partition(writer.job, TaskInfo(0, 0, None, None, None, False), iter([rows]))])
+    writer.commit([publish_partition(writer.job, TASK, iter([rows]))])
     letters = DeltaTable(str(tmp_path)).to_pyarrow_table()
     assert [(row["topic"], row["n"]) for row in letters.to_pylist()] == [("b", "1"), ("b", "3")]
 
