@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
-from mama_spark.contracts.errors import ConfigError, FlightLogError, OptionError, RowsFailed
+from deltalake import DeltaTable, write_deltalake
+from mama_spark.contracts.errors import ConfigError, FlightLogError, OptionError, RowsFailed, SchemaError
 from mama_spark.flightlog.commit import commit as commit_log
 from mama_spark.flightlog.commit import commit_dead_letters
 from mama_spark.flightlog.folder import WriteId
 from mama_spark.memory import MemoryBroker
 from mama_spark.spark.last_write import LastWrite
-from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer
+from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer, stream_writer
 from mama_spark.spark.sink.job import PartitionReport, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.write_note import NOTE
@@ -151,14 +151,34 @@ def test_an_abort_that_fails_leaves_the_error_that_it_aborts_for_the_last(
     assert caplog.text.count("RuntimeError: a bug") == 2  # with its trace
 
 
-def test_folder_with_files_of_others_is_refused_when_the_write_is_planned(broker: MemoryBroker, tmp_path: Path) -> None:
-    (tmp_path / "sales.csv").write_text("1")
-    with pytest.raises(FlightLogError, match=r"other files \(sales.csv\)"):
-        plan(broker, flightLog=str(tmp_path))
-    assert [p.name for p in tmp_path.iterdir()] == ["sales.csv"]
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        ({"flightLog": "sales"}, FlightLogError, r"other files \(sales.csv\)"),
+        ({"flightLog": "other"}, FlightLogError, "other/ is another table"),
+        ({"deadLetterTable": "other"}, FlightLogError, "other/ is another table"),
+        ({"flightLog": "file"}, FlightLogError, "file is a file, not the folder of a table"),
+        ({"flightLog": "log", "deadLetterTable": "file:log"}, OptionError, "two folders"),
+        ({"flightLog": "log", "flightLogColumns": "topic"}, SchemaError, "column 'topic' has the name of a column"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_the_table_is_refused_when_the_write_is_planned(
+    broker: MemoryBroker, tmp_path: Path, options: dict[str, str], error: type[Exception], why: str
+) -> None:
+    (tmp_path / "sales").mkdir()
+    (tmp_path / "sales" / "sales.csv").write_text("1")
+    (tmp_path / "file").write_text("no folder")
+    write_deltalake(str(tmp_path / "other"), pa.table({"x": [1]}))
+    there = {path.name for path in tmp_path.iterdir()}
+    tables = {name: value.removeprefix("file:") for name, value in options.items() if name != "flightLogColumns"}
+    given = {name: f"{'file://' if options[name] != value else ''}{tmp_path}/{value}" for name, value in tables.items()}
+    with pytest.raises(error, match=why):
+        plan(broker, **{**options, **given})
+    assert {path.name for path in tmp_path.iterdir()} == there
 
 
-def test_one_folder_for_both_tables_is_refused_when_the_write_is_planned(broker: MemoryBroker, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="two folders"):
-        plan(broker, flightLog=f"{tmp_path}/log", deadLetterTable=f"file://{tmp_path}/log")
-    assert list(tmp_path.iterdir()) == []
+def test_overwriting_is_refused_with_the_way_out() -> None:
+    for make, way in ((batch_writer, r'mode\("append"\)'), (stream_writer, r'outputMode\("append"\)')):
+        with pytest.raises(OptionError, match=way):
+            make({"url": "memory://x"}, SCHEMA, True)

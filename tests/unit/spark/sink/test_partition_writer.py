@@ -168,9 +168,9 @@ def test_a_task_that_waits_for_the_middleware_begins_when_it_is_there(
 def test_a_task_that_waits_for_the_middleware_holds_its_rows_beyond_every_deadline(
     broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = {"onUnavailable": "wait", "waitTimeout": "100ms", "retryDeadline": "200ms", "maxInFlight": "64"}
+    options = {"onUnavailable": "wait", "waitTimeout": "100ms", "retryDeadline": "1s", "maxInFlight": "64"}
     options |= {"retryBackoff": "10ms", "retryMaxBackoff": "50ms"}
-    broker.then(["drop"] * 250)  # more than one window
+    broker.then(["drop"] * 1_000)  # for longer than the deadline
     with caplog.at_level("WARNING", "mama_spark"):
         report = publish(broker, tmp_path, batches(4), options)
     assert (report.counts.rows, report.counts.acked) == (2000, 2000)
