@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -21,13 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tests.support.mama.discovery_harness import ForeignAnnouncer, create_streams, desk, key
-
-
-@pytest.fixture
-def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
-    with ForeignAnnouncer(nats_server.url) as client:
-        yield client
-        client.delete(*client.api("STREAM.NAMES").get("streams") or [])
 
 
 def image(spark: SparkSession, url: str, **options: str) -> DataFrame:

@@ -25,12 +25,9 @@ PATIENCE = 240.0
 
 
 @pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    with Admin(nats_server.url) as client:
-        client.create_stream("ORDERS", ["orders.>"])
-        yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.api(f"STREAM.DELETE.{name}")
+def admin(admin: Admin) -> Admin:
+    admin.create_stream("ORDERS", ["orders.>"])
+    return admin
 
 
 @pytest.fixture

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.testing.oracle import Outcome, conserve
 from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.malamute.restartable_broker import RestartableBroker
-from tests.support.nats.nats_servers import Admin, FetchedMessage
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.sink_harness import check_conserved, numbered_orders
 
 Rows = list[dict[str, Any]]
 #: What does not depend on the middleware is shown on one or the other.
 on_nats = pytest.mark.parametrize("room", ["nats"], indirect=True)
 on_malamute = pytest.mark.parametrize("room", ["malamute"], indirect=True)
-
-
-@pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    """A client of its own; every test has its own streams, dropped at the end."""
-    with Admin(nats_server.url) as client:
-        yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.api(f"STREAM.DELETE.{name}")
 
 
 @pytest.fixture
@@ -58,22 +48,6 @@ def table(path: str | Path) -> Rows:
     return [row for row in rows if row.get("kind", "flight") == "flight"]
 
 
-def orders(spark: SparkSession, n: int, partitions: int = 2) -> DataFrame:
-    return spark.range(0, n, 1, partitions).selectExpr(
-        "concat('orders.r', cast(id % 7 as string)) AS topic", "cast(concat('row ', id) as binary) AS value", "id AS k"
-    )
-
-
-def check_conserved(flights: Rows, sent: DataFrame, stored: list[FetchedMessage]) -> None:
-    payloads = {r.k: (r.topic, bytes(r.value)) for r in sent.collect()}
-    outcomes = [
-        Outcome(*payloads[f["k"]], f["event"], f["may_have_landed"], -1 if f["sequence"] is None else f["sequence"])
-        for f in flights
-    ]
-    verdict = conserve(outcomes, [(m.sequence, m.topic, m.payload) for m in stored], sent=len(payloads))
-    verdict.raise_faults()
-
-
 @pytest.mark.parametrize(
     ("options", "sequences"),
     [
@@ -88,7 +62,7 @@ def test_every_row_is_acked_stored_and_logged_once(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str, options: dict[str, str], sequences: bool
 ) -> None:
     admin.create_stream("ORDERS", ["orders.>"], allow_batched=True)
-    df = orders(spark, 1_000)
+    df = numbered_orders(spark, 1_000)
     write(df, nats_server, flightLog=log, flightLogColumns="k", **options)
     flights = table(log)
     assert Counter(f["event"] for f in flights) == {"acked": 1_000}
@@ -96,13 +70,13 @@ def test_every_row_is_acked_stored_and_logged_once(
     assert all((f["sequence"] is not None) == sequences for f in flights)
     assert all(f["committed"] and f["latency_us"] >= 0 and f["sends"] == 1 for f in flights)
     assert len({f["flight_id"] for f in flights}) == 1_000
-    check_conserved(flights, df, admin.messages("ORDERS"))
+    check_conserved(flights, df.collect(), [(m.sequence, m.topic, m.payload) for m in admin.messages("ORDERS")])
 
 
 @on_nats
 def test_ack_mode_none_says_published_and_no_more(spark: SparkSession, room: RestartableBroker, log: str) -> None:
     room.create("ORDERS", "orders.>")
-    write(orders(spark, 100), room, flightLog=log, ackMode="none", flightLogColumns="k")
+    write(numbered_orders(spark, 100), room, flightLog=log, ackMode="none", flightLogColumns="k")
     assert Counter((f["event"], f["ack_level"]) for f in table(log)) == {("published", "none"): 100}
     eventually(lambda: room.counter("ORDERS")() == 100, "all that was handed over is stored")
 
@@ -234,14 +208,14 @@ def test_an_empty_dataframe_publishes_nothing_and_succeeds(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str
 ) -> None:
     admin.create_stream("ORDERS", ["orders.>"])
-    write(orders(spark, 0).drop("k"), nats_server, flightLog=log)
-    write(orders(spark, 10).where("k < 0").drop("k"), nats_server, flightLog=log)
+    write(numbered_orders(spark, 0).drop("k"), nats_server, flightLog=log)
+    write(numbered_orders(spark, 10).where("k < 0").drop("k"), nats_server, flightLog=log)
     assert admin.info("ORDERS")["state"]["last_seq"] == 0
     assert table(log) == []
 
 
 def test_create_stream_makes_what_is_missing(spark: SparkSession, nats_server: NatsServer, admin: Admin) -> None:
-    write(orders(spark, 100).drop("k"), nats_server, createStream="true", stream="NEW")
+    write(numbered_orders(spark, 100).drop("k"), nats_server, createStream="true", stream="NEW")
     config = admin.info("NEW")["config"]
     assert admin.info("NEW")["state"]["messages"] == 100
     assert config["duplicate_window"] == 60 * 10**9
@@ -250,6 +224,6 @@ def test_create_stream_makes_what_is_missing(spark: SparkSession, nats_server: N
 
 
 def test_overwrite_is_refused_with_the_way_out(spark: SparkSession, nats_server: NatsServer) -> None:
-    df = orders(spark, 1).drop("k")
+    df = numbered_orders(spark, 1).drop("k")
     with pytest.raises(PySparkException, match=r'cannot overwrite.*mode\("append"\)'):
         df.write.format("mamapub").option("url", nats_server.url).mode("overwrite").save()

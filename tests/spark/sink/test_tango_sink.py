@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,12 +25,9 @@ N = 2_000
 
 
 @pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    with Admin(nats_server.url) as client:
-        client.create_stream("TANGO", ["tango.>"])
-        yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.api(f"STREAM.DELETE.{name}")
+def admin(admin: Admin) -> Admin:
+    admin.create_stream("TANGO", ["tango.>"])
+    return admin
 
 
 def write(df: DataFrame, server: NatsServer, **options: str) -> None:

@@ -18,14 +18,6 @@ from tests.support.nats.nats_servers import Admin
 from tests.support.spark.subscribe_harness import plain, store
 
 
-@pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    with Admin(nats_server.url) as client:
-        yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.api(f"STREAM.DELETE.{name}")
-
-
 class Reads:
     def __init__(self, spark: SparkSession, server: NatsServer) -> None:
         self.spark, self.url = spark, server.url
