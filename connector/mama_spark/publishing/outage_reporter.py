@@ -11,13 +11,15 @@ from dataclasses import replace
 from typing import TypeVar
 
 from mama_spark.contracts.backoff import RECONNECT
+from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.contracts.errors import Unavailable
 
-from ..contracts.bridge import PublisherBridge
 from .window.flight_batch import FlightCounters
 from .window.send_loop import SendLoop
 
 logger = logging.getLogger("mama_spark")
+
+T = TypeVar("T")
 
 #: Seconds between two warnings about one outage.
 WARNING_INTERVAL = 30.0
@@ -79,10 +81,6 @@ class OutageReporter:
         if loop.last_cause and not connected:
             return loop.last_cause
         return "no answer comes" if loop.window.in_flight else "the bridge takes no messages"
-
-
-logger = logging.getLogger("mama_spark")
-T = TypeVar("T")
 
 
 def retry_while_unavailable(ask: Callable[[], T], *, wait: bool, say: str) -> T:

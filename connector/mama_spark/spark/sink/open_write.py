@@ -42,7 +42,7 @@ from .stages import Stage
 
 if TYPE_CHECKING:
     from ...telemetry.spark.partition_metrics import PartitionMetrics
-    from .encoding.trace_headers import TraceHeaders
+    from .encoding.headers import TraceHeaders
 
 #: Payload bytes in flight of a partition. A stream's ingest queue holds 128 MiB for all its publishers together.
 MAX_BYTES_IN_FLIGHT = 16 << 20
@@ -233,7 +233,7 @@ def _trace_headers(
     """:raises ConfigError: the option ``traceContext`` cannot be followed"""
     if o.trace_context == "off":
         return None
-    from .encoding.trace_headers import TraceHeaders
+    from .encoding.headers import TraceHeaders
 
     if o.trace_column is not None:
         return TraceHeaders()

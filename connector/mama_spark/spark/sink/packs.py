@@ -24,7 +24,7 @@ from mama_spark.packing.split import halves
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
 
-from .encoding.header_entries import header_maps, part_entries
+from .encoding.headers import header_maps, part_entries
 from .stages import SinkBatch, Stage
 
 #: glibc keeps twice as much as the largest array that was freed, up to 64 MiB.

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -43,9 +43,6 @@ from .offsets import (
     to_json,
 )
 from .schema import MessageColumns, message_columns_of, schema_of
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger("mama_spark")
 

@@ -17,7 +17,7 @@ from mama_spark.packing.json_text import json_rows
 from ...trace_column import valid_traces
 from ..stages import SinkBatch
 from .column_plan import ColumnPlan
-from .header_entries import HeaderEntries, header_maps, one_value_lists, part_entries
+from .headers import HeaderEntries, header_maps, one_value_lists, part_entries
 
 
 class RowEncoder:
