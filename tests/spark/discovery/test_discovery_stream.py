@@ -109,23 +109,6 @@ def test_after_a_restart_each_event_comes_once_and_in_order_also_those_of_the_ti
         assert changes == [*fresh, "online desk 0"]
 
 
-def test_available_now_reads_what_there_is_in_bounded_batches_and_goes_on_next_time(
-    case: DiscoveryQueries, place: ForeignAnnouncer
-) -> None:
-    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "3"}
-    for number in range(7):
-        place.say(desk(number))
-    told = BatchRecorder()
-    case.run(told, **options)
-    assert told.lines() == [f"online desk {n}" for n in range(7)]
-    assert max(len(rows) for rows in told.batches.values()) <= 3
-    for number in range(7, 9):
-        place.say(desk(number))
-    case.run(told, **options)
-    assert told.lines() == [f"online desk {n}" for n in range(9)]
-    assert not told.again
-
-
 def test_what_was_lost_while_a_query_was_down_is_an_error_or_a_row(
     case: DiscoveryQueries, place: ForeignAnnouncer
 ) -> None:

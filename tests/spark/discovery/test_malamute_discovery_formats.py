@@ -1,4 +1,4 @@
-"""``mamadiscovery``, announced ``mamapub`` and the commands that show them, over ``mama broker``."""
+"""``mamadiscovery`` and announced ``mamapub`` over ``mama broker``."""
 
 from __future__ import annotations
 
@@ -106,15 +106,3 @@ def test_an_announced_batch_is_online_while_it_publishes_and_offline_at_its_comm
     life = ["create", "live", "PUBLISH_CREATE", "PUBLISH_DESTROY", "destroy", "destroy"]
     assert list(lives.values()) == [life, life]
     assert {row["source_name"] for row in told.rows if row["kind"] == "publisher"} == {"prices"}
-
-
-@pytest.mark.spec("SD-18")
-def test_announcing_to_a_broker_that_keeps_no_events_is_not_implemented(spark: SparkSession, tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as plain:
-        with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
-            announced(spark, plain.url, 10)
-        with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
-            spark.read.format("mamadiscovery").option("url", plain.url).load().collect()
-
-
-# --- commands --------------------------------------------------------------------------------------------------------

@@ -85,19 +85,6 @@ def test_rows_of_a_durable_stream_are_stored_once_under_the_sequences_of_the_fli
     assert {m.id for m in got} == {f["flight_id"] for f in flights}
 
 
-def test_a_stream_in_memory_is_accepted_with_headers_and_without_sequences(
-    spark: SparkSession, url: str, tmp_path: Path
-) -> None:
-    df = numbered_orders(spark, 200).selectExpr("*", "map('Kind', 'demo') AS headers")
-    with MalamuteClient(url, timeout=PATIENCE) as reader:
-        reader.read("memory", "^orders")
-        flights = write(df, url, tmp_path / "log", stream="memory")
-        got = receive(reader, 200)
-    check_conserved(flights, df.collect(), received(got))
-    assert {(f["event"], f["ack_level"], f["sequence"]) for f in flights} == {("acked", "accepted", None)}
-    assert {m.headers for m in got} == {(("Kind", "demo"),)}
-
-
 def test_through_a_foreign_broker_rows_are_accepted_without_ids_and_headers_are_refused(
     spark: SparkSession, foreign: PlainBroker, tmp_path: Path
 ) -> None:
@@ -169,11 +156,3 @@ def test_rows_without_a_stream_are_bad_rows_and_dead_letters_go_to_the_stream_of
     assert sorted(m.payload for m in dead) == sorted(f"row {k}".encode() for k in (0, 10, 20, 30))
     assert {m.topic for m in dead} == {"dead"}
     assert {m.headers["Mama-Error-Status"][0] for m in dead} == {"INVALID_ARG"}
-
-
-def test_what_only_the_user_can_change_is_said(spark: SparkSession, url: str) -> None:
-    df = numbered_orders(spark, 2).drop("k")
-    assert "no stream is named" in failure(df, url)
-    text = failure(df, url, stream="s", user="u", password="secret-word")
-    assert "the broker wants another security mechanism" in text
-    assert "secret-word" not in text

@@ -16,8 +16,6 @@ import zmq
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.broker.security import Security
-from mama_spark.malamute.broker.session.settings import SessionSettings
-from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import Row, SparkSession
@@ -131,14 +129,6 @@ def test_a_batch_takes_what_topics_pattern_and_offsets_select(
     assert "option pattern is for Malamute" in failure(spark, "nats://127.0.0.1:1", stream="s", pattern="x")
     assert "not a pattern" in failure(spark, **given, pattern="(")
     assert "there is no such stream" in failure(spark, process.url, stream="typo")
-
-
-def test_a_broker_that_is_not_ours_is_not_implemented(spark: SparkSession) -> None:
-    foreign = BrokerSettings("tcp://127.0.0.1:*", SessionSettings(features=Feature(0)), linger=0.5)
-    with Broker(foreign) as broker:
-        text = failure(spark, broker.endpoint.replace("tcp", "mlp"), stream="s")
-    assert "NOT_IMPLEMENTED" in text
-    assert "keeps nothing that could be read back" in text
 
 
 @pytest.mark.spec("ML-21")
