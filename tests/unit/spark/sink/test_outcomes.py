@@ -33,7 +33,6 @@ from mama_spark.publishing.batch_config import OnOutage
 from mama_spark.publishing.window.retry import is_final
 from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue
 from mama_spark.spark.sink.failure_policy import (
-    becomes_dead_letter,
     failures_of_write,
     on_outage,
     task_must_be_retried,
@@ -275,12 +274,6 @@ def test_the_write_fails_for_rows_that_the_options_do_not_tolerate(
 def test_a_task_is_retried_after_an_outage_that_is_not_tolerated(given: dict[str, str], retried: bool) -> None:
     assert task_must_be_retried(options(**given), BOTH) is retried
     assert not task_must_be_retried(options(**given), OutcomeCounts(rows=10, row_errors=10))
-
-
-def test_rows_that_an_outage_failed_are_dead_letters_only_with_error_tolerance_all() -> None:
-    for given, outage in ((DEAD_LETTER, False), ({**DEAD_LETTER, "errorTolerance": "all"}, True)):
-        assert becomes_dead_letter(options(**given), Rejected("no"))
-        assert becomes_dead_letter(options(**given), NoResponders("no leader")) is outage
 
 
 # --- arrays that are freed leave their pages in the process -----------------------------------------------------------
