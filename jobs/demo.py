@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import mama_spark
-from mama_spark.flightlog.report import summarise
+from mama_spark.flightlog.reading import summarise
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions
 from mama_spark.registry import discovery_bridge

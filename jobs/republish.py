@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import mama_spark
-from mama_spark.flightlog.replay import unpublished
+from mama_spark.flightlog.reading import unpublished
 from mama_spark.options.conf_file import load
 from pyspark.sql import SparkSession
 

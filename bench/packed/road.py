@@ -29,9 +29,10 @@ from mama_spark.registry import publisher_bridge
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.encoding.row_encoder import RowEncoder
-from mama_spark.spark.sink.id_stages import GiveIds
-from mama_spark.spark.sink.open_write import MAX_BYTES_IN_FLIGHT, PACKED_IDS_MEMORY
-from mama_spark.spark.sink.packs import MakePacks, MarkUnpackable, pack_codec
+from mama_spark.spark.sink.last_form import GiveIds
+from mama_spark.spark.sink.marks import MarkUnpackable
+from mama_spark.spark.sink.open_write import MAX_BYTES_IN_FLIGHT, PACKED_IDS_MEMORY, pack_codec
+from mama_spark.spark.sink.packs import MakePacks
 from mama_spark.spark.sink.stages import SinkBatch, Stage, finished, through
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 

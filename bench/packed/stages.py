@@ -14,9 +14,10 @@ from mama_spark.publishing.ids.ids import IdMaker
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.encoding.row_encoder import RowEncoder
-from mama_spark.spark.sink.id_stages import GiveIds
-from mama_spark.spark.sink.open_write import PACKED_IDS_MEMORY
-from mama_spark.spark.sink.packs import MakePacks, MarkUnpackable, pack_codec
+from mama_spark.spark.sink.last_form import GiveIds
+from mama_spark.spark.sink.marks import MarkUnpackable
+from mama_spark.spark.sink.open_write import PACKED_IDS_MEMORY, pack_codec
+from mama_spark.spark.sink.packs import MakePacks
 from mama_spark.spark.sink.stages import Stage, finished, through
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.staging import Staging
-from mama_spark.flightlog.write_id import WriteId
 
 from .partition_reports import flights
 

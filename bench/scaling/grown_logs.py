@@ -11,7 +11,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 from mama_spark.flightlog.commit import commit
-from mama_spark.flightlog.write_id import WriteId
+from mama_spark.flightlog.folder import WriteId
 
 from .partition_reports import staged
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.staging import Staging
-from mama_spark.flightlog.write_id import WriteId
 from mama_spark.spark.sink.job import PartitionReport
 
 TITLE = "Partition reports that are committed at once"

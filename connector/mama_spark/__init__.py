@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from .publishing.managed.managed_publisher import ManagedPublisher
     from .report.page import report
     from .spark.announced import announced
-    from .spark.lag import lag
     from .spark.last_write import LastWrite, last_write
     from .spark.plain_errors import last_line, stopping
-    from .spark.query_progress import QueryProgress
+    from .spark.query_progress import QueryProgress, lag
     from .spark.read_flight_log import flight_log
     from .spark.register import register
     from .spark.write_progress import progress
@@ -49,7 +48,7 @@ if not TYPE_CHECKING:
             "QueryProgress": "spark.query_progress",
             "announced": "spark.announced",
             "flight_log": "spark.read_flight_log",
-            "lag": "spark.lag",
+            "lag": "spark.query_progress",
             "last_line": "spark.plain_errors",
             "last_write": "spark.last_write",
             "progress": "spark.write_progress",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.flightlog.dead_letter_table import commit_dead_letters
+from mama_spark.flightlog.commit import commit_dead_letters
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode

@@ -14,14 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import FlightLogError
-from mama_spark.flightlog import report
-from mama_spark.flightlog.adopt_orphans import adopt_orphans
-from mama_spark.flightlog.commit import abort, commit
-from mama_spark.flightlog.dead_letter_table import abort_dead_letters, commit_dead_letters
-from mama_spark.flightlog.replay import unpublished
+from mama_spark.flightlog import reading
+from mama_spark.flightlog.commit import abort, abort_dead_letters, adopt_orphans, commit, commit_dead_letters
+from mama_spark.flightlog.folder import WriteId
+from mama_spark.flightlog.reading import unpublished
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.storage import TableStore
-from mama_spark.flightlog.write_id import WriteId
 from pyarrow.fs import FileSelector, FileType
 
 from tests.support.flight_logs import BATCH, STREAM, flights, rows, stage, stage_letters
@@ -90,8 +88,8 @@ def test_log_lives_in_an_object_store_from_check_to_report(table: str, storage: 
         ("orphan-0", False),
         ("orphan-1", False),
     }
-    assert report.summarise(table, storage).count("acked", committed=True) == 3
-    assert [r["flight_id"] for r in report.failed(table, storage)] == ["id-2"]
+    assert reading.summarise(table, storage).count("acked", committed=True) == 3
+    assert [r["flight_id"] for r in reading.failed(table, storage)] == ["id-2"]
 
 
 def test_part_larger_than_one_upload_is_whole(table: str, storage: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.flightlog.replay import unpublished
+from mama_spark.flightlog.reading import unpublished
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.subscribe.data_source import batch_reader, schema_for
 

@@ -28,7 +28,7 @@ try:
 except Exception as e:
     print("SAID", str(e).replace("\\n", " "))
 df.write.format("mamapub").option("url", "memory://own").option("flightLog", "log").mode("append").save()
-from mama_spark.flightlog.report import summarise
+from mama_spark.flightlog.reading import summarise
 print("ACKED", summarise("log", {}).count("acked", committed=True))
 print("FROM", mama_spark.__file__)
 spark.stop()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import mama_spark
 import pytest
 from mama_spark import jobs
 from mama_spark.nats.server.nats_server import NatsServer
@@ -17,6 +19,9 @@ from tests.support.malamute.restartable_broker import (
     RestartableMalamuteBroker,
     RestartableNatsServer,
 )
+from tests.support.mama.discovery_harness import ForeignAnnouncer
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.sink_harness import Background
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
@@ -66,6 +71,32 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
     folder: Path = tmp_path_factory.mktemp("nats")
     with NatsServer(folder, config="max_payload: 16MB\n") as server:
         yield server
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    """A client of the server; the streams of the test are dropped at its end."""
+    if not nats_server.running:  # the test before failed while it was down
+        nats_server.start()
+    with Admin(nats_server.url) as client:
+        yield client
+        for name in client.api("STREAM.NAMES").get("streams") or []:
+            client.api(f"STREAM.DELETE.{name}")
+
+
+@pytest.fixture
+def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
+    """Announces sources, and is none of ours; as :func:`admin`."""
+    with ForeignAnnouncer(nats_server.url) as client:
+        yield client
+        client.delete(*client.api("STREAM.NAMES").get("streams") or [])
+
+
+@pytest.fixture
+def background(spark: SparkSession) -> Iterator[Background]:
+    """Runs something in a thread."""
+    with ThreadPoolExecutor(2, initializer=mama_spark.register, initargs=(spark,)) as threads:
+        yield threads.submit
 
 
 @pytest.fixture(scope="session")

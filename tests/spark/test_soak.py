@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,20 +17,22 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from mama_spark.flightlog.adopt_orphans import adopt_orphans
+from mama_spark.flightlog.commit import adopt_orphans
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_servers import Admin, FetchedMessage
-from tests.support.processes import connected_to, descendants, is_java, jvm_of, none_alive, resident_memory
+from tests.support.processes import connected_to, descendants, is_java, resident_memory
 from tests.support.proxy import Proxy
 from tests.support.spark.flight_data import flight_lines
+from tests.support.spark.loop_harness import DDL, DriverProcess
 from tests.support.spark.sink_harness import counts, flights, verdict
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "soak.py"
@@ -42,11 +40,6 @@ MINUTES = float(os.environ.get("MAMA_SOAK_MINUTES", "15"))
 ROWS_A_SECOND = 400
 PATIENCE = 600.0
 STREAM = "FLIGHTS"
-DDL = (
-    "n LONG, year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, "
-    "sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, "
-    "air_time INT, distance INT, hour INT, minute INT, time_hour STRING"
-)
 #: Why a query may fail under these faults, each time to be started again; any other reason is a fault of ours.
 EXPECTED = (
     "maximum bytes exceeded",  # rows are refused, and the batch is done again
@@ -131,56 +124,26 @@ class Memory:
                 self.growth = max(self.growth, used - first)
 
 
-class Job:
-    """``driver_scripts/soak.py`` in a process of its own, connected through a proxy."""
+class Job(DriverProcess):
+    """``driver_scripts/soak.py``, connected through a proxy."""
 
     def __init__(self, folder: Path, proxy: Proxy) -> None:
-        self.folder, self.proxy = folder, proxy
-        self.log, self.table, self.output = folder / "log", folder / "table", folder / "driver.out"
-        self.process: subprocess.Popen[bytes] | None = None
+        scratch = folder / "tmp"
+        scratch.mkdir()
+        super().__init__(SCRIPT, folder, PATIENCE, TMPDIR=str(scratch), SPARK_LOCAL_DIRS=str(scratch))
+        self.proxy, self.log, self.table = proxy, folder / "log", folder / "table"
 
-    @property
-    def root(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
-    def start(self) -> None:
+    def given(self) -> dict[str, Any]:
         options = {"url": self.proxy.url, "flightLog": str(self.log), "flightLogPayload": "all"}
-        given = {"ddl": DDL, "folder": str(self.folder), "url": self.proxy.url, "options": options}
-        scratch = self.folder / "tmp"
-        scratch.mkdir(exist_ok=True)
-        env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        env |= {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
-        with self.output.open("ab") as out:
-            command = [sys.executable, str(SCRIPT), json.dumps(given)]
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True)
-
-    def runs(self) -> None:
-        assert self.process is not None
-        assert self.process.poll() is None, self.output.read_text()[-5_000:]
-
-    def workers(self) -> list[int]:
-        """The Python processes that are connected to the broker: those that publish, plan and read."""
-        jvm = jvm_of(self.root)
-        return [] if jvm is None else connected_to(self.proxy.port, descendants(jvm))
-
-    def kill(self, jvm_first: bool) -> None:
-        """SIGKILL to the driver, either half of it; the other half and all workers must end by themselves."""
-        jvm = int(eventually(lambda: jvm_of(self.root), "the driver has a JVM", PATIENCE))
-        family = descendants(self.root)
-        os.kill(jvm if jvm_first else self.root, signal.SIGKILL)
-        assert self.process is not None
-        self.process.wait(PATIENCE)
-        eventually(lambda: none_alive(family), "JVM and workers ended with their driver", PATIENCE)
+        return {"ddl": f"n LONG, {DDL}", "folder": str(self.folder), "url": self.proxy.url, "options": options}
 
     def finish(self) -> None:
         (self.folder / "stop").touch()
-        assert self.process is not None
         assert self.process.wait(PATIENCE * 2) == 0, self.output.read_text()[-5_000:]
 
     def end(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.kill(jvm_first=True)
+        if self.process.poll() is None:
+            self.kill()
 
 
 class Faults:
@@ -207,9 +170,7 @@ class Faults:
         self.server.resume()
 
     def workers_killed(self) -> None:
-        for pid in eventually(self.job.workers, "workers are connected", PATIENCE):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.job.kill_workers(self.proxy.port)
 
     def driver_killed(self) -> None:
         self.job.kill(jvm_first=self.chance.random() < 0.5)
@@ -286,11 +247,11 @@ def test_every_row_is_published_and_read_once_through_a_long_time_of_faults(serv
 
         job.start()
         try:
-            with Background(lambda: memory.sample(job.root), 2), Background(feed.add, 1):
+            with Background(lambda: memory.sample(job.process.pid), 2), Background(feed.add, 1):
                 eventually(stored, "publishing begins", PATIENCE)
                 came = soak(faults, job, stored, MINUTES)
             job.finish()
-            family = descendants(job.root)
+            family = descendants(job.process.pid)
         finally:
             job.end()
         print(f"{feed.rows} rows, faults: {dict(came)}, {memory}")

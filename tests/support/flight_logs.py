@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 from mama_spark.flightlog.columns import FlightColumns
-from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
+from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import COMPLETED_EXCEPTIONALLY
-from mama_spark.flightlog.staging import Staging
-from mama_spark.flightlog.write_id import WriteId
+from mama_spark.flightlog.staging import DeadLetterStaging, Staging
 
 #: 2026-09-21T14:13:20Z
 T0 = 1_790_000_000_000_000

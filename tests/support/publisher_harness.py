@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 from mama_spark.memory import MemoryBridge, MemoryBroker
@@ -103,6 +103,12 @@ class PublisherHarness(ABC):
     def close(self) -> None:
         for publisher in self.made:
             publisher.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class MemoryPublisherHarness(PublisherHarness):

@@ -8,27 +8,32 @@ Called in one process, which is not that of the tasks, perhaps more than once an
   recorded adds its parts as not committed. Two commits at once conflict; the one that loses reads the table again.
 * Other parts in the folder of the write were left by failed attempts: they are added as not committed.
 * No file is added that is not there as its task described it: one listing of the folder of the write proves it.
+
+A commit adds what failed attempts at *its* batch left; of a job that is never started again, :func:`adopt_orphans`
+does.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from ..contracts.errors import FlightLogError
-from .folder import PARTS, SHARE_IT
+from .folder import PARTS, SHARE_IT, WriteId
 from .parts import Part, part_of_file
-from .schema import FLIGHT_LOG, TableKind
+from .schema import DEAD_LETTER_TABLE, FLIGHT_LOG, OWN_NAMES, TableKind
 from .storage import TableStore, active_paths, removed_paths, storage_errors
 from .transaction import CommitPlan, CommitResult, TargetTable, execute
-from .write_id import WriteId
 
 logger = logging.getLogger("mama_spark")
 
@@ -127,26 +132,6 @@ def abort(
     return execute(target, plan)
 
 
-def commit_orphans(
-    target: TargetTable, infos: Iterable[pafs.FileInfo], dry_run: bool
-) -> tuple[list[Part], CommitResult | None]:
-    """Add those of the files that no commit refers to, as not committed.
-
-    :returns: these parts, and the result of the commit (None for a dry run)
-    """
-    infos = list(infos)
-    found: list[Part] = []
-
-    def plan(table: DeltaTable) -> CommitPlan:
-        found[:] = _orphans(target.store, table, infos, known_files(table)[1])
-        return CommitPlan([], list(found))
-
-    if dry_run:
-        table = target.store.table()
-        return (_orphans(target.store, table, infos, known_files(table)[1]) if table else []), None
-    return found, execute(target, plan)
-
-
 def _require_written(target: TargetTable, parts: Sequence[Part], files: Sequence[pafs.FileInfo]) -> None:
     """
     :param files: in the folder of the write
@@ -203,3 +188,77 @@ def removal_retention(table: DeltaTable) -> timedelta:
         return _DEFAULT_RETENTION
     found = re.fullmatch(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", text.strip().lower())
     return timedelta(**{found[2] + "s": int(found[1])}) if found else timedelta(0)
+
+
+#: Age from which on a part that no commit refers to is of a job that was killed, unless somebody says otherwise.
+ORPHAN_AGE = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionResult:
+    """Orphaned parts, and what was done with them.
+
+    :ivar parts: files that no commit referred to
+    :ivar version: of the table that now has them; None for a dry run
+    """
+
+    parts: list[Part]
+    version: int | None
+
+    @property
+    def rows(self) -> int:
+        return sum(p.rows for p in self.parts)
+
+    def text(self) -> str:
+        done = "would be added" if self.version is None else "added"
+        return f"{len(self.parts)} parts with {self.rows} rows {done} as not committed"
+
+
+def adopt_orphans(
+    path: str, storage: dict[str, str], older_than: timedelta = ORPHAN_AGE, dry_run: bool = False
+) -> AdoptionResult:
+    """Add parts that no commit refers to, and that are older than ``older_than``, as not committed.
+
+    ``older_than`` must exceed the longest batch. Files older than the table remembers removals (seven days unless
+    ``delta.deletedFileRetentionDuration`` says otherwise) are left alone: they may have been compacted away.
+
+    :param path: of a flight log or a dead-letter table
+    :raises FlightLogError: no parts and no table there, or another table
+    """
+    store, found = TableStore(path, storage), list[Part]()
+    # Time of day: is compared with the times of files, by days.
+    newest = datetime.now(UTC) - older_than
+    with storage_errors(f"adopting orphans of {path}", storage):
+        files, table = store.list_files(PARTS), store.table()
+        if table is None and not files:
+            raise FlightLogError(f"{path}: neither a flight log nor parts of one")
+        known = set() if table is None else known_files(table)[1]
+        infos = [i for i in files if i.mtime is not None and i.mtime <= newest and i.path not in known]
+        if not infos or dry_run:  # only the unknown ones are opened: of a log that is kept small, few
+            found = _orphans(store, table, infos, known) if infos and table else []
+            return AdoptionResult(found, None if dry_run else -1 if table is None else table.version())
+
+        def plan(table: DeltaTable) -> CommitPlan:
+            found[:] = _orphans(store, table, infos, known_files(table)[1])
+            return CommitPlan([], list(found))
+
+        return AdoptionResult(found, execute(_target(store, infos), plan).version)
+
+
+def _target(store: TableStore, infos: list[pafs.FileInfo]) -> TargetTable:
+    """The kind of table that the parts belong to, with all columns that any of them has."""
+    extra: dict[str, pa.Field] = {}
+    is_dead_letter_table = False
+    for info in infos:
+        try:
+            with store.filesystem().open_input_file(info.path) as file:
+                schema = pq.read_schema(file)
+        except pa.ArrowInvalid:
+            continue  # not a whole file, so not a part
+        is_dead_letter_table |= "kind" not in schema.names
+        extra.update((f.name, f) for f in schema if f.name not in OWN_NAMES)
+    return TargetTable(DEAD_LETTER_TABLE if is_dead_letter_table else FLIGHT_LOG, store, list(extra.values()))
+
+
+commit_dead_letters = partial(commit, kind=DEAD_LETTER_TABLE)
+abort_dead_letters = partial(abort, kind=DEAD_LETTER_TABLE)

@@ -1,4 +1,5 @@
-"""The folder of a table on a file system: whether it may become a table, and whether all processes see the same one.
+"""The folder of a table on a file system: whether it may become a table, whether all processes see the same one, and
+where the parts of a write are in it.
 
 The driver puts a marker into the folder, an empty file; its name goes to the tasks. A task that does not find it sees
 another folder: its parts would be in a place that the driver commits, and readers search, in vain. The marker stays,
@@ -10,9 +11,12 @@ Spark plans each micro-batch in a new process, so this module imports neither Ar
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import re
 import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ..contracts.errors import FlightLogError, MamaError, Unavailable
 from ..options.paths import local_path, misread
@@ -126,3 +130,34 @@ def may_pass(e: OSError) -> bool:
 
 def _error(e: OSError, text: str) -> MamaError:
     return (Unavailable if may_pass(e) else FlightLogError)(text)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteId:
+    """Identity of a batch write, or of one micro-batch of a streaming query.
+
+    :ivar query_id: of a stream, else None
+    :ivar run_id: of the batch write, or of this run of the stream
+    :ivar batch_id: micro-batch, or ``txnVersion`` of a batch write; None without
+    :ivar bridge: name of the bridge
+    :ivar commit: number of the commit, where a write without micro-batches has several
+    """
+
+    query_id: str | None
+    run_id: str
+    batch_id: int | None
+    bridge: str
+    commit: int = 0
+
+    @property
+    def prefix(self) -> str:
+        """Folder of the parts, below ``parts/``: ``<query or run>/<batch or commit>``; attempts at a batch share it."""
+        return f"{_safe(self.query_id or self.run_id)}/{self.commit if self.batch_id is None else self.batch_id}"
+
+
+def _safe(name: str) -> str:
+    """``name`` as one component of a path; a hash is appended where characters had to be replaced."""
+    clean = re.sub(r"[^A-Za-z0-9_-]", "-", name)
+    if clean == name and name[0] not in "_-":
+        return name
+    return f"r{clean[:64]}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"

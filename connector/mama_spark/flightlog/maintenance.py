@@ -16,22 +16,20 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from ..contracts.errors import FlightLogError, Unavailable
-from .adopt_orphans import ORPHAN_AGE, adopt_orphans
-from .commit import removal_retention
-from .parts import GROUP_BYTES, GROUP_ROWS, Part, open_writer
+from .commit import ORPHAN_AGE, adopt_orphans, removal_retention
+from .parts import OpenPart, Part
 from .schema import PARTITION_COLUMNS, part_schema
 from .storage import TableStore, check_features, reading_errors, storage_errors
 from .transaction import MAX_ATTEMPTS, add_action, add_and_remove, await_next_attempt
@@ -223,39 +221,20 @@ def _merge(store: TableStore, table: DeltaTable, group: Sequence[_File]) -> bool
 
 def _write(store: TableStore, schema: pa.Schema, group: Sequence[_File]) -> Part:
     folder = f"event_date={group[0].event_date}/committed={'true' if group[0].committed else 'false'}"
-    part = Part(f"{folder}/part-{uuid.uuid4()}.zstd.parquet", 0, 0, group[0].event_date, 2**63 - 1, -(2**63))
-    stream = store.handler.open_output_stream(part.path, None)
-    with open_writer(stream, schema) as writer:
-        for rows in _row_groups(store, schema, group):
-            writer.write_table(rows, row_group_size=rows.num_rows)
-            times = pc.min_max(rows.column("event_time").cast(pa.int64()))
-            part = replace(
-                part,
-                rows=part.rows + rows.num_rows,
-                min_time=min(part.min_time, times["min"].as_py()),
-                max_time=max(part.max_time, times["max"].as_py()),
-            )
-    size = stream.tell()
-    stream.close()
-    return replace(part, size=size)
-
-
-def _row_groups(store: TableStore, schema: pa.Schema, group: Sequence[_File]) -> Iterator[pa.Table]:
-    pending: list[pa.RecordBatch] = []
-    waiting_rows = waiting_bytes = 0
-    for file in group:
-        with (
-            store.filesystem().open_input_file(unquote(file.path)) as source,
-            pq.ParquetFile(source, pre_buffer=False) as parquet,
-        ):
-            for batch in parquet.iter_batches(batch_size=8_192):
-                pending.append(_with_schema(batch, schema))
-                waiting_rows, waiting_bytes = waiting_rows + batch.num_rows, waiting_bytes + pending[-1].nbytes
-                if waiting_rows >= GROUP_ROWS or waiting_bytes >= GROUP_BYTES:
-                    yield pa.Table.from_batches(pending, schema)
-                    pending, waiting_rows, waiting_bytes = [], 0, 0
-    if pending:
-        yield pa.Table.from_batches(pending, schema)
+    made = OpenPart(store, f"{folder}/part-{uuid.uuid4()}.zstd.parquet", schema)
+    made.begin(group[0].event_date)
+    try:
+        for file in group:
+            with (
+                store.filesystem().open_input_file(unquote(file.path)) as source,
+                pq.ParquetFile(source, pre_buffer=False) as parquet,
+            ):
+                for batch in parquet.iter_batches(batch_size=8_192):
+                    made.add(_with_schema(batch, schema))
+        return made.close()
+    except BaseException:
+        made.abandon()
+        raise
 
 
 def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

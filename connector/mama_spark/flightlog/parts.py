@@ -77,11 +77,10 @@ def part_of_file(store: TableStore, path: str, size: int) -> Part | None:
     return None if described is None else Part(path=path, size=size, **json.loads(described))
 
 
-class _OpenPart:
+class OpenPart:
     """A part being written, of rows of one day. Dropping it without :meth:`close` leaves nothing behind."""
 
-    def __init__(self, store: TableStore, folder: str, schema: pa.Schema) -> None:
-        path = f"{PARTS}/{folder}/{uuid.uuid4()}.parquet"
+    def __init__(self, store: TableStore, path: str, schema: pa.Schema) -> None:
         self.part = Part(path, 0, 0, "", 2**63 - 1, -(2**63))
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
@@ -90,12 +89,9 @@ class _OpenPart:
         self._stream = store.handler.open_output_stream(path, None)
         self._writer = open_writer(self._stream, schema)
 
-    def begin(self, day: int) -> None:
-        """Before the first rows.
-
-        :param day: of their ``event_time``, since the epoch
-        """
-        self.part = replace(self.part, event_date=(_EPOCH + timedelta(days=day)).isoformat())
+    def begin(self, event_date: str) -> None:
+        """Before the first rows: the day of all of them."""
+        self.part = replace(self.part, event_date=event_date)
 
     def add(self, batch: pa.RecordBatch) -> None:
         times = pc.min_max(batch.column("event_time").cast(pa.int64()))
@@ -170,8 +166,8 @@ class PartWriter:
 
     def __init__(self, store: TableStore, folder: str, schema: pa.Schema, part_rows: int = PART_ROWS) -> None:
         self._store, self._folder, self._schema, self._part_rows = store, folder, schema, part_rows
-        self._open: dict[int, _OpenPart] = {}
-        self._spare: _OpenPart | None = None
+        self._open: dict[int, OpenPart] = {}
+        self._spare: OpenPart | None = None
         self._parts: list[Part] = []
         self._queue: deque[tuple[Callable[[], pa.RecordBatch], int]] = deque()
         self._queued_bytes = 0
@@ -264,8 +260,8 @@ class PartWriter:
             self._thread = None
             self._changed.notify_all()
 
-    def _new_part(self) -> _OpenPart:
-        return _OpenPart(self._store, self._folder, self._schema)
+    def _new_part(self) -> OpenPart:
+        return OpenPart(self._store, f"{PARTS}/{self._folder}/{uuid.uuid4()}.parquet", self._schema)
 
     def _next_thunk(self) -> Callable[[], pa.RecordBatch] | None:
         with self._changed:
@@ -287,7 +283,7 @@ class PartWriter:
                 continue
             if day not in self._open:
                 self._open[day], self._spare = self._spare or self._new_part(), None
-                self._open[day].begin(day)
+                self._open[day].begin((_EPOCH + timedelta(days=day)).isoformat())
             self._open[day].add(rows)
             if self._open[day].part.rows >= self._part_rows:
                 self._parts.append(self._open.pop(day).close())

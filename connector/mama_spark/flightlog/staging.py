@@ -1,4 +1,4 @@
-"""Writes one task's events of the flight log to part files, which the driver commits.
+"""Writes one task's events of the flight log, and its dead letters in full, to part files, which the driver commits.
 
 Order of calls: ``check`` before the first publish; ``add_flights`` / ``add_events`` in any order, by one thread at a
 time; ``close`` once at the end, also when the task is about to raise (it may be repeated).
@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from .columns import FlightColumns, LoggedEvent, events_batch, file_schema, flights_batch
-from .folder import require_marker
+from ..contracts.message import Int64s
+from .columns import FlightColumns, LoggedEvent, Reason, constant, events_batch, file_schema, flights_batch, repeated
+from .folder import WriteId, require_marker
 from .parts import PART_ROWS, Part, PartWriter, check_writable
-from .schema import ACKED, FLIGHT_LOG, PUBLISHED, Level, TableKind, part_schema
+from .schema import ACKED, DEAD_LETTER_TABLE, FLIGHT_LOG, PUBLISHED, TIMESTAMP, Level, TableKind, part_schema
 from .storage import TableStore, delta_fields, existing_table, storage_errors
-from .write_id import WriteId
 
 #: Rows and bytes that are gathered before the background thread gets them: to make a record batch of many columns
 #: takes as long for 100 rows as for 8,000, and a row of 32,000 an eighth less than one of 8,000.
@@ -174,3 +174,59 @@ class Staging(TaskParts):
         chunks, nbytes = self._gathered, self._gathered_bytes
         self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
         self._writer.put(partial(flights_batch, chunks, self._constants, self._schema), nbytes)
+
+
+class DeadLetterStaging(TaskParts):
+    """One task's dead letters. Order of calls as for :class:`~.staging.Staging`."""
+
+    KIND = DEAD_LETTER_TABLE
+
+    def add_dead_letters(
+        self,
+        flight_id: pa.Array,
+        topic: pa.Array,
+        payload: pa.Array | None,
+        headers: pa.Array | None,
+        reasons: Sequence[Reason],
+        event_time: Int64s,
+        extra: pa.RecordBatch | None = None,
+    ) -> None:
+        """Queue rows to be written.
+
+        :param flight_id, topic: string arrays or dictionaries of strings, nulls allowed
+        :param payload, headers: None = all null
+        :param reasons: (status, code, info) of each row
+        :param event_time: µs since the epoch
+        :param extra: the columns named by ``flightLogColumns``; None = all null
+        """
+        if not len(event_time):
+            return
+        nbytes = sum(c.nbytes for c in (flight_id, payload, headers, extra) if c is not None) + 200 * len(event_time)
+        columns = {"flight_id": flight_id, "topic": topic, "payload": payload, "headers": headers}
+        self._writer.put(partial(self._batch, columns, list(reasons), event_time, extra), nbytes)
+
+    def _batch(
+        self,
+        columns: dict[str, pa.Array | None],
+        reasons: list[Reason],
+        event_time: Int64s,
+        extra: pa.RecordBatch | None,
+    ) -> pa.RecordBatch:
+        n = len(event_time)
+        status, code, info = zip(*reasons, strict=True)
+        made = {
+            **columns,
+            "topic": repeated(columns["topic"]),
+            "status": pa.array(status, pa.string()),
+            "code": pa.array(code, pa.int32()),
+            "info": pa.array(info, pa.string()),
+            "event_time": pa.array(event_time, pa.int64()).cast(TIMESTAMP),
+            **{name: None if extra is None else extra.column(name) for name in self._extra},
+        }
+        arrays = []
+        for f in self._schema:
+            column = made.get(f.name)
+            if column is None:
+                column = constant(self._constants.get(f.name), n, f.type)
+            arrays.append(column if column.type == f.type else column.cast(f.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

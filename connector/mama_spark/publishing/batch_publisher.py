@@ -34,7 +34,7 @@ from ..contracts.message import MessageBatch
 from ..options.window import WindowConfig
 from .batch_config import BatchConfig, BatchHooks, OnOutage, SendGuard
 from .outage_reporter import OutageReporter
-from .rate_limiter import RateLimiter
+from .window.backpressure import RateLimiter
 from .window.flight import FlightState
 from .window.flight_batch import FlightBatch, FlightCounters, StoredFlights
 from .window.send_loop import SendLoop, Span
@@ -366,10 +366,11 @@ class BatchPublisher:
         self._fail_queued(f"not sent, {why}", now)
 
     def _hold_deadlines(self, now: float) -> None:
-        if self._loop.outage.noticed and not self.window.deadlines_suspended:
+        resends = self.window.resends
+        if self._loop.outage.noticed and not resends.deadlines_suspended:
             self.window.suspend_deadlines(now)
-        elif self.window.deadlines_suspended and not self._loop.outage.noticed:
-            self.window.resume_deadlines(now)
+        elif resends.deadlines_suspended and not self._loop.outage.noticed:
+            resends.resume_deadlines(now)
 
     def _fail_queued(self, why: str, now: float) -> None:
         """Fail what waits to be sent; sent flights go on as they are."""

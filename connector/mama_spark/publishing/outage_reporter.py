@@ -1,16 +1,25 @@
-"""Says why nothing is acknowledged: asks the middleware, warns while it lasts, and says when it is over."""
+"""Says why nothing is acknowledged: asks the middleware, warns while it lasts, and says when it is over. Also repeats
+what is asked of a middleware that does not answer, where the user wants to wait for it."""
 
 from __future__ import annotations
 
 import logging
 import math
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
-from ..contracts.bridge import PublisherBridge
+from mama_spark.contracts.backoff import RECONNECT
+from mama_spark.contracts.bridge import PublisherBridge
+from mama_spark.contracts.errors import Unavailable
+
 from .window.flight_batch import FlightCounters
 from .window.send_loop import SendLoop
 
 logger = logging.getLogger("mama_spark")
+
+T = TypeVar("T")
 
 #: Seconds between two warnings about one outage.
 WARNING_INTERVAL = 30.0
@@ -72,3 +81,23 @@ class OutageReporter:
         if loop.last_cause and not connected:
             return loop.last_cause
         return "no answer comes" if loop.window.in_flight else "the bridge takes no messages"
+
+
+def retry_while_unavailable(ask: Callable[[], T], *, wait: bool, say: str) -> T:
+    """What ``ask`` returns.
+
+    :param wait: until the middleware answers, with a warning now and then
+    :param say: the warning, with one ``%s`` for the error
+    :raises Unavailable: the middleware does not answer, and ``wait`` is off
+    """
+    delays, warned = RECONNECT.delays(), -math.inf
+    while True:
+        try:
+            return ask()
+        except Unavailable as e:
+            if not wait:
+                raise
+            if time.monotonic() >= warned + WARNING_INTERVAL:
+                warned = time.monotonic()
+                logger.warning(say, e)
+        time.sleep(delays.next())

@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from ..flightlog.report import Row
+from ..flightlog.reading import Row
 from ..flightlog.schema import OUTCOMES
 from .data import BINS_PER_DECADE, ReportData
 

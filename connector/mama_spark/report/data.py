@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ..flightlog.report import Row, open_log, query
+from ..flightlog.reading import Row, open_log, query
 from ..flightlog.schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES
 from ..flightlog.transaction import described_writes
 

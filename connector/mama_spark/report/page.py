@@ -15,7 +15,7 @@ from jinja2 import Environment, StrictUndefined
 
 from ..contracts.errors import ConfigError
 from ..contracts.redaction import redact
-from ..flightlog.report import outcomes_text
+from ..flightlog.reading import outcomes_text
 from ..options import duration
 from . import charts
 from .data import MOST_PUBLISHERS, ReportData, read_report

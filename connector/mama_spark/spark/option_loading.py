@@ -1,4 +1,5 @@
-"""Parses the options of a format, completed by a ``transport`` of a ``mama.properties`` file."""
+"""Parses the options of a format, completed by a ``transport`` of a ``mama.properties`` file, and makes the discovery
+bridge that they name."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Generic, TypeVar
 
 import pyspark
 
+from ..contracts.bridge import DiscoveryBridge
 from ..contracts.errors import ConfigError
 from ..mama.messages.source_records import DEFAULT_FIELDS, SourceFields
 from ..mama.messages.status import Status, StatusError
@@ -17,6 +19,7 @@ from ..options import TransportOptions
 from ..options.declare import keeps_tables, option_names
 from ..options.nats_environment import with_nats_environment
 from ..options.scopes import Use
+from ..registry import UnsupportedFeature, discovery_bridge
 
 OLDEST_SPARK = (4, 2)
 
@@ -74,3 +77,15 @@ def read_options(cls: type[O], given: Mapping[str, str], use: Use) -> LoadedOpti
     expanded = expand(with_nats_environment(given, os.environ), known, os.environ)
     discovery = DiscoveryProperties(expanded.fields, expanded.discovery_supported, expanded.supported_key)
     return LoadedOptions(cls.parse(expanded.options, use, expanded.shared), discovery)
+
+
+def make_discovery(o: TransportOptions) -> DiscoveryBridge:
+    """The discovery bridge of this transport, not opened yet.
+
+    :raises ConfigError: the bridge cannot be loaded
+    :raises StatusError: NOT_IMPLEMENTED: it has no source discovery (SD-18)
+    """
+    try:
+        return discovery_bridge(o)
+    except UnsupportedFeature as e:
+        raise StatusError(Status.NOT_IMPLEMENTED, str(e)) from e

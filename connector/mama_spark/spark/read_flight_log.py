@@ -55,7 +55,7 @@ def as_html(path: str) -> str | None:
 
 
 def _parts(path: str) -> Iterator[str]:
-    from ..flightlog import report as flights  # delta-rs, which reading by Spark does not need
+    from ..flightlog import reading as flights  # delta-rs, which reading by Spark does not need
 
     summary = flights.summarise(path, {})
     yield f"<pre>{html.escape(redact(chr(10).join(summary.head())))}</pre>"

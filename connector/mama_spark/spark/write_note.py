@@ -10,8 +10,6 @@ import json
 import os
 from typing import Any
 
-from .local_folders import local_folders
-
 #: Name of the note in the first of Spark's local folders, which Spark removes at the end of the application.
 NOTE = "mama_last_write.json"
 #: What it counts.
@@ -33,3 +31,8 @@ def leave_note(fields: dict[str, Any]) -> None:
         with open(f"{target}.new", "w", encoding="utf-8") as file:
             json.dump(fields, file, default=str)
         os.replace(f"{target}.new", target)
+
+
+def local_folders() -> list[str]:
+    """Those that exist; none in a process that Spark has not started."""
+    return [path for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(path)]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from mama_spark.contracts.bridge import PollResult
 from mama_spark.contracts.errors import (
-    AckTimeout,
     BackgroundTaskFailed,
     ConfigError,
     NoResponders,
@@ -31,9 +30,8 @@ RETRY = RetryConfig.doubling(0.01, 0.05, deadline=LONG)
 
 @pytest.fixture
 def harness() -> Iterator[MemoryPublisherHarness]:
-    harness = MemoryPublisherHarness()
-    yield harness
-    harness.close()
+    with MemoryPublisherHarness() as harness:
+        yield harness
 
 
 @pytest.mark.spec("MP-04", "MP-34")
@@ -63,15 +61,6 @@ def test_publish_async_retry(harness: MemoryPublisherHarness) -> None:
         flight.publish_ack_future.result(LONG)
     assert flight.sends == 4
     assert harness.listener.events("p-1") == ["published", "acked"], "published once, however often it was sent"
-
-
-def test_publish_async_retry_fails_after_its_attempts(harness: MemoryPublisherHarness) -> None:
-    harness.broker.then(["503"] * 9)
-    with harness.publisher(retry_config=RetryConfig(2, (0.01,))) as publisher:
-        flight = publisher.publish_async("a", b"").result(LONG)
-        error = flight.publish_ack_future.exception(LONG)
-    assert isinstance(error, PublishError)
-    assert (error.code, flight.sends) == (503, 3)
 
 
 @pytest.mark.spec("MP-06", "MP-13", "MP-40", "MP-32")
@@ -109,17 +98,6 @@ def test_a_fault_in_mid_stream_loses_nothing_with_retries(harness: MemoryPublish
             ack_of(future).result(LONG)
         harness.broker.release()
     assert sorted(int(m.payload) for m in harness.broker.messages()) == list(range(100))
-
-
-def test_a_late_ack_is_counted_and_changes_nothing(harness: MemoryPublisherHarness) -> None:
-    harness.broker.then(["late"])
-    publisher = harness.publisher(wait_timeout=0.05).start()
-    future = publisher.publish_async("a", b"")
-    assert isinstance(ack_of(future).exception(LONG), AckTimeout)
-    harness.broker.release()
-    until(lambda: publisher.counters.late + publisher.counters.unknown == 1)
-    publisher.drain(LONG)
-    assert harness.listener.events("p-1") == ["published", "timeout"]
 
 
 def test_a_closed_connection_tells_every_waiter(harness: MemoryPublisherHarness) -> None:

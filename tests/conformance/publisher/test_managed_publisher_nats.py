@@ -33,9 +33,8 @@ RETRY = RetryConfig.doubling(0.05, 0.2, deadline=LONG)
 
 @pytest.fixture
 def harness(nats_server: NatsServer) -> Iterator[NatsPublisherHarness]:
-    harness = NatsPublisherHarness(nats_server)
-    yield harness
-    harness.close()
+    with NatsPublisherHarness(nats_server) as harness:
+        yield harness
 
 
 # --- the connection --------------------------------------------------------------------------------------------
@@ -68,15 +67,14 @@ def test_the_users_connection_is_left_as_it_was(harness: NatsPublisherHarness) -
 @pytest.mark.parametrize("attached", [True, False], ids=["live context", "bridge"])
 def test_publish_msg_async_with_a_domain(tmp_path: Path, attached: bool) -> None:
     """As TestPublishMsgAsync, "domain": acknowledgements name it ahead of the sequence."""
-    harness = NatsPublisherHarness.started(tmp_path, jetstream="domain: hub", domain="hub")
     try:
-        target = harness.target() if attached else NatsBridge(NatsSettings((harness.server.url,), stream="S"))
-        with harness.publisher(target=target) as publisher:
-            futures = [publisher.publish_async(harness.topic, b"%d" % i) for i in range(100)]
-        acks = [ack_of(f).result(0) for f in futures]
-        assert [(a.stream, a.sequence, a.domain) for a in acks] == [("S", i, "hub") for i in range(1, 101)]
+        with NatsPublisherHarness.started(tmp_path, jetstream="domain: hub", domain="hub") as harness:
+            target = harness.target() if attached else NatsBridge(NatsSettings((harness.server.url,), stream="S"))
+            with harness.publisher(target=target) as publisher:
+                futures = [publisher.publish_async(harness.topic, b"%d" % i) for i in range(100)]
+            acks = [ack_of(f).result(0) for f in futures]
+            assert [(a.stream, a.sequence, a.domain) for a in acks] == [("S", i, "hub") for i in range(1, 101)]
     finally:
-        harness.close()
         POOL.clear()
 
 
@@ -143,15 +141,12 @@ def test_retry_until_the_stream_exists(harness: NatsPublisherHarness) -> None:
 
 
 def test_429_in_mid_stream_shrinks_the_window_and_loses_nothing(tmp_path: Path) -> None:
-    harness = NatsPublisherHarness.started(tmp_path, jetstream="max_buffered_msgs: 10")
-    try:
+    with NatsPublisherHarness.started(tmp_path, jetstream="max_buffered_msgs: 10") as harness:
         with harness.publisher(max_in_flight=500, refill_allowed_at=250, retry_config=RETRY) as publisher:
             for i in range(1000):
                 publisher.publish_async(harness.topic, b"%d" % i)
         assert publisher.counters.acked == 1000
         assert sorted(map(int, harness.payloads())) == list(range(1000))
-    finally:
-        harness.close()
 
 
 LOGIN: dict[str, Any] = {"user": "a", "password": "p"}
@@ -159,8 +154,7 @@ LOGIN: dict[str, Any] = {"user": "a", "password": "p"}
 
 def test_a_denied_subject_fails_at_once_and_no_other_flight(tmp_path: Path) -> None:
     users = 'authorization { users = [ {user: a, password: p, permissions: {publish: {deny: "t.Secret"}}} ] }'
-    harness = NatsPublisherHarness.started(tmp_path, config=users, **LOGIN)
-    try:
+    with NatsPublisherHarness.started(tmp_path, config=users, **LOGIN) as harness:
         with harness.publisher(wait_timeout=LONG, retry_config=RETRY) as publisher:
             denied = [publisher.publish_async("t.Secret", b"%d" % i) for i in range(5)]
             allowed = [publisher.publish_async("t.open", b"%d" % i) for i in range(5)]
@@ -168,8 +162,6 @@ def test_a_denied_subject_fails_at_once_and_no_other_flight(tmp_path: Path) -> N
             assert all(isinstance(error, PermissionDenied) for error in errors), "reported, not waited for"
             assert all(ack_of(f).result(LONG) for f in allowed)
         assert len(harness.held()) == 5
-    finally:
-        harness.close()
 
 
 def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path) -> None:

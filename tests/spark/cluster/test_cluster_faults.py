@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,9 +27,6 @@ pytestmark = [pytest.mark.explore, pytest.mark.timeout(1_800)]
 
 SCRIPT = Path(__file__).parents[1] / "driver_scripts" / "on_cluster.py"
 PATIENCE = 600.0
-ROOT = Path(__file__).parents[3]
-#: The commit whose code wrote ``tests/data/0.1.0``.
-OLDER = "1550d9d"
 
 
 @pytest.fixture(scope="module")
@@ -242,24 +237,6 @@ def test_two_applications_write_one_stream_and_one_flight_log(write: Callable[..
             application.wait(PATIENCE)
     one.conserved()
     assert len(counts(flights(one.log), "run_id")) == 2
-
-
-@pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package as it wrote ``tests/data/0.1.0``, from the history: no release of it is kept here. So the test runs
-    in a clone that has this commit, and fails in any other."""
-    folder = tmp_path_factory.mktemp("older")
-    archive = folder / "older.tar"
-    command = ["git", "archive", "-o", str(archive), OLDER, "connector"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.fail(
-            f"two releases side by side need the older one, which is commit {OLDER} of the history, and this copy of "
-            f"the repository does not have it: clone all of it, or run `git fetch --unshallow` ({done.stderr.strip()})"
-        )
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
-    return folder / "connector"
 
 
 def test_half_a_million_rows_through_all_faults(write: Callable[..., Write]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -21,13 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tests.support.mama.discovery_harness import ForeignAnnouncer, create_streams, desk, key
-
-
-@pytest.fixture
-def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
-    with ForeignAnnouncer(nats_server.url) as client:
-        yield client
-        client.delete(*client.api("STREAM.NAMES").get("streams") or [])
 
 
 def image(spark: SparkSession, url: str, **options: str) -> DataFrame:
@@ -98,19 +90,3 @@ def test_names_and_numbers_of_fields_come_from_the_properties_of_a_transport(
     stranger.say(encode(msg), SourceKey("other", None))
     (row,) = spark.read.format("mamadiscovery").options(**options).load().collect()
     assert (row.source_name, row.transport, row.bridge, row.event) == ("other", "desk", "nats", "unknown")
-
-
-@pytest.mark.spec("SD-18")
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"url": "memory://here"}, "NOT_IMPLEMENTED"),
-        ({"startingOffsets": "latest"}, "startingOffsets"),
-        ({"startingOfsets": "image"}, "startingOffsets"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_before_a_task_runs(
-    spark: SparkSession, options: dict[str, str], said: str
-) -> None:
-    with pytest.raises(Exception, match=said):
-        spark.read.format("mamadiscovery").options(**options).load().collect()

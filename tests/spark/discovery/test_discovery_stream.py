@@ -15,51 +15,22 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.mama.discovery_harness import BatchRecorder, ForeignAnnouncer, create_streams, desk
+from tests.support.spark.discovery_harness import DiscoveryQueries
 
 DESK = SourceKey("desk", 7)
 
 
 @pytest.fixture
-def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
-    with ForeignAnnouncer(nats_server.url) as client:
-        yield client
-        client.delete(*client.api("STREAM.NAMES").get("streams") or [])
-
-
-class Case:
-    """Queries over one server, with what they told."""
-
-    def __init__(self, spark: SparkSession, server: NatsServer, folder: Path) -> None:
-        self.spark, self.server, self.folder = spark, server, folder
-        self.queries: list[StreamingQuery] = []
-
-    def start(self, told: BatchRecorder, name: str = "one", *, now: bool = False, **options: str) -> StreamingQuery:
-        """``now``: read what there is and end."""
-        rows = self.spark.readStream.format("mamadiscovery").option("url", self.server.url).options(**options).load()
-        writer = rows.writeStream.foreachBatch(told).option("checkpointLocation", str(self.folder / name))
-        writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime="100 milliseconds")
-        query = writer.start()
-        self.queries.append(query)
-        return query
-
-    def run(self, told: BatchRecorder, name: str = "one", **options: str) -> StreamingQuery:
-        query = self.start(told, name, now=True, **options)
-        assert query.awaitTermination(240)
-        return query
-
-
-@pytest.fixture
-def case(spark: SparkSession, nats_server: NatsServer, tmp_path: Path) -> Iterator[Case]:
-    made = Case(spark, nats_server, tmp_path)
+def case(spark: SparkSession, nats_server: NatsServer, tmp_path: Path) -> Iterator[DiscoveryQueries]:
+    made = DiscoveryQueries(spark, nats_server.url, tmp_path)
     yield made
-    for query in made.queries:
-        query.stop()
+    made.stop()
 
 
 @pytest.fixture
-def place(case: Case, stranger: ForeignAnnouncer) -> ForeignAnnouncer:
+def place(case: DiscoveryQueries, stranger: ForeignAnnouncer) -> ForeignAnnouncer:
     """The streams are there, and empty."""
-    create_streams(case.server.url)
+    create_streams(case.url)
     return stranger
 
 
@@ -70,7 +41,7 @@ def failure(query: StreamingQuery) -> str:
 
 
 @pytest.mark.spec("SD-14", "SD-26")
-def test_a_query_has_the_image_its_end_and_then_every_event(case: Case, place: ForeignAnnouncer) -> None:
+def test_a_query_has_the_image_its_end_and_then_every_event(case: DiscoveryQueries, place: ForeignAnnouncer) -> None:
     """Two sources of one name; a corrupt record in the image and one among the changes."""
     for number in (7, 8):
         place.say(desk(number))
@@ -106,13 +77,13 @@ def test_a_query_has_the_image_its_end_and_then_every_event(case: Case, place: F
     (created,) = [row for row in told.rows if row["event"] == "create"]
     assert created["capabilities"]["EventTime"].startswith("1970-01-01"), "the clock of that publisher is wrong"
     assert created["event_time"].year > 2000, "times are the server's"
-    assert {row["transport"] for row in told.rows} == {case.server.url}
+    assert {row["transport"] for row in told.rows} == {case.url}
     assert [row["origin"] for row in told.rows] == ["MAMA_SOURCES"] * 3 + [told.rows[3]["origin"]] + ["MAMA_EVENTS"] * 6
 
 
 @pytest.mark.thorough
 def test_after_a_restart_each_event_comes_once_and_in_order_also_those_of_the_time_between(
-    case: Case, place: ForeignAnnouncer
+    case: DiscoveryQueries, place: ForeignAnnouncer
 ) -> None:
     """A batch that was read and not committed is told again to the letter; so is the image."""
     place.say(desk(0))
@@ -138,24 +109,9 @@ def test_after_a_restart_each_event_comes_once_and_in_order_also_those_of_the_ti
         assert changes == [*fresh, "online desk 0"]
 
 
-def test_available_now_reads_what_there_is_in_bounded_batches_and_goes_on_next_time(
-    case: Case, place: ForeignAnnouncer
+def test_what_was_lost_while_a_query_was_down_is_an_error_or_a_row(
+    case: DiscoveryQueries, place: ForeignAnnouncer
 ) -> None:
-    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "3"}
-    for number in range(7):
-        place.say(desk(number))
-    told = BatchRecorder()
-    case.run(told, **options)
-    assert told.lines() == [f"online desk {n}" for n in range(7)]
-    assert max(len(rows) for rows in told.batches.values()) <= 3
-    for number in range(7, 9):
-        place.say(desk(number))
-    case.run(told, **options)
-    assert told.lines() == [f"online desk {n}" for n in range(9)]
-    assert not told.again
-
-
-def test_what_was_lost_while_a_query_was_down_is_an_error_or_a_row(case: Case, place: ForeignAnnouncer) -> None:
     strict, lax = BatchRecorder(), BatchRecorder()
     case.run(strict, "strict")
     shutil.copytree(case.folder / "strict", case.folder / "lax")
@@ -177,7 +133,7 @@ def test_what_was_lost_while_a_query_was_down_is_an_error_or_a_row(case: Case, p
 @pytest.mark.thorough
 @pytest.mark.spec("PE-05", "PE-17")
 def test_readers_that_know_nothing_of_us_come_and_go_and_our_own_are_left_out(
-    case: Case, place: ForeignAnnouncer
+    case: DiscoveryQueries, place: ForeignAnnouncer
 ) -> None:
     """SUBSCRIBED and UNSUBSCRIBED."""
     place.create_stream("ORDERS", ["orders.>"])

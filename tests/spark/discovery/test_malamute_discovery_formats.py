@@ -1,4 +1,4 @@
-"""``mamadiscovery``, announced ``mamapub`` and the commands that show them, over ``mama broker``."""
+"""``mamadiscovery`` and announced ``mamapub`` over ``mama broker``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mama_spark.discovery import lease_keeper
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.mama.messages.event_records import EventRecord
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.malamute.broker_process import BrokerProcess
 from tests.support.malamute.malamute_discovery import SourceAnnouncers, discovering_broker
 from tests.support.mama.discovery_harness import BatchRecorder, desk
+from tests.support.spark.discovery_harness import DiscoveryQueries
 
 DESK = SourceKey("desk", 7)
 
@@ -33,36 +33,16 @@ def desks(broker: BrokerProcess) -> Iterator[SourceAnnouncers]:
         yield made
 
 
-class Case:
-    """Queries over one broker, with what they told."""
-
-    def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
-        self.spark, self.url, self.folder = spark, url, folder
-        self.queries: list[StreamingQuery] = []
-
-    def start(self, told: BatchRecorder, name: str = "one", *, now: bool = False, **options: str) -> StreamingQuery:
-        """``now``: read what there is and end."""
-        rows = self.spark.readStream.format("mamadiscovery").option("url", self.url).options(**options).load()
-        writer = rows.writeStream.foreachBatch(told).option("checkpointLocation", str(self.folder / name))
-        writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime="100 milliseconds")
-        self.queries.append(writer.start())
-        return self.queries[-1]
-
-    def run(self, told: BatchRecorder, name: str = "one", **options: str) -> None:
-        assert self.start(told, name, now=True, **options).awaitTermination(120)
-
-
 @pytest.fixture
-def case(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Iterator[Case]:
-    made = Case(spark, broker.url, tmp_path)
+def case(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Iterator[DiscoveryQueries]:
+    made = DiscoveryQueries(spark, broker.url, tmp_path)
     yield made
-    for query in made.queries:
-        query.stop()
+    made.stop()
 
 
 @pytest.mark.spec("SD-14", "SD-26", "PE-17")
 def test_a_batch_read_is_the_image_and_a_stream_is_image_end_and_changes(
-    case: Case, broker: BrokerProcess, desks: SourceAnnouncers
+    case: DiscoveryQueries, broker: BrokerProcess, desks: SourceAnnouncers
 ) -> None:
     """Sources, events of publishers, and plain clients that come and go."""
     desks.say(desk(7, qos_rate="BEST"))
@@ -110,7 +90,7 @@ def announced(spark: SparkSession, url: str, n: int, **options: str) -> None:
 
 @pytest.mark.spec("PE-12", "PE-13", "PE-17", "SD-05-SD-12")
 def test_an_announced_batch_is_online_while_it_publishes_and_offline_at_its_commit(
-    case: Case, broker: BrokerProcess
+    case: DiscoveryQueries, broker: BrokerProcess
 ) -> None:
     announced(case.spark, broker.url, 100, sourceName="prices")
     told = BatchRecorder()
@@ -126,15 +106,3 @@ def test_an_announced_batch_is_online_while_it_publishes_and_offline_at_its_comm
     life = ["create", "live", "PUBLISH_CREATE", "PUBLISH_DESTROY", "destroy", "destroy"]
     assert list(lives.values()) == [life, life]
     assert {row["source_name"] for row in told.rows if row["kind"] == "publisher"} == {"prices"}
-
-
-@pytest.mark.spec("SD-18")
-def test_announcing_to_a_broker_that_keeps_no_events_is_not_implemented(spark: SparkSession, tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as plain:
-        with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
-            announced(spark, plain.url, 10)
-        with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
-            spark.read.format("mamadiscovery").option("url", plain.url).load().collect()
-
-
-# --- commands --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,9 @@ DESK = SourceKey("desk", 7)
 
 
 @pytest.fixture
-def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
-    with ForeignAnnouncer(nats_server.url) as client:
-        create_streams(nats_server.url)
-        yield client
-        client.delete(*client.api("STREAM.NAMES").get("streams") or [])
+def stranger(stranger: ForeignAnnouncer, nats_server: NatsServer) -> ForeignAnnouncer:
+    create_streams(nats_server.url)
+    return stranger
 
 
 def table(path: Path) -> list[dict[str, Any]]:

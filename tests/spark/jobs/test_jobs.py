@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,9 @@ from tests.support.spark.subscribe_harness import delta_rows, plain, store
 
 
 @pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    with Admin(nats_server.url) as client:
-        client.create_stream("ORDERS", ["orders.>"])
-        yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.api(f"STREAM.DELETE.{name}")
+def admin(admin: Admin) -> Admin:
+    admin.create_stream("ORDERS", ["orders.>"])
+    return admin
 
 
 def sources(server: NatsServer) -> list[SourceRecord]:

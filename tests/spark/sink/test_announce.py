@@ -25,12 +25,9 @@ PATIENCE = 240.0
 
 
 @pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    with Admin(nats_server.url) as client:
-        client.create_stream("ORDERS", ["orders.>"])
-        yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.api(f"STREAM.DELETE.{name}")
+def admin(admin: Admin) -> Admin:
+    admin.create_stream("ORDERS", ["orders.>"])
+    return admin
 
 
 @pytest.fixture
@@ -176,19 +173,3 @@ def test_missing_permission_for_discovery_is_named_before_the_first_message(
         assert "_MAMA_SOURCE_DISCOVERY" in told
         assert "permission" in told.lower()
         assert admin.info("ORDERS")["state"]["messages"] == 0
-
-
-@pytest.mark.spec("SD-18", "SD-49", "SD-50")
-def test_transport_without_discovery_is_not_implemented(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
-) -> None:
-    """The rest of the options comes from the file."""
-    file = tmp_path / "mama.properties"
-    file.write_text(f"mama.nats.transport.desk.url={nats_server.url}\n")
-    rows, given = orders(spark, 10), {"transport": "desk", "properties": str(file)}
-    with pytest.raises((PySparkException, Py4JJavaError)) as e:
-        rows.write.format("mamapub").options(**given, announce="true").mode("append").save()
-    assert "NOT_IMPLEMENTED" in str(e.value)
-    assert "mama.nats.transport.desk.sourcediscovery.supported" in str(e.value)
-    rows.write.format("mamapub").options(**given).mode("append").save()
-    assert admin.info("ORDERS")["state"]["messages"] == 10

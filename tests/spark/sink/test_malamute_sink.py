@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,13 @@ from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, Eng
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.messages import Message
-from mama_spark.testing.oracle import Outcome, conserve
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.malamute.plain_broker import SEND, PlainBroker
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
+from tests.support.spark.sink_harness import check_conserved, numbered_orders
 
 PATIENCE = 60.0
 
@@ -43,12 +43,6 @@ def foreign() -> Iterator[PlainBroker]:
         yield broker
 
 
-def orders(spark: SparkSession, n: int) -> DataFrame:
-    return spark.range(0, n, 1, 2).selectExpr(
-        "concat('orders.r', cast(id % 7 as string)) AS topic", "cast(concat('row ', id) as binary) AS value", "id AS k"
-    )
-
-
 def write(df: DataFrame, url: str, log: Path, **options: str) -> list[dict[str, Any]]:
     options = {"url": url, "flightLog": str(log), "flightLogColumns": "k", **options}
     df.write.format("mamapub").options(**options).mode("append").save()
@@ -70,21 +64,12 @@ def received(got: list[Message]) -> list[tuple[int, str, bytes]]:
     return [(m.sequence or -n - 2, m.subject, b"".join(m.content)) for n, m in enumerate(got)]
 
 
-def check(flights: list[dict[str, Any]], sent: Iterable[Row], stored: list[tuple[int, str, bytes]]) -> None:
-    payloads = {r.k: (r.topic, bytes(r.value)) for r in sent}
-    outcomes = [
-        Outcome(*payloads[f["k"]], f["event"], f["may_have_landed"], -1 if f["sequence"] is None else f["sequence"])
-        for f in flights
-    ]
-    conserve(outcomes, stored, sent=len(payloads)).raise_faults()
-
-
 @pytest.mark.spec("ML-15", "ML-22")
 def test_rows_of_a_durable_stream_are_stored_once_under_the_sequences_of_the_flight_log(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
     """A repeated batch with ``txnAppId`` under another version of the log stores nothing twice."""
-    df = orders(spark, 300)
+    df = numbered_orders(spark, 300)
     flights = write(df, f"{url}/orders", tmp_path / "log", idPrefix="job")
     assert {(f["event"], f["ack_level"], f["stream"], f["duplicate"], f["bridge"]) for f in flights} == {
         ("acked", "stored", "orders", False, "malamute")
@@ -96,31 +81,18 @@ def test_rows_of_a_durable_stream_are_stored_once_under_the_sequences_of_the_fli
         reader.read("orders", after=0)
         got = receive(reader, 300)
         reader.sync()
-    check(flights, df.collect(), received(got))
+    check_conserved(flights, df.collect(), received(got))
     assert {m.id for m in got} == {f["flight_id"] for f in flights}
-
-
-def test_a_stream_in_memory_is_accepted_with_headers_and_without_sequences(
-    spark: SparkSession, url: str, tmp_path: Path
-) -> None:
-    df = orders(spark, 200).selectExpr("*", "map('Kind', 'demo') AS headers")
-    with MalamuteClient(url, timeout=PATIENCE) as reader:
-        reader.read("memory", "^orders")
-        flights = write(df, url, tmp_path / "log", stream="memory")
-        got = receive(reader, 200)
-    check(flights, df.collect(), received(got))
-    assert {(f["event"], f["ack_level"], f["sequence"]) for f in flights} == {("acked", "accepted", None)}
-    assert {m.headers for m in got} == {(("Kind", "demo"),)}
 
 
 def test_through_a_foreign_broker_rows_are_accepted_without_ids_and_headers_are_refused(
     spark: SparkSession, foreign: PlainBroker, tmp_path: Path
 ) -> None:
-    df = orders(spark, 200).selectExpr("*", "concat('id-', k % 10) AS id")
+    df = numbered_orders(spark, 200).selectExpr("*", "concat('id-', k % 10) AS id")
     ids = {"idColumn": "id", "onDuplicateId": "warn", "stream": "st"}
     flights = write(df, foreign.url, tmp_path / "log", **ids)
     got = [(-n - 2, subject, b"".join(content)) for n, (_, subject, content) in enumerate(foreign.sent)]
-    check(flights, df.collect(), got)
+    check_conserved(flights, df.collect(), got)
     assert {(f["event"], f["ack_level"], f["sequence"], f["duplicate"], f["stream"]) for f in flights} == {
         ("acked", "accepted", None, None, "st")
     }
@@ -139,7 +111,7 @@ def test_through_a_foreign_broker_rows_are_accepted_without_ids_and_headers_are_
 def spread(spark: SparkSession, n: int, broker: RestartableMalamuteBroker) -> DataFrame:
     """Rows over the streams A, B, C, which are durable, and `memory`."""
     a, b, c = map(broker.named, "ABC")
-    return orders(spark, n).selectExpr(
+    return numbered_orders(spark, n).selectExpr(
         "*", f"element_at(array('{a}', '{b}', 'memory', '{c}'), cast(k % 4 as int) + 1) stream"
     )
 
@@ -184,11 +156,3 @@ def test_rows_without_a_stream_are_bad_rows_and_dead_letters_go_to_the_stream_of
     assert sorted(m.payload for m in dead) == sorted(f"row {k}".encode() for k in (0, 10, 20, 30))
     assert {m.topic for m in dead} == {"dead"}
     assert {m.headers["Mama-Error-Status"][0] for m in dead} == {"INVALID_ARG"}
-
-
-def test_what_only_the_user_can_change_is_said(spark: SparkSession, url: str) -> None:
-    df = orders(spark, 2).drop("k")
-    assert "no stream is named" in failure(df, url)
-    text = failure(df, url, stream="s", user="u", password="secret-word")
-    assert "the broker wants another security mechanism" in text
-    assert "secret-word" not in text

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.contracts.record_log import Records
-from mama_spark.flightlog.report import summarise
+from mama_spark.flightlog.reading import summarise
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.packing.unpacked import Unpacked
 from mama_spark.packing.unpacker import unpack
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.malamute.restartable_broker import RestartableBroker
 from tests.support.nats.nats_servers import Admin, FetchedMessage
 from tests.support.spark.packed_harness import packed_verdict
-from tests.support.spark.sink_harness import counts, flights
+from tests.support.spark.sink_harness import flights
 
 
 def orders(spark: SparkSession, n: int) -> DataFrame:
@@ -78,45 +78,3 @@ def test_packs_too_large_for_the_stream_are_split_down_to_the_row_that_is(
         held = unpacked(admin.messages("SMALL")).values.to_pylist()
         assert sorted(int(v.rstrip(b"x")) for v in held) == [k for k in range(400) if k != 133]
         admin.api("STREAM.DELETE.SMALL")
-
-
-@pytest.mark.parametrize("room", ["malamute"], indirect=True)
-def test_columns_without_a_value_travel_typed(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> None:
-    room.create("TICKS", "ticks.>")
-    df = spark.range(0, 200, 1, 2).selectExpr(
-        "'ticks.a' AS topic", "id", "cast(id / 4 as decimal(10,2)) AS price", "timestamp_micros(id * 1000000) AS at",
-        "array(named_struct('q', id), null) AS legs", "if(id % 3 = 0, null, concat('n', id)) AS note",
-    )  # fmt: skip
-    df = df.withColumnRenamed("id", "n")
-    write(df, pack="arrow", flightLog=str(tmp_path / "log"), **room.options("TICKS"))
-    found = unpacked(room.messages("TICKS"))
-    assert not found.errors
-    got = [row for run in found.typed for row in run.columns.to_pylist()]
-    want = [r.asDict(recursive=True) for r in df.drop("topic").collect()]
-    for row in got:
-        row["at"] = row["at"].replace(tzinfo=None)
-    assert sorted(got, key=lambda r: r["n"]) == sorted(want, key=lambda r: r["n"])
-    assert counts(flights(tmp_path / "log"), "event").keys() == {"acked"}
-
-
-@pytest.mark.parametrize("room", ["nats"], indirect=True)
-def test_a_stream_of_packed_rows_restarts_without_storing_twice(
-    spark: SparkSession, room: RestartableBroker, tmp_path: Path
-) -> None:
-    room.create("ORDERS", "orders.>")
-    orders(spark, 200).drop("k").write.parquet(str(tmp_path / "source"))
-    for run in range(2):
-        if run:
-            orders(spark, 50).selectExpr("topic", "concat('more ', value) AS value").write.mode("append").parquet(
-                str(tmp_path / "source")
-            )
-        source = spark.readStream.schema("topic string, value string").parquet(str(tmp_path / "source"))
-        query = (
-            source.writeStream.format("mamapub")
-            .options(pack="lines", flightLog=str(tmp_path / "log"), flightLogPayload="all", **room.options("ORDERS"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert query.awaitTermination(240)
-    packed_verdict(room, "ORDERS", tmp_path / "log", sent=250).raise_faults()

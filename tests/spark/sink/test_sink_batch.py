@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.testing.oracle import Outcome, conserve
 from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.malamute.restartable_broker import RestartableBroker
-from tests.support.nats.nats_servers import Admin, FetchedMessage
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.sink_harness import check_conserved, numbered_orders
 
 Rows = list[dict[str, Any]]
 #: What does not depend on the middleware is shown on one or the other.
 on_nats = pytest.mark.parametrize("room", ["nats"], indirect=True)
 on_malamute = pytest.mark.parametrize("room", ["malamute"], indirect=True)
-
-
-@pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    """A client of its own; every test has its own streams, dropped at the end."""
-    with Admin(nats_server.url) as client:
-        yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.api(f"STREAM.DELETE.{name}")
 
 
 @pytest.fixture
@@ -60,22 +48,6 @@ def table(path: str | Path) -> Rows:
     return [row for row in rows if row.get("kind", "flight") == "flight"]
 
 
-def orders(spark: SparkSession, n: int, partitions: int = 2) -> DataFrame:
-    return spark.range(0, n, 1, partitions).selectExpr(
-        "concat('orders.r', cast(id % 7 as string)) AS topic", "cast(concat('row ', id) as binary) AS value", "id AS k"
-    )
-
-
-def check_conserved(flights: Rows, sent: DataFrame, stored: list[FetchedMessage]) -> None:
-    payloads = {r.k: (r.topic, bytes(r.value)) for r in sent.collect()}
-    outcomes = [
-        Outcome(*payloads[f["k"]], f["event"], f["may_have_landed"], -1 if f["sequence"] is None else f["sequence"])
-        for f in flights
-    ]
-    verdict = conserve(outcomes, [(m.sequence, m.topic, m.payload) for m in stored], sent=len(payloads))
-    verdict.raise_faults()
-
-
 @pytest.mark.parametrize(
     ("options", "sequences"),
     [
@@ -90,7 +62,7 @@ def test_every_row_is_acked_stored_and_logged_once(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str, options: dict[str, str], sequences: bool
 ) -> None:
     admin.create_stream("ORDERS", ["orders.>"], allow_batched=True)
-    df = orders(spark, 1_000)
+    df = numbered_orders(spark, 1_000)
     write(df, nats_server, flightLog=log, flightLogColumns="k", **options)
     flights = table(log)
     assert Counter(f["event"] for f in flights) == {"acked": 1_000}
@@ -98,48 +70,15 @@ def test_every_row_is_acked_stored_and_logged_once(
     assert all((f["sequence"] is not None) == sequences for f in flights)
     assert all(f["committed"] and f["latency_us"] >= 0 and f["sends"] == 1 for f in flights)
     assert len({f["flight_id"] for f in flights}) == 1_000
-    check_conserved(flights, df, admin.messages("ORDERS"))
-
-
-@on_malamute
-@pytest.mark.parametrize(
-    "options", [{}, {"dedup": "false", "maxInFlight": "7", "refillAllowedAt": "0", "order": "partition"}], ids=str
-)
-def test_every_row_to_a_malamute_stream_is_acked_stored_and_logged_once(
-    spark: SparkSession, room: RestartableBroker, log: str, options: dict[str, str]
-) -> None:
-    df = orders(spark, 500)
-    write(df, room, flightLog=log, flightLogColumns="k", **options)
-    flights = table(log)
-    stream = room.options("ORDERS")["stream"]
-    assert Counter((f["event"], f["ack_level"], f["stream"]) for f in flights) == {("acked", "stored", stream): 500}
-    assert sorted(f["sequence"] for f in flights) == list(range(1, 501))
-    assert all(f["committed"] and f["latency_us"] >= 0 and f["sends"] == 1 for f in flights)
-    assert len({f["flight_id"] for f in flights}) == 500
-    check_conserved(flights, df, room.messages("ORDERS"))
-    ids = {m.headers.get(room.id_header, [""])[0] for m in room.messages("ORDERS")}
-    assert ids == ({""} if "dedup" in options else {f["flight_id"] for f in flights})
+    check_conserved(flights, df.collect(), [(m.sequence, m.topic, m.payload) for m in admin.messages("ORDERS")])
 
 
 @on_nats
 def test_ack_mode_none_says_published_and_no_more(spark: SparkSession, room: RestartableBroker, log: str) -> None:
     room.create("ORDERS", "orders.>")
-    write(orders(spark, 100), room, flightLog=log, ackMode="none", flightLogColumns="k")
+    write(numbered_orders(spark, 100), room, flightLog=log, ackMode="none", flightLogColumns="k")
     assert Counter((f["event"], f["ack_level"]) for f in table(log)) == {("published", "none"): 100}
     eventually(lambda: room.counter("ORDERS")() == 100, "all that was handed over is stored")
-
-
-@on_malamute
-def test_level_all_has_published_and_terminal_events_level_errors_only_failures(
-    spark: SparkSession, room: RestartableBroker, tmp_path: Path
-) -> None:
-    room.create("ORDERS", "orders.>")
-    df = orders(spark, 50)
-    write(df, room, flightLog=str(tmp_path / "all"), flightLogLevel="all", flightLogColumns="k")
-    assert Counter(f["event"] for f in table(tmp_path / "all")) == {"published": 50, "acked": 50}
-    bad = df.selectExpr("if(k = 3, 'orders.*', topic) AS topic", "value")
-    write(bad, room, flightLog=str(tmp_path / "errors"), flightLogLevel="errors", onError="log")
-    assert [f["event"] for f in table(tmp_path / "errors")] == ["completed_exceptionally"]
 
 
 def test_json_headers_ids_prefix_and_parts_reach_the_broker(
@@ -216,36 +155,6 @@ def test_bad_rows_fail_alone_with_a_reason_and_without_a_retry(
     assert flights[2]["payload"] == b"v"
 
 
-@on_nats
-def test_a_write_that_failed_is_repeated_with_the_prefix_that_its_error_names_and_stores_no_row_twice(
-    spark: SparkSession, room: RestartableBroker, log: str
-) -> None:
-    room.create("ORDERS", "orders.>")
-    df = orders(spark, 10)
-    said = failure(df.selectExpr("if(k = 3, 'orders.*', topic) AS topic", "value"), room, flightLog=log)
-    assert "9 rows are stored already, and a repetition of the write stores them again" in said
-    prefix = re.search(r"option idPrefix='(\w+)'", said)
-    assert prefix is not None
-    write(df.drop("k"), room, flightLog=log, idPrefix=prefix[1])
-    assert Counter(m.payload for m in room.messages("ORDERS")) == {b"row %d" % k: 1 for k in range(10)}
-
-
-@on_nats
-def test_rows_that_share_an_id_are_never_dropped_in_silence(
-    spark: SparkSession, room: RestartableBroker, log: str
-) -> None:
-    room.create("ORDERS", "orders.>")
-    df = orders(spark, 4, 1).selectExpr("topic", "value", "k div 2 AS customer")
-    said = failure(df, room, flightLog=log, idColumn="customer")
-    assert "2 rows were not published: 4 rows: 2 acked, 2 failed" in said
-    assert "2 with a doubled id in the same write (the first: id '0', topic 'orders.r1')" in said
-    assert sorted(m.headers["Nats-Msg-Id"][0] for m in room.messages("ORDERS")) == ["0", "1"]
-    refused = [f for f in table(log) if f["event"] != "acked"]
-    assert {f["flight_id"]: f["info"].split(":")[0] for f in refused} == dict.fromkeys(
-        "01", "doubled id in the same write"
-    )
-
-
 def test_dead_letters_go_to_topic_and_table_in_full(
     spark: SparkSession, room: RestartableBroker, good: set[int], log: str, tmp_path: Path
 ) -> None:
@@ -299,14 +208,14 @@ def test_an_empty_dataframe_publishes_nothing_and_succeeds(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str
 ) -> None:
     admin.create_stream("ORDERS", ["orders.>"])
-    write(orders(spark, 0).drop("k"), nats_server, flightLog=log)
-    write(orders(spark, 10).where("k < 0").drop("k"), nats_server, flightLog=log)
+    write(numbered_orders(spark, 0).drop("k"), nats_server, flightLog=log)
+    write(numbered_orders(spark, 10).where("k < 0").drop("k"), nats_server, flightLog=log)
     assert admin.info("ORDERS")["state"]["last_seq"] == 0
     assert table(log) == []
 
 
 def test_create_stream_makes_what_is_missing(spark: SparkSession, nats_server: NatsServer, admin: Admin) -> None:
-    write(orders(spark, 100).drop("k"), nats_server, createStream="true", stream="NEW")
+    write(numbered_orders(spark, 100).drop("k"), nats_server, createStream="true", stream="NEW")
     config = admin.info("NEW")["config"]
     assert admin.info("NEW")["state"]["messages"] == 100
     assert config["duplicate_window"] == 60 * 10**9
@@ -315,40 +224,6 @@ def test_create_stream_makes_what_is_missing(spark: SparkSession, nats_server: N
 
 
 def test_overwrite_is_refused_with_the_way_out(spark: SparkSession, nats_server: NatsServer) -> None:
-    df = orders(spark, 1).drop("k")
+    df = numbered_orders(spark, 1).drop("k")
     with pytest.raises(PySparkException, match=r'cannot overwrite.*mode\("append"\)'):
         df.write.format("mamapub").option("url", nats_server.url).mode("overwrite").save()
-
-
-def test_a_flight_log_that_cannot_be_written_is_found_before_the_first_row(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
-) -> None:
-    admin.create_stream("ORDERS", ["orders.>"])
-    other = tmp_path / "other"
-    write_deltalake(str(other), pa.table({"x": [1]}))
-    occupied = tmp_path / "file"
-    occupied.write_text("no folder")
-    for path in (other, occupied):
-        said = failure(orders(spark, 10).drop("k"), nats_server, flightLog=str(path))
-        assert str(path) in said
-        assert ("is another table" in said) == (path == other)
-    taken = orders(spark, 10).selectExpr("topic", "value", "k AS sequence")
-    said = failure(taken, nats_server, flightLog=str(tmp_path / "new"), flightLogColumns="sequence")
-    assert "sequence" in said
-    assert admin.info("ORDERS")["state"]["messages"] == 0
-
-
-@on_malamute
-def test_a_repeated_batch_with_the_same_txn_version_stores_and_commits_once(
-    spark: SparkSession, room: RestartableBroker, log: str
-) -> None:
-    room.create("ORDERS", "orders.>")
-    df = orders(spark, 100)
-    options = {"flightLog": log, "flightLogColumns": "k", "txnAppId": "nightly", "txnVersion": "7"}
-    write(df, room, **options)
-    write(df, room, **options)
-    assert room.counter("ORDERS")() == 100
-    flights = table(log)
-    assert Counter((f["committed"], f["duplicate"]) for f in flights) == {(True, False): 100, (False, True): 100}
-    assert {f["flight_id"].rsplit("-", 3)[0] for f in flights} == {"nightly-7"}
-    assert {f["batch_id"] for f in flights} == {7}

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import mama_spark
-import pyarrow as pa
 import pytest
-from mama_spark.testing.waiting import eventually
-from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tests.support.malamute.restartable_broker import RestartableBroker
-from tests.support.processes import task_workers
-from tests.support.spark.sink_harness import WriteGate, counts, flights, verdict
+from tests.support.spark.sink_harness import PATIENCE, Background, InterruptedWrite, counts, flights, verdict
 
-PATIENCE = 240.0
 pytestmark = pytest.mark.timeout(900)
 
 #: What does not depend on the middleware is shown on one.
@@ -28,51 +20,7 @@ once = pytest.mark.parametrize("room", ["nats"], indirect=True)
 
 
 @pytest.fixture
-def background(spark: SparkSession) -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
-    """Run something in a thread."""
-    with ThreadPoolExecutor(2, initializer=mama_spark.register, initargs=(spark,)) as threads:
-        yield threads.submit
-
-
-class Case:
-    """Rows that are published slowly enough to be interrupted, with a flight log that keeps the payloads."""
-
-    def __init__(self, spark: SparkSession, room: RestartableBroker, folder: Path) -> None:
-        self.spark, self.room, self.folder = spark, room, folder
-        self.log = folder / "log"
-        self.options = {**room.options("ORDERS"), "flightLog": str(self.log), "flightLogPayload": "all"}
-        self.stored, self.gate = room.counter("ORDERS"), WriteGate(folder)
-
-    def rows(self, n: int, partitions: int = 2) -> DataFrame:
-        return self.spark.range(0, n, 1, partitions).selectExpr(
-            "concat('orders.r', cast(id % 5 as string)) AS topic", "concat('order ', id) AS value"
-        )
-
-    def held(self, rows: DataFrame) -> DataFrame:
-        """These rows, the last two hundred of a partition when ``gate`` is open."""
-        return rows.mapInArrow(self.gate.before_the_end, "topic string, value string")
-
-    def write(self, rows: DataFrame, **options: str) -> None:
-        rows.write.format("mamapub").options(**{**self.options, **options}).mode("append").save()
-
-    def under_way(self, writing: Future[Any], n: int = 1_000) -> None:
-        def enough() -> bool:
-            if writing.done():
-                writing.result()  # raises what ended it
-            return self.stored() >= n
-
-        eventually(enough, f"{n} messages are stored", PATIENCE)
-
-    def workers(self) -> list[int]:
-        """The Python workers that publish."""
-        return task_workers(self.spark.sparkContext._gateway.proc.pid, self.room.port)  # type: ignore[union-attr]
-
-    def conserved(self, sent: int, *, exactly_once: bool = True) -> None:
-        verdict(self.room, "ORDERS", self.log, sent=sent, exactly_once=exactly_once).raise_faults()
-
-
-@pytest.fixture
-def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterator[Case]:
+def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterator[InterruptedWrite]:
     room.create("ORDERS", "orders.>")
     few = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "200",  # what a held partition does not give
@@ -80,23 +28,24 @@ def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterat
     }
     for name, value in few.items():
         spark.conf.set(name, value)
-    yield Case(spark, room, tmp_path)
+    yield InterruptedWrite(spark, room, tmp_path)
     for name in few:
         spark.conf.unset(name)
 
 
-Background = Callable[[Callable[[], Any]], Future[Any]]
+def conserved(case: InterruptedWrite, sent: int, *, exactly_once: bool = True) -> None:
+    verdict(case.room, "ORDERS", case.log, sent=sent, exactly_once=exactly_once).raise_faults()
 
 
 @pytest.mark.thorough
 @once
-def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, background: Background) -> None:
+def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: InterruptedWrite, background: Background) -> None:
     with case.gate:
         writing = background(lambda: case.write(case.held(case.rows(4_000))))
         case.under_way(writing, 2_600)  # more than 500 of either partition
         os.kill(case.workers()[0], signal.SIGKILL)
     writing.result(PATIENCE)
-    case.conserved(4_000)
+    conserved(case, 4_000)
     log = flights(case.log)
     assert counts(log, "task_attempt") == {0: 2_000, 1: 2_000}
     assert counts(log, "duplicate")[True] > 500
@@ -115,23 +64,25 @@ def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Case, back
     indirect=["room"],
 )
 def test_killed_broker_comes_back_and_nothing_is_lost_in_any_mode(
-    case: Case, background: Background, options: dict[str, str]
+    case: InterruptedWrite, background: Background, options: dict[str, str]
 ) -> None:
     """Without ids a message whose acknowledgement was lost is sent, and perhaps stored, once more; never lost. A broker
     of Malamute has what it acknowledged in the store that the next one opens; so are the ids."""
     with case.gate:
         writing = background(lambda: case.write(case.held(case.rows(3_000)), maxRatePerPartition="1500", **options))
-        case.under_way(writing)
+        case.under_way(writing, 1_000)
         case.room.kill()
         case.room.start()
     writing.result(PATIENCE)
-    case.conserved(3_000, exactly_once="dedup" not in options)
+    conserved(case, 3_000, exactly_once="dedup" not in options)
 
 
 @pytest.mark.thorough
 @once
 @pytest.mark.parametrize("ack_mode", ["auto", "message"])
-def test_order_of_each_partition_survives_a_killed_broker(case: Case, background: Background, ack_mode: str) -> None:
+def test_order_of_each_partition_survives_a_killed_broker(
+    case: InterruptedWrite, background: Background, ack_mode: str
+) -> None:
     n = 4_000 if ack_mode == "auto" else 2_000
     rows = case.rows(n).selectExpr("topic", "concat(spark_partition_id(), ' ', value) AS value")
     with case.gate:
@@ -141,7 +92,7 @@ def test_order_of_each_partition_survives_a_killed_broker(case: Case, background
         case.room.kill()
         case.room.start()
     writing.result(PATIENCE)
-    case.conserved(n)
+    conserved(case, n)
     numbers: dict[str, list[int]] = {"0": [], "1": []}
     for message in case.room.messages("ORDERS"):
         partition, _, number = message.payload.decode().split()
@@ -152,59 +103,30 @@ def test_order_of_each_partition_survives_a_killed_broker(case: Case, background
 
 @pytest.mark.thorough
 @once
-def test_cancelled_job_leaves_a_true_log_and_the_next_write_works(case: Case, background: Background) -> None:
+def test_cancelled_job_leaves_a_true_log_and_the_next_write_works(
+    case: InterruptedWrite, background: Background
+) -> None:
     txn = {"txnAppId": "nightly", "txnVersion": "7"}
     with case.gate:
         writing = background(lambda: case.write(case.held(case.rows(4_000)), **txn))
-        case.under_way(writing)
+        case.under_way(writing, 1_000)
         case.spark.sparkContext.cancelAllJobs()
         with pytest.raises(Exception, match=r"(?i)cancel"):
             writing.result(PATIENCE)
     case.write(case.rows(4_000), **txn)
-    case.conserved(4_000)
+    conserved(case, 4_000)
     assert counts(flights(case.log), "duplicate")[True] >= 1_000, "what was stored before the end of the first"
 
 
 # --- a retry that sees its rows in another order ---------------------------------------------------------------
 
 
-def fails_once(
-    held: Callable[[], int], n: int, stored: int
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A partition of ``n`` rows whose first attempt dies when the broker holds ``stored`` of them, and whose second
-    attempt has them in the opposite order."""
-
-    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass
-        context = TaskContext.get()
-        assert context is not None
-        first = context.attemptNumber() == 0
-        order = range(n) if first else range(n - 1, -1, -1)
-        for start in range(0, n, 200):
-            if first and start == n * 3 // 4:
-                eventually(lambda: held() >= stored, "the first attempt published its rows", 60)
-                raise RuntimeError("the first attempt ends here")
-            chosen = list(order[start : start + 200])
-            yield pa.RecordBatch.from_pydict(
-                {"topic": [f"orders.r{i % 5}" for i in chosen], "value": [f"order {i}" for i in chosen]}
-            )
-
-    return rows
-
-
-def shuffled(case: Case, n: int) -> DataFrame:
-    source = fails_once(case.stored, n, n // 4)
-    one = case.spark.range(0, 1, 1, 1)
-    return one.mapInArrow(source, "topic string, value string")
-
-
 @pytest.mark.parametrize("room", ["malamute"], indirect=True)
-def test_retry_in_another_order_loses_nothing_with_default_ids(case: Case) -> None:
+def test_retry_in_another_order_loses_nothing_with_default_ids(case: InterruptedWrite) -> None:
     """They name the content: a row number would name another row in the second attempt."""
     n = 2_400
-    case.write(shuffled(case, n))
-    case.conserved(n)
+    case.write(case.out_of_order(n, n // 4, 200))
+    conserved(case, n)
     log = flights(case.log)
     assert counts(log, "task_attempt") == {1: n}
     assert counts(log, "duplicate")[True] >= n // 4
@@ -214,7 +136,7 @@ def test_retry_in_another_order_loses_nothing_with_default_ids(case: Case) -> No
 
 
 @once
-def test_speculation_without_dedup_is_refused_before_the_first_row(case: Case) -> None:
+def test_speculation_without_dedup_is_refused_before_the_first_row(case: InterruptedWrite) -> None:
     case.spark.sparkContext.setLocalProperty("spark.speculation", "true")
     try:
         with pytest.raises(Exception, match=r"spark\.speculation is on and dedup is off"):

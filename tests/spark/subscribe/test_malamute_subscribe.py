@@ -10,23 +10,19 @@ import signal
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import zmq
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.broker.security import Security
-from mama_spark.malamute.broker.session.settings import SessionSettings
-from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import Row, SparkSession
 
 from tests.support.malamute.broker_process import BrokerProcess
 from tests.support.processes import connected_to, descendants, jvm_of
+from tests.support.spark.subscribe_harness import ReadQuery
 
 PATIENCE = 120
 _STREAMS = itertools.count(1)
@@ -63,44 +59,6 @@ def failure(spark: SparkSession, url: str, **options: str) -> str:
     with pytest.raises(PySparkException) as e:
         reads(spark, url, **options)
     return str(e.value)
-
-
-class Query:
-    """A stream of rows into a folder for each batch, which a batch that is run again replaces."""
-
-    def __init__(self, spark: SparkSession, folder: Path, **options: str) -> None:
-        self.spark, self.table, self.checkpoint = spark, folder / "table", folder / "checkpoint"
-        self.options = options
-
-    def read(self, **options: str) -> DataFrame:
-        return self.spark.readStream.format("mamasub").options(**{**self.options, **options}).load()
-
-    def start(self, available_now: bool = True, /, **options: str) -> StreamingQuery:
-        writer = self.read(**options).writeStream.foreachBatch(self.keep)
-        writer = writer.option("checkpointLocation", str(self.checkpoint))
-        when = {"availableNow": True} if available_now else {"processingTime": "200 milliseconds"}
-        return writer.trigger(**when).start()
-
-    def keep(self, rows: DataFrame, number: int) -> None:
-        rows.write.mode("overwrite").parquet(str(self.table / str(number)))
-
-    def run(self, **options: str) -> StreamingQuery:
-        query = self.start(**options)
-        assert query.awaitTermination(PATIENCE)
-        return query
-
-    def fail(self, **options: str) -> str:
-        query = self.start(**options)
-        with pytest.raises(StreamingQueryException) as e:
-            query.awaitTermination(PATIENCE)
-        return str(e.value)
-
-    def rows(self) -> list[dict[str, Any]]:
-        folders = [folder for folder in self.table.glob("*") if (folder / "_SUCCESS").exists()]
-        return [row for folder in folders for row in pq.read_table(folder).to_pylist()]
-
-    def sequences(self) -> list[int]:
-        return sorted(row["sequence"] for row in self.rows())
 
 
 @pytest.mark.spec("ML-15", "ML-22")
@@ -173,20 +131,12 @@ def test_a_batch_takes_what_topics_pattern_and_offsets_select(
     assert "there is no such stream" in failure(spark, process.url, stream="typo")
 
 
-def test_a_broker_that_is_not_ours_is_not_implemented(spark: SparkSession) -> None:
-    foreign = BrokerSettings("tcp://127.0.0.1:*", SessionSettings(features=Feature(0)), linger=0.5)
-    with Broker(foreign) as broker:
-        text = failure(spark, broker.endpoint.replace("tcp", "mlp"), stream="s")
-    assert "NOT_IMPLEMENTED" in text
-    assert "keeps nothing that could be read back" in text
-
-
 @pytest.mark.spec("ML-21")
 def test_available_now_restarts_behind_the_last_row_in_batches_of_the_limit(
     spark: SparkSession, process: BrokerProcess, stream: str, tmp_path: Path
 ) -> None:
     """What a batch may take is the credit that its tasks give."""
-    query = Query(spark, tmp_path, url=f"{process.url}/{stream}")
+    query = ReadQuery(spark, tmp_path, url=f"{process.url}/{stream}")
     process.store(stream, batch(250))
     first = query.run(maxOffsetsPerTrigger="100")
     assert [p.numInputRows for p in first.recentProgress if p.numInputRows] == [100, 100, 50]
@@ -202,8 +152,8 @@ def test_killed_broker_and_workers_leave_each_row_once(
     spark: SparkSession, process: BrokerProcess, stream: str, tmp_path: Path
 ) -> None:
     process.store(stream, batch(100))
-    query = Query(spark, tmp_path, url=process.url, stream=stream)
-    running = query.start(False, maxOffsetsPerTrigger="200")
+    query = ReadQuery(spark, tmp_path, url=process.url, stream=stream)
+    running = query.start(available_now=False, maxOffsetsPerTrigger="200")
     try:
         eventually(lambda: len(query.sequences()) == 100, "the first rows", PATIENCE)
         process.kill()

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
-from mama_spark.flightlog.replay import unpublished
+from mama_spark.flightlog.reading import unpublished
 from mama_spark.nats.server.nats_server import NatsServer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.malamute.restartable_broker import RestartableBroker
 from tests.support.nats.nats_servers import Admin
 
-PATIENCE = 240
 TYPED = "n BIGINT, price DECIMAL(10,2), at TIMESTAMP, legs ARRAY<STRUCT<q: BIGINT>>, note STRING"
 
 
@@ -111,35 +107,6 @@ def test_typed_columns_come_back_in_the_schema_that_is_given(spark: SparkSession
     with pytest.raises(PySparkException, match=r"does not fit .schema\(\): column 'n' is bigint, date is wanted"):
         read(spark, ready, "n DATE, value BINARY").collect()
     assert read(spark, ready, "n BIGINT", mode="DROPMALFORMED").count() == 200
-
-
-@pytest.mark.parametrize("room", ["nats"], indirect=True)
-def test_a_stream_counts_rows_continues_from_its_checkpoint_and_reports_its_estimate(
-    spark: SparkSession, ready: RestartableBroker, tmp_path: Path
-) -> None:
-    rows = orders(spark, 600).selectExpr("'orders.a' AS topic", "value")
-    write(rows, pack="lines", packMaxRows="10", **ready.options("ORDERS"))
-
-    def run() -> StreamingQuery:
-        source = spark.readStream.format("mamasub").options(**subscription(ready), maxRowsPerTrigger="200").load()
-        query = (
-            source.writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(str(tmp_path / "table"))
-        )
-        assert query.awaitTermination(PATIENCE)
-        return query
-
-    progress = [p for p in run().recentProgress if p["numInputRows"]]
-    assert [p["numInputRows"] for p in progress] == [200] * 3
-    ends = [json.loads(p["sources"][0]["endOffset"])["ORDERS"] for p in progress]
-    assert [end["rows"] for end in ends] == [200] * 3
-    assert [end["next"] for end in ends] == [21, 41, 61]  # offsets are sequences
-    write(orders(spark, 100).selectExpr("'orders.b' AS topic", "value"), pack="lines", **ready.options("ORDERS"))
-    run()
-    table = pq.read_table(tmp_path / "table", columns=["sequence", "pack_index"]).to_pylist()
-    assert len(table) == len({(row["sequence"], row["pack_index"]) for row in table}) == 700
 
 
 def test_failed_packs_are_published_again_from_the_flight_log(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,14 +16,6 @@ from pyspark.sql.types import StructType
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.subscribe_harness import plain, store
-
-
-@pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    with Admin(nats_server.url) as client:
-        yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.api(f"STREAM.DELETE.{name}")
 
 
 class Reads:
@@ -84,15 +75,6 @@ def test_topics_choose_streams_and_messages(reads: Reads, admin: Admin) -> None:
     assert "holds no topic 'orders.us.a'" in reads.failure("orders.us.a", stream="TRADES")
 
 
-def test_offsets_and_times_bound_what_is_read(reads: Reads, admin: Admin) -> None:
-    admin.create_stream("ORDERS", ["orders.>"])
-    store(admin, "ORDERS", plain("orders.a", 10))
-    assert reads.sequences(startingOffsets='{"ORDERS": 4}', endingOffsets='{"ORDERS": 7}') == [4, 5, 6]
-    seventh = reads.rows()[6].timestamp
-    assert 7 in reads.sequences(startingTimestamp=seventh.isoformat())
-    assert "has no sequence 12 yet, its last is 10" in reads.failure(startingOffsets='{"ORDERS": 12}')
-
-
 def test_what_was_read_can_be_published_again(reads: Reads, admin: Admin) -> None:
     """The columns are those that the sink takes; with ``idColumn`` the stream drops what it has seen."""
     admin.create_stream("ORDERS", ["orders.>", "copy.orders.>"])
@@ -110,41 +92,6 @@ def test_what_was_read_can_be_published_again(reads: Reads, admin: Admin) -> Non
     copies = reads.rows("copy.>")
     first = {(f"copy.{r.topic}", bytes(r.value), r.headers["n"][0]) for r in reads.rows()}
     assert {(r.topic, bytes(r.value), r.headers["n"][0]) for r in copies} == first
-
-
-def test_deleted_messages_are_an_error_that_names_them_unless_loss_is_allowed(reads: Reads, admin: Admin) -> None:
-    admin.create_stream("ORDERS", ["orders.>"])
-    store(admin, "ORDERS", plain("orders.a", 20))
-    for sequence in (5, 6, 11):
-        assert admin.api("STREAM.MSG.DELETE.ORDERS", {"seq": sequence})["success"]
-    text = reads.failure()
-    for part in ("'ORDERS'", "3 sequences 5 to 6, 11", "failOnDataLoss=false", "startingOffsets"):
-        assert part in text
-    assert reads.sequences(failOnDataLoss="false") == [n for n in range(1, 21) if n not in (5, 6, 11)]
-    assert reads.sequences(startingOffsets='{"ORDERS": 12}') == list(range(12, 21))
-
-
-def test_topic_without_a_stream_is_an_error_that_names_it(reads: Reads, admin: Admin) -> None:
-    admin.create_stream("ORDERS", ["orders.>"])
-    assert "nowhere.>" in reads.failure("orders.>,nowhere.>")
-    assert "'NOWHERE'" in reads.failure(None, stream="NOWHERE")
-
-
-def test_missing_permission_is_an_error_that_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
-    users = """
-    authorization { users = [
-      { user: admin, password: secret }
-      { user: blind, password: secret, permissions: { publish: ["$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*",
-        "$JS.API.INFO"], subscribe: ["_INBOX.>"] } } ] }
-    """
-    with NatsServer(tmp_path / "nats", config=users) as server:
-        login: dict[str, Any] = {"user": "admin", "password": "secret"}
-        with Admin(server.url, **login) as admin:
-            admin.create_stream("ORDERS", ["orders.>"])
-            store(admin, "ORDERS", plain("orders.a", 10))
-        reads = Reads(spark, server)
-        assert "no permission" in reads.failure(user="blind", password="secret", failOnDataLoss="false")
-        assert len(reads.rows(user="admin", password="secret")) == 10
 
 
 def numbers_that_take_filters() -> type[DataSource]:

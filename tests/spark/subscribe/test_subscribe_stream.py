@@ -9,89 +9,35 @@ from typing import Any
 
 import mama_spark
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.nats.nats_servers import Admin
-from tests.support.spark.subscribe_harness import plain, store
+from tests.support.spark.subscribe_harness import ReadQuery, plain, store
 
 PATIENCE = 240
 
 
 @pytest.fixture
-def admin(nats_server: NatsServer) -> Iterator[Admin]:
-    if not nats_server.running:  # the test before failed while it was down
-        nats_server.start()
-    with Admin(nats_server.url) as client:
-        yield client
-        for name in client.api("STREAM.NAMES").get("streams") or []:
-            client.api(f"STREAM.DELETE.{name}")
-
-
-class Case:
-    """One query: topics to a folder of Parquet files for each batch, which a batch that is run again replaces."""
-
-    def __init__(self, spark: SparkSession, server: NatsServer, folder: Path, topics: str = "orders.>") -> None:
-        self.spark, self.folder = spark, folder
-        self.table, self.checkpoint = folder / "table", folder / "checkpoint"
-        self.options = {"url": server.url, "topics": topics}
-
-    def read(self, **options: str) -> DataFrame:
-        return self.spark.readStream.format("mamasub").options(**{**self.options, **options}).load()
-
-    def start(self, frame: DataFrame | None = None, /, *, available_now: bool = True, **options: str) -> StreamingQuery:
-        writer = (self.read(**options) if frame is None else frame).writeStream
-        writer = writer.foreachBatch(self.keep).option("checkpointLocation", str(self.checkpoint))
-        writer = (
-            writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="200 milliseconds")
-        )
-        return writer.start()
-
-    def keep(self, rows: DataFrame, batch: int) -> None:
-        rows.write.mode("overwrite").parquet(str(self.table / str(batch)))
-
-    def rows(self) -> list[dict[str, Any]]:
-        batches = [folder for folder in self.table.glob("*") if (folder / "_SUCCESS").exists()]
-        return [row for folder in batches for row in pq.read_table(folder).to_pylist()]
-
-    def run(self, frame: DataFrame | None = None, /, **options: str) -> StreamingQuery:
-        """Take what is there, and end."""
-        query = self.start(frame if frame is not None else self.read(**options))
-        assert query.awaitTermination(PATIENCE)
-        return query
-
-    def fail(self, frame: DataFrame | None = None, /, **options: str) -> str:
-        query = self.start(frame if frame is not None else self.read(**options))
-        with pytest.raises(StreamingQueryException) as e:
-            query.awaitTermination(PATIENCE)
-        return str(e.value)
-
-    def sequences(self, stream: str = "ORDERS") -> list[int]:
-        return sorted(r["sequence"] for r in self.rows() if r["stream"] == stream)
-
-    def offsets(self) -> list[dict[str, Any]]:
-        """The end of each batch, as the checkpoint has it."""
-        files = sorted((int(f.name), f) for f in (self.checkpoint / "offsets").iterdir() if f.name.isdigit())
-        return [json.loads(f.read_text().splitlines()[2]) for _, f in files]
-
-
-@pytest.fixture
-def case(spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path) -> Case:
+def case(spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path) -> ReadQuery:
     admin.create_stream("ORDERS", ["orders.>"])
-    return Case(spark, nats_server, tmp_path)
+    return ReadQuery(spark, tmp_path, url=nats_server.url, topics="orders.>")
+
+
+def offsets(case: ReadQuery) -> list[dict[str, Any]]:
+    """The end of each batch, as the checkpoint has it."""
+    files = sorted((int(f.name), f) for f in (case.checkpoint / "offsets").iterdir() if f.name.isdigit())
+    return [json.loads(f.read_text().splitlines()[2]) for _, f in files]
 
 
 def upto(n: int) -> list[int]:
     return list(range(1, n + 1))
 
 
-def test_restart_from_a_checkpoint_goes_on_behind_the_last_row(case: Case, admin: Admin) -> None:
+def test_restart_from_a_checkpoint_goes_on_behind_the_last_row(case: ReadQuery, admin: Admin) -> None:
     store(admin, "ORDERS", plain("orders.a", 500))
     case.run()
     assert case.sequences() == upto(500)
@@ -102,7 +48,7 @@ def test_restart_from_a_checkpoint_goes_on_behind_the_last_row(case: Case, admin
 
 
 def test_available_now_ends_at_what_was_there_in_batches_of_a_limit_that_streams_share(
-    case: Case, admin: Admin
+    case: ReadQuery, admin: Admin
 ) -> None:
     """And the progress of the query tells the lag."""
     admin.create_stream("TRADES", ["trades.>"])
@@ -110,9 +56,9 @@ def test_available_now_ends_at_what_was_there_in_batches_of_a_limit_that_streams
     store(admin, "TRADES", plain("trades.a", 50))
     query = case.run(topics="orders.>,trades.>", maxOffsetsPerTrigger="100")
     assert [p.numInputRows for p in query.recentProgress if p.numInputRows] == [100, 100, 100]
-    ends = [{s: p["next"] - 1 for s, p in offset.items()} for offset in case.offsets()]
+    ends = [{s: p["next"] - 1 for s, p in offset.items()} for offset in offsets(case)]
     assert ends == [{"ORDERS": 50, "TRADES": 50}, {"ORDERS": 150, "TRADES": 50}, {"ORDERS": 250, "TRADES": 50}]
-    assert (case.sequences(), case.sequences("TRADES")) == (upto(250), upto(50))
+    assert (case.sequences("ORDERS"), case.sequences("TRADES")) == (upto(250), upto(50))
     lags = [mama_spark.lag(progress) for progress in query.recentProgress]
     assert lags[:3] == [{"ORDERS": left, "TRADES": 0} for left in (200, 100, 0)]
     assert mama_spark.lag(query) == lags[-1]
@@ -132,7 +78,7 @@ def braked(rows: DataFrame, brake: Path) -> DataFrame:
 
 
 @pytest.mark.thorough
-def test_first_batch_that_failed_is_run_again_from_where_it_began(case: Case, admin: Admin) -> None:
+def test_first_batch_that_failed_is_run_again_from_where_it_began(case: ReadQuery, admin: Admin) -> None:
     """Spark asks for the first offset again after a restart; ``earliest`` has moved by then, and that is a loss."""
     store(admin, "ORDERS", plain("orders.a", 100))
     brake = case.folder / "brake"
@@ -145,7 +91,7 @@ def test_first_batch_that_failed_is_run_again_from_where_it_began(case: Case, ad
     assert case.sequences() == list(range(31, 101))
 
 
-def test_failed_task_is_tried_again_and_leaves_each_row_once(case: Case, admin: Admin) -> None:
+def test_failed_task_is_tried_again_and_leaves_each_row_once(case: ReadQuery, admin: Admin) -> None:
     store(admin, "ORDERS", plain("orders.a", 300))
 
     def dies_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -162,7 +108,7 @@ def test_failed_task_is_tried_again_and_leaves_each_row_once(case: Case, admin: 
 
 
 @pytest.mark.thorough
-def test_running_query_survives_a_killed_server(case: Case, admin: Admin, nats_server: NatsServer) -> None:
+def test_running_query_survives_a_killed_server(case: ReadQuery, admin: Admin, nats_server: NatsServer) -> None:
     store(admin, "ORDERS", plain("orders.a", 100))
     query = case.start(available_now=False, maxOffsetsPerTrigger="50")
     eventually(lambda: case.sequences() == upto(100), "the query runs", PATIENCE)
@@ -174,14 +120,11 @@ def test_running_query_survives_a_killed_server(case: Case, admin: Admin, nats_s
     query.stop()
 
 
-# --- loss ------------------------------------------------------------------------------------------------------
-
-
 # --- progress at the broker ------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
-def test_progress_consumer_shows_how_far_the_query_has_come(case: Case, admin: Admin) -> None:
+def test_progress_consumer_shows_how_far_the_query_has_come(case: ReadQuery, admin: Admin) -> None:
     """Spark tells a source of a batch's end when it plans the next one, so the last batch is not shown yet."""
     store(admin, "ORDERS", plain("orders.a", 250))
     case.run(maxOffsetsPerTrigger="100", progressConsumer="ingest")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -21,8 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.nats.nats import account
 from tests.support.nats.nats_accounts import Accounts
 from tests.support.nats.nats_servers import Admin
-from tests.support.spark.subscribe_harness import parquet_rows, store
-from tests.support.tango.records import encode_one
+from tests.support.spark.subscribe_harness import parquet_rows
 from tests.support.tango_processes.recorder import STREAM, RecordedEvent, RecorderThread, settings
 from tests.support.tango_processes.servers import TangoServer
 
@@ -137,26 +135,6 @@ def test_values_of_every_type_are_in_the_column_of_their_type_and_errors_beside_
     (failed,) = [row for row in everything if row.errors is not None and row.kind == "event"]
     assert [(e.reason, e.severity, e.desc, e.origin) for e in failed.errors] == [("Broken", "ERR", "it broke", "here")]
     assert (failed.attribute, failed.value_double) == ("level", None)
-
-
-def test_what_is_no_record_is_a_row_with_its_octets_or_a_failure(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin
-) -> None:
-    """Beside one that is, and one of a million octets."""
-    admin.create_stream(STREAM, ["tango.>"])
-    good = encode_one(RecordKind.STARTED, 5)
-    bad_event = encode_one(RecordKind.EVENT, 5, [b"no topic", b"\1", b"", b"x"])
-    big = encode_one(RecordKind.EVENT, time.time_ns(), [b"t", b"\1", b"c", b"d" * 900_000])
-    store(admin, STREAM, [("tango.r", one, None) for one in (good, b"rubbish", bad_event, big, b"")])
-    rows = subscribed(spark, nats_server).orderBy("sequence").collect()
-    assert [row.tango.kind for row in rows][:3] == ["started", "corrupt", "corrupt"]
-    assert [len(row.value) for row in rows][3:] == [len(big), 0]
-    assert bytes(rows[3].value) == big
-    assert bytes(rows[1].value) == b"rubbish"
-    assert "head" in rows[1].tango.reason
-    assert "no event" in rows[2].tango.reason
-    with pytest.raises(Exception, match="record 2"):
-        subscribed(spark, nats_server, failOnCorrupt="true").collect()
 
 
 @pytest.mark.spec("TG-46")

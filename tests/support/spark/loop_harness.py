@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -139,50 +140,70 @@ class Lane:
         return {"name": self.name, "url": self.place.url, "rate": str(self.rate), "publish": self.publish, **typed}
 
 
-class FlightLoop:
-    """``driver_scripts/loop.py`` in a process of its own."""
+class DriverProcess(ABC):
+    """A script that is a driver of Spark, in a process of its own."""
 
-    def __init__(self, script: Path, folder: Path, source: Path, *lanes: Lane) -> None:
-        self.script, self.folder, self.source, self.lanes = script, folder, source, lanes
-        self.output = folder / "driver.out"
+    process: subprocess.Popen[bytes]
 
+    def __init__(self, script: Path, folder: Path, patience: float = PATIENCE, **env: str) -> None:
+        self.script, self.folder, self.output, self.patience = script, folder, folder / "driver.out", patience
+        self._env = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **env}
+
+    @abstractmethod
     def given(self) -> dict[str, Any]:
         """What the script takes."""
-        lanes = [lane.given() for lane in self.lanes]
-        return {"input": str(self.source), "ddl": DDL, "folder": str(self.folder), "lanes": lanes}
 
     def start(self) -> None:
-        env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         command = [sys.executable, str(self.script), json.dumps(self.given())]
         with self.output.open("ab") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=out, env={**os.environ, **self._env}, start_new_session=True
+            )
+
+    def runs(self) -> None:
+        assert self.process.poll() is None, self.output.read_text()[-5_000:]
+
+    def jvm(self) -> int:
+        return int(eventually(lambda: jvm_of(self.process.pid), "the driver has a JVM", self.patience))
+
+    def kill_workers(self, port: int) -> None:
+        """All Python processes of Spark that are connected to a broker: those that publish, plan and read."""
+
+        def workers() -> list[int]:
+            return connected_to(port, descendants(self.jvm()))
+
+        for pid in eventually(workers, "workers are connected", self.patience):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def kill(self, *, jvm_first: bool = True) -> None:
+        """SIGKILL to either half of it; the other half and all workers must end by themselves."""
+        jvm = self.jvm()
+        family = descendants(self.process.pid)
+        os.kill(jvm if jvm_first else self.process.pid, signal.SIGKILL)
+        self.process.wait(self.patience)
+        eventually(lambda: none_alive(family), "JVM and workers ended with their driver", self.patience)
+
+
+class FlightLoop(DriverProcess):
+    """``driver_scripts/loop.py``."""
+
+    def __init__(self, script: Path, folder: Path, source: Path, *lanes: Lane) -> None:
+        super().__init__(script, folder)
+        self.source, self.lanes = source, lanes
+
+    def given(self) -> dict[str, Any]:
+        lanes = [lane.given() for lane in self.lanes]
+        return {"input": str(self.source), "ddl": DDL, "folder": str(self.folder), "lanes": lanes}
 
     def wait_for(self, part: float) -> None:
         """Until so much of all messages is stored, on every lane."""
 
         def enough() -> bool:
-            assert self.process.poll() is None, self.output.read_text()[-3_000:]
+            self.runs()
             return all(lane.place.stored() >= lane.messages * part for lane in self.lanes)
 
         eventually(enough, f"{part} of all messages are stored", PATIENCE)
-
-    def jvm(self) -> int:
-        return int(eventually(lambda: jvm_of(self.process.pid), "the driver has a JVM"))
-
-    def kill_workers(self) -> None:
-        """All Python processes of Spark that are connected to a broker: those that publish, plan and read."""
-        for lane in self.lanes:
-            port = lane.place.port
-            for pid in eventually(lambda: connected_to(port, descendants(self.jvm())), "workers are connected"):  # noqa: B023
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-    def kill_driver(self) -> None:
-        jvm = self.jvm()
-        family = descendants(jvm)
-        os.kill(jvm, signal.SIGKILL)
-        self.process.wait(PATIENCE)
-        eventually(lambda: none_alive(family), "the workers ended with their driver", PATIENCE)
 
     def survive(self, resume: Callable[[dict[str, Any]], object]) -> None:
         """Run to the end, with workers, brokers and driver killed on the way, in this order. The last file is there for
@@ -193,13 +214,14 @@ class FlightLoop:
         self.start()
         try:
             self.wait_for(0.1)
-            self.kill_workers()
+            for lane in self.lanes:
+                self.kill_workers(lane.place.port)
             self.wait_for(0.3)
             for lane in self.lanes:
                 lane.place.restart()
             self.wait_for(0.6)
         finally:
-            self.kill_driver()
+            self.kill()
         assert all(lane.place.stored() < lane.messages for lane in self.lanes)
         reveal(self.source)
         resume(self.given())

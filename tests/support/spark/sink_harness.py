@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,10 +12,17 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
 from mama_spark.testing.waiting import eventually
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row, SparkSession
 
+from tests.support.malamute.restartable_broker import RestartableBroker
 from tests.support.nats.nats_servers import FetchedMessage
+from tests.support.processes import task_workers
 
 _GATE = 400.0
+PATIENCE = 240.0
+
+Background = Callable[[Callable[[], Any]], Future[Any]]
 TERMINAL = ("acked", "completed_exceptionally", "timeout")
 
 
@@ -91,3 +99,90 @@ def _outcomes(table: pa.Table) -> list[Outcome]:
         Outcome(topic, payload, event, bool(doubt), -1 if sequence is None else sequence)
         for topic, payload, event, doubt, sequence in zip(*columns, strict=True)
     ]
+
+
+class InterruptedWrite:
+    """A write to the stream ORDERS that is to be interrupted, with a flight log that keeps the payloads.
+
+    :param options: of the sink
+    """
+
+    def __init__(self, spark: SparkSession, room: RestartableBroker, folder: Path, **options: str) -> None:
+        self.spark, self.room, self.log = spark, room, folder / "log"
+        self.options = {**room.options("ORDERS"), "flightLog": str(self.log), "flightLogPayload": "all", **options}
+        self.stored, self.gate = room.counter("ORDERS"), WriteGate(folder)
+
+    def rows(self, n: int) -> DataFrame:
+        return self.spark.range(0, n, 1, 2).selectExpr(
+            "concat('orders.r', cast(id % 5 as string)) AS topic", "concat('order ', id) AS value"
+        )
+
+    def held(self, rows: DataFrame) -> DataFrame:
+        """These rows, the last batch of a partition when ``gate`` is open."""
+        return rows.mapInArrow(self.gate.before_the_end, "topic string, value string")
+
+    def out_of_order(self, n: int, stored: int, size: int) -> DataFrame:
+        """A partition of ``n`` rows whose first attempt dies when the broker holds ``stored`` messages, and whose
+        second attempt has its rows in the opposite order."""
+        one, make = self.spark.range(0, 1, 1, 1), fails_once(self.stored, n, stored, size)
+        return one.mapInArrow(make, "topic string, value string")
+
+    def write(self, rows: DataFrame, **options: str) -> None:
+        rows.write.format("mamapub").options(**{**self.options, **options}).mode("append").save()
+
+    def under_way(self, writing: Future[Any], n: int) -> None:
+        """Until so many messages are stored."""
+
+        def enough() -> bool:
+            if writing.done():
+                writing.result()  # raises what ended it
+            return self.stored() >= n
+
+        eventually(enough, f"{n} messages are stored", PATIENCE)
+
+    def workers(self) -> list[int]:
+        """The Python workers that publish."""
+        return task_workers(self.spark.sparkContext._gateway.proc.pid, self.room.port)  # type: ignore[union-attr]
+
+
+def fails_once(
+    held: Callable[[], int], n: int, stored: int, size: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """See :meth:`InterruptedWrite.out_of_order`."""
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        context = TaskContext.get()
+        assert context is not None
+        first = context.attemptNumber() == 0
+        order = range(n) if first else range(n - 1, -1, -1)
+        for start in range(0, n, size):
+            if first and start == n * 3 // 4:
+                eventually(lambda: held() >= stored, "the first attempt published its rows", 60)
+                raise RuntimeError("the first attempt ends here")
+            chosen = list(order[start : start + size])
+            yield pa.RecordBatch.from_pydict(
+                {"topic": [f"orders.r{i % 5}" for i in chosen], "value": [f"order {i}" for i in chosen]}
+            )
+
+    return rows
+
+
+def numbered_orders(spark: SparkSession, n: int, partitions: int = 2) -> DataFrame:
+    """Topic, value, and a number ``k`` for the flight log."""
+    return spark.range(0, n, 1, partitions).selectExpr(
+        "concat('orders.r', cast(id % 7 as string)) AS topic", "cast(concat('row ', id) as binary) AS value", "id AS k"
+    )
+
+
+def check_conserved(
+    flights: Iterable[dict[str, Any]], sent: Iterable[Row], stored: Iterable[tuple[int, str, bytes]]
+) -> None:
+    """Hold flights that name their row by ``k`` against the rows and what the broker holds."""
+    payloads = {r.k: (r.topic, bytes(r.value)) for r in sent}
+    outcomes = [
+        Outcome(*payloads[f["k"]], f["event"], f["may_have_landed"], -1 if f["sequence"] is None else f["sequence"])
+        for f in flights
+    ]
+    conserve(outcomes, stored, sent=len(payloads)).raise_faults()

@@ -12,7 +12,7 @@ STAGE = """
 import os, sys
 import numpy as np, pyarrow as pa
 from mama_spark.flightlog.commit import commit
-from mama_spark.flightlog.report import summarise
+from mama_spark.flightlog.reading import summarise
 from mama_spark.flightlog.staging import Staging
 from tests.support.flight_logs import BATCH, T0, flights
 from tests.support.processes import resident_memory
@@ -35,7 +35,7 @@ print("STAGED", seen[99], seen[999])
 
 REPORT = """
 import sys
-from mama_spark.flightlog.report import summarise
+from mama_spark.flightlog.reading import summarise
 from tests.support.memory import peak_memory
 found = summarise(sys.argv[1], {})
 assert found.count("acked") == 10_000_000

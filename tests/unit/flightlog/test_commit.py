@@ -17,16 +17,14 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from mama_spark.contracts.errors import FlightLogError
 from mama_spark.flightlog import transaction
-from mama_spark.flightlog.adopt_orphans import adopt_orphans
-from mama_spark.flightlog.commit import abort, commit
-from mama_spark.flightlog.folder import mark_folder
+from mama_spark.flightlog.commit import abort, adopt_orphans, commit
+from mama_spark.flightlog.folder import WriteId, mark_folder
 from mama_spark.flightlog.maintenance import maintain
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import table_schema
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.storage import TableStore, existing_table
 from mama_spark.flightlog.transaction import add_action, add_and_remove
-from mama_spark.flightlog.write_id import WriteId
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, set_features, stage
 

@@ -15,14 +15,12 @@ from mama_spark.cli import main as cli
 from mama_spark.contracts.errors import FlightLogError, MamaError, Unavailable
 from mama_spark.flightlog import folder
 from mama_spark.flightlog.check import file_system
-from mama_spark.flightlog.commit import commit
-from mama_spark.flightlog.dead_letter_table import DeadLetterStaging, commit_dead_letters
-from mama_spark.flightlog.folder import mark_folder, require_marker
-from mama_spark.flightlog.replay import unpublished
+from mama_spark.flightlog.commit import commit, commit_dead_letters
+from mama_spark.flightlog.folder import WriteId, mark_folder, require_marker
+from mama_spark.flightlog.reading import unpublished
 from mama_spark.flightlog.schema import table_schema
-from mama_spark.flightlog.staging import Staging
+from mama_spark.flightlog.staging import DeadLetterStaging, Staging
 from mama_spark.flightlog.storage import storage_errors
-from mama_spark.flightlog.write_id import WriteId
 
 from tests.support.flight_logs import BATCH, flights, rows, stage
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.maintenance import compact_after_commit
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.storage import KEPT_TABLES, TableStore
 from mama_spark.flightlog.transaction import CommitResult
-from mama_spark.flightlog.write_id import WriteId
 
 from tests.support.flight_logs import flights, rows, stage
 

@@ -23,14 +23,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from mama_spark.cli.main import main
 from mama_spark.contracts.errors import ConfigError, FlightLogError
-from mama_spark.flightlog import maintenance, report, transaction
-from mama_spark.flightlog.adopt_orphans import adopt_orphans
-from mama_spark.flightlog.commit import abort, commit
-from mama_spark.flightlog.dead_letter_table import commit_dead_letters
+from mama_spark.flightlog import maintenance, reading, transaction
+from mama_spark.flightlog.commit import abort, adopt_orphans, commit, commit_dead_letters
+from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.maintenance import compact, compact_after_commit, maintain
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.storage import TableStore
-from mama_spark.flightlog.write_id import WriteId
 
 from jobs import maintain as job
 from tests.support.flight_logs import T0, flights, rows, stage, stage_letters
@@ -368,9 +366,9 @@ def test_commit_and_summary_cost_the_same_after_2000_micro_batches(tmp_path: Pat
             act = partial(commit, str(log), {}, write_id, parts, app=("query-1", number))
             spent["commit", log].append(processor_seconds(act))
             if number % 5 == 0:
-                spent["summary", log].append(processor_seconds(partial(report.summarise, str(log), {})))
+                spent["summary", log].append(processor_seconds(partial(reading.summarise, str(log), {})))
     for what in ("commit", "summary"):
         first, last = (1e3 * statistics.median(spent[what, log]) for log in (young, old))
         print(f"{what}: {first:.1f} ms after 150, {last:.1f} ms after 2,000 micro-batches")
         assert last <= 2 * first, f"{first:.1f} ms of a {what} became {last:.1f} ms"
-    assert report.summarise(str(old), {}).count("acked", committed=True) == 4_100
+    assert reading.summarise(str(old), {}).count("acked", committed=True) == 4_100

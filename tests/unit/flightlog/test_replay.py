@@ -11,11 +11,10 @@ import pytest
 from deltalake import write_deltalake
 from mama_spark.contracts.errors import FlightLogError
 from mama_spark.contracts.message import HEADERS_TYPE
-from mama_spark.flightlog.commit import abort, commit
-from mama_spark.flightlog.dead_letter_table import commit_dead_letters
-from mama_spark.flightlog.replay import REPLAY, unpublished
+from mama_spark.flightlog.commit import abort, commit, commit_dead_letters
+from mama_spark.flightlog.folder import WriteId
+from mama_spark.flightlog.reading import REPLAY, unpublished
 from mama_spark.flightlog.schema import TIMEOUT
-from mama_spark.flightlog.write_id import WriteId
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage, stage_letters
 

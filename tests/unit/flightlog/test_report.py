@@ -13,10 +13,10 @@ from deltalake import write_deltalake
 from mama_spark.contracts.errors import DoubledId, FlightLogError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
-from mama_spark.flightlog.report import PERCENTILE_RANK_ERROR, failed, failed_text, summarise
+from mama_spark.flightlog.folder import WriteId
+from mama_spark.flightlog.reading import PERCENTILE_RANK_ERROR, failed, failed_text, summarise
 from mama_spark.flightlog.schema import PUBLISHED, TIMEOUT
 from mama_spark.flightlog.staging import Staging
-from mama_spark.flightlog.write_id import WriteId
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 

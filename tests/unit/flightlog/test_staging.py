@@ -17,11 +17,11 @@ from deltalake import write_deltalake
 from mama_spark.contracts.errors import FlightLogError, SchemaError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.flightlog.columns import FlightColumns, LoggedEvent
+from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.parts import part_of_file
 from mama_spark.flightlog.schema import Level, table_schema
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.storage import TableStore
-from mama_spark.flightlog.write_id import WriteId
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 from tests.support.tables import each

@@ -357,14 +357,6 @@ def test_a_rejected_message_is_no_gap(fixture: PublisherFixture) -> None:
     assert [int(m.payload) for m in fixture.broker.messages()] == [0, 2, 3]
 
 
-def test_a_broker_that_is_down_ends_every_wait(fixture: PublisherFixture) -> None:
-    publisher = fixture.publisher(outage_timeout=0.1)
-    fixture.broker.up = False
-    publisher.put(batch(5))
-    with pytest.raises(BackgroundTaskFailed, match="takes no messages"):
-        publisher.drain()
-
-
 def test_without_acknowledgements_published_is_terminal(fixture: PublisherFixture) -> None:
     publisher = fixture.publisher(bridge=MemoryBridge(fixture.name, acks=False))
     flights = publisher.put(batch(5000))
@@ -380,22 +372,6 @@ def test_rate_limits_new_messages(fixture: PublisherFixture) -> None:
     publisher.put(batch(400))
     publisher.drain()
     assert time.monotonic() - began >= 0.29, "a burst of 100, then 300 at 1000/s"
-
-
-def test_chunks_are_bounded_in_messages_and_bytes(fixture: PublisherFixture) -> None:
-    calls: list[tuple[int, int]] = []
-
-    class Counting(MemoryBridge):
-        def send(self, batch: MessageBatch, first_token: int) -> int:
-            calls.append((len(batch), int(batch.sizes().sum())))
-            return super().send(batch, first_token)
-
-    publisher = fixture.publisher(WindowConfig(10_000, 0), bridge=Counting(fixture.name, max_payload=8 << 20))
-    publisher.put(batch(9000))
-    publisher.put(MessageBatch.of(["t"] * 5, [bytes(n) for n in (1, 6 << 20, 2_400_000, 2_400_000, 7)]))
-    publisher.drain()
-    assert max(n for n, _ in calls) == 2048
-    assert [c for c in calls if c[1] > 4 << 20] == [(1, 6 << 20)]
 
 
 def test_drain_without_start_raises_instead_of_waiting() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import BadRow, DoubledId, PublishError
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.publishing.ids.bloom_filter import BloomFilter
 from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
+from mama_spark.publishing.ids.key_table import BloomFilter
 
 from tests.support.tables import each
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from uuid import uuid4
 
 import numpy as np
@@ -21,13 +20,6 @@ from mama_spark.publishing.window.window import PROBE
 # A publisher that is to survive an outage fails what cannot be sent, and goes on when the middleware is back
 
 POLICY = WindowConfig(64, 0, retry=RetryPolicy(None, (0.01,), 0.2))
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    name = uuid4().hex
-    yield MemoryBroker.get(name)
-    MemoryBroker.forget(name)
 
 
 def batch(n: int, start: int) -> MessageBatch:

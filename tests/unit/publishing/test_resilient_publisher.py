@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from mama_spark.contracts.bridge import PollResult
@@ -12,13 +11,6 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.publishing.resilient_publisher import MAX_UNSETTLED_BATCHES, ResilientPublisher
 from mama_spark.testing.waiting import eventually
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    found = MemoryBroker.get(uuid.uuid4().hex)
-    yield found
-    MemoryBroker.forget(found.name)
 
 
 def batch(first: int, n: int = 3) -> MessageBatch:

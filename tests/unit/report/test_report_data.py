@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from mama_spark.contracts.errors import FlightLogError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
+from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.schema import PUBLISHED, TIMEOUT, Level
 from mama_spark.flightlog.staging import Staging
-from mama_spark.flightlog.write_id import WriteId
 from mama_spark.report.data import MOST_BINS, WIDTHS, bin_width, read_report, standstills
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage

@@ -10,8 +10,8 @@ from ...console.arguments import duration_argument, pairs
 from ...console.output import print_tables, table_of
 from ...console.progress import Progress
 from ...contracts.errors import ConfigError
-from ...flightlog import report
-from ...flightlog.adopt_orphans import ORPHAN_AGE, adopt_orphans
+from ...flightlog import reading
+from ...flightlog.commit import ORPHAN_AGE, adopt_orphans
 from ...flightlog.maintenance import STEPS, maintain
 from ...options.values import duration_or_none
 
@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
     limit = 2**31 - 1 if args.all else args.limit
     if args.failed or args.shared_ids:
         find, text, columns = (
-            (report.failed, report.failed_text, report.FAILED_COLUMNS)
+            (reading.failed, reading.failed_text, reading.FAILED_COLUMNS)
             if args.failed
-            else (report.shared_ids, report.shared_ids_text, report.SHARED_COLUMNS)
+            else (reading.shared_ids, reading.shared_ids_text, reading.SHARED_COLUMNS)
         )
         rows = find(args.paths[0], storage, limit)
         if args.json:
@@ -86,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_tables(text(rows), [table_of("", rows, columns)] if rows else [])
         return 0
-    with Progress("reading the flight log", "passes", report.PASSES) as progress:
-        summary = report.summarise(args.paths[0], storage, limit, progress.add)
+    with Progress("reading the flight log", "passes", reading.PASSES) as progress:
+        summary = reading.summarise(args.paths[0], storage, limit, progress.add)
     if args.json:
         print(summary.json())
     else:

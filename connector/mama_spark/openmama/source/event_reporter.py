@@ -25,8 +25,8 @@ from mama_spark.contracts.bridge import DiscoveryBridge, SourceKey
 from mama_spark.contracts.errors import MamaError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.staging import Staging
-from mama_spark.flightlog.write_id import WriteId
 from mama_spark.mama.messages.event_records import (
     CREATE,
     DESTROY,

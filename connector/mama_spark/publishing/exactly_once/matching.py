@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from xxhash import xxh3_128_digest
 
 from mama_spark.contracts.batch_ledger import StoredIds
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Records
 
 from ..ids import ids as message_ids
 from ..ids.ids import Digests
 from ..window.flight_batch import StoredFlights
-from . import claims
-from .found_rows import Distinct, Found, FoundRows, free_numbers, keys_of
+from .found_rows import Distinct, Found, FoundRows, Keys, free_numbers, keys_of
 
 #: The contents of the rows of packed messages, shape (rows, 16), and how many rows each message has.
 Unpack = Callable[[Records], tuple[Digests, Int64s]]
@@ -113,7 +114,7 @@ class StreamTables(NamedTuple):
 
 
 #: Writes the next claim of a stream's log, or reads the one that is there, and notes it in the table.
-Claim = Callable[[str, FoundRows, Distinct], None]
+MakeClaim = Callable[[str, FoundRows, Distinct], None]
 #: Which of some messages a stream takes: its name, and which they are.
 ByStream = Iterable[tuple[str, Int64s]]
 
@@ -149,7 +150,7 @@ class Matching:
         """Something may be stored already."""
         return any(some.tables for some in self.streams.values())
 
-    def rows(self, streams: ByStream, digests: Digests, claim: Claim) -> tuple[Found, list[StoredFlights]]:
+    def rows(self, streams: ByStream, digests: Digests, claim: MakeClaim) -> tuple[Found, list[StoredFlights]]:
         """Which of these rows are stored, for each row, and the same by stream."""
         found, parts, keys = Found.nothing(len(digests)), [], keys_of(digests)
         for name, rows in streams:
@@ -160,7 +161,7 @@ class Matching:
                     wanted = Distinct.of(keys.take(left))
                     plan = table.rows.plan(wanted)
                     while shared and len((new := plan.claims()).keys):
-                        claim(name, table.rows, new.head(claims.MOST))
+                        claim(name, table.rows, new.head(MOST_CLAIMED))
                         plan = table.rows.plan(wanted)
                     found.put(left, table.rows.take(plan))
             matched = rows[found.sequence[rows] >= 0]
@@ -191,3 +192,54 @@ class Matching:
                 at = rows[i]
                 result[at] = free_numbers(numbers[at : at + 1], used)[0]
         return result
+
+
+# --- claims: which stored rows of earlier runs the tasks of this run have settled their rows with ---------------------
+#
+# Where a run has another number of partitions than the one before, equal rows may lie in two of its partitions while
+# one of them is stored, with an id that names neither. So before a task settles a row with a stored one, it claims it.
+# The claims of a run are one log in the store of the markers: the claims with the keys ``claim.0``, ``claim.1``, ...,
+# each written by compare-and-set, so that all tasks see them in one order. A claim says how many rows of which contents
+# a partition takes; they are the first ones that are free, so all tasks that have read the same stored rows agree on
+# which these are. A repeated task finds the claims of its partition in the log and uses them again. A claim of another
+# run is void, and is overwritten by the next one with its number.
+
+MOST_CLAIMED = 16_384  #: contents in one claim: 16 bytes each
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """:ivar contents: with the number of rows of each; a claim of another run has none"""
+
+    batch: int
+    run: str
+    partition: int
+    contents: Distinct
+
+
+def encode_claim(claim: Claim) -> bytes:
+    keys, counts = claim.contents.keys, claim.contents.counts
+    head = orjson.dumps({"batch": claim.batch, "run": claim.run, "partition": claim.partition, "n": len(keys)})
+    columns = (keys.high.astype("<u8"), keys.low.astype("<u4"), counts.astype("<u4"))
+    return b"\n".join((head, b"".join(column.tobytes() for column in columns)))
+
+
+def decode_claim(value: bytes) -> Claim | None:
+    """None for an empty value.
+
+    :raises ConfigError: it is none of ours
+    """
+    if not value:
+        return None
+    head, _, body = value.partition(b"\n")
+    try:
+        found = orjson.loads(head)
+        n = int(found["n"])
+        if len(body) != 16 * n:
+            raise ValueError("its length is wrong")
+        high = np.frombuffer(body, "<u8", n)
+        low, counts = (np.frombuffer(body, "<u4", n, at) for at in (8 * n, 12 * n))
+        contents = Distinct(Keys(high, low), counts.astype(np.int64))
+        return Claim(int(found["batch"]), str(found["run"]), int(found["partition"]), contents)
+    except (ValueError, TypeError, KeyError) as e:
+        raise ConfigError(f"not a claim of mama-spark ({e}): {value[:100]!r}; does something else write there?") from e

@@ -26,8 +26,8 @@ a first run reads nothing back.
 
 **Why a row is not lost.** A row is settled without being sent only if a message or row of a pack with its content was
 read from the stream, and each stored row serves one row: within a partition by :class:`.found_rows.FoundRows`, between
-partitions by :mod:`.claims`. Otherwise it is published, with an id that no stored message of this partition has, so no
-broker drops it as another row.
+partitions by claims (:mod:`.matching`). Otherwise it is published, with an id that no stored message of this partition
+has, so no broker drops it as another row.
 
 **Why a row is not doubled.** Before an attempt reads back, nobody else publishes rows of its partition: the owner
 renews its task marker, and sends nothing when it could not renew it for a lease; the next attempt changes the marker
@@ -41,8 +41,8 @@ when they renew.
 for in the stream first.
 
 **Another number of partitions** moves rows to other tasks. What earlier runs have stored of the whole batch is looked
-through by every task, and a stored row is *claimed* before it settles one: see :mod:`.claims`. No message of a run lies
-before the end that its batch marker names, so no task claims what another one of this run has just published.
+through by every task, and a stored row is *claimed* before it settles one: see :mod:`.matching`. No message of a run
+lies before the end that its batch marker names, so no task claims what another one of this run has just published.
 
 **Limits of the guarantee**: messages that are removed before they are read back (then the write fails, or publishes
 all, by ``onRetention``), markers that are removed, rows that are others in the repetition, and a process that stands
@@ -177,36 +177,10 @@ def taken_over(me: Attempt) -> Superseded:
 
 
 class Step(Enum):
-    """What to do with a marker that was read."""
+    """How the turn at a marker ends."""
 
-    GO = "go"  #: it is as it must be
-    NEW = "new"  #: write one for this attempt
-    SEIZE = "seize"  #: an earlier run has the batch: take it
-    OPEN = "open"  #: wait until nobody of the earlier run publishes any more, then open the batch
-    TAKE = "take"  #: become the owner at once
-    WAIT = "wait"  #: become the owner when the marker has stood still for a lease
+    GO = "go"  #: it names this attempt
     OLDER = "older"  #: a later batch has begun: where this one began is not known any more
-    SUPERSEDED = "superseded"  #: a later run has the batch
-
-
-def step_of_batch(me: Attempt, found: BatchMarker | None) -> Step:
-    """The next step of an attempt that has read the batch marker."""
-    if found is None or found.batch < me.batch:
-        return Step.NEW
-    if found.batch > me.batch:
-        return Step.OLDER
-    if found.run == me.run:
-        return Step.GO if found.open else Step.OPEN
-    return Step.SUPERSEDED if me.run in found.runs else Step.SEIZE
-
-
-def step_of_task(me: Attempt, found: TaskMarker | None) -> Step:
-    """The next step of an attempt that has read the task marker, when the batch is open for its run."""
-    if found is None or (found.batch, found.run) != (me.batch, me.run):
-        return Step.NEW
-    if found.owner == me.owner:
-        return Step.GO
-    return Step.TAKE if found.released else Step.WAIT
 
 
 class Turn:
@@ -243,23 +217,23 @@ class BatchTurn(Turn):
         self._identity, self.last, self._ask_last = bounds.identity, bounds.last, ask_last
 
     def step(self, marker: Marker, now: float) -> BatchMarker | float | Step:
+        """:raises Superseded: a later run has the batch"""
         me, found, wait = self._me, batch_marker(marker.value), self._wait(marker, now)
-        step = step_of_batch(me, found)
-        if found is None or step is Step.NEW:
-            return new_batch(me, self._identity, self.last)
-        if step is Step.OLDER:
-            return step
-        if step is Step.SUPERSEDED:
+        if found is None or found.batch < me.batch:  # nobody has begun it
+            return BatchMarker(me.batch, (me.run,), me.prefix, me.form, self._identity, self.last)
+        if found.batch > me.batch:
+            return Step.OLDER
+        if found.run != me.run and me.run in found.runs:
             raise taken_over(me)
         check_same_write(me, found)
-        if step is Step.SEIZE:
-            return seized(me, found)
-        if step is Step.OPEN:
-            if wait > 0:
-                return wait
-            self.last = self._ask_last()
-            return opened(found, self.last)
-        return step
+        if found.run != me.run:  # an earlier run has it: seize it
+            return replace(found, runs=(*found.runs[-7:], me.run), open=False)
+        if found.open:
+            return Step.GO
+        if wait > 0:  # perhaps somebody of the earlier run still publishes
+            return wait
+        self.last = self._ask_last()
+        return replace(found, open=True, until=self.last)
 
 
 class TaskTurn(Turn):
@@ -276,47 +250,15 @@ class TaskTurn(Turn):
 
     def step(self, marker: Marker, now: float) -> TaskMarker | float | Step:
         me, found, wait = self._me, task_marker(marker.value), self._wait(marker, now)
-        step = step_of_task(me, found)
-        if step is Step.GO or (step is Step.WAIT and wait > 0):
-            return step if step is Step.GO else wait
-        self.began = now
-        if found is None or step is Step.NEW:
-            return new_task(me, self._after)
-        self.repeated = True
-        return taken(me, found)
-
-
-def new_batch(me: Attempt, identity: str, last: int) -> BatchMarker:
-    """For a batch that nobody has begun.
-
-    :param last: sequence of the last message of the stream
-    """
-    return BatchMarker(me.batch, (me.run,), me.prefix, me.form, identity, last)
-
-
-def seized(me: Attempt, found: BatchMarker) -> BatchMarker:
-    return replace(found, runs=(*found.runs[-7:], me.run), open=False)
-
-
-def opened(found: BatchMarker, last: int) -> BatchMarker:
-    """:param last: sequence of the last message of the stream, a lease after the batch was seized"""
-    return replace(found, open=True, until=last)
-
-
-def new_task(me: Attempt, last: int) -> TaskMarker:
-    return TaskMarker(me.batch, me.run, me.owner, last)
-
-
-def taken(me: Attempt, found: TaskMarker) -> TaskMarker:
-    return replace(found, owner=me.owner, released=False, renewed=0)
-
-
-def renewed(found: TaskMarker) -> TaskMarker:
-    return replace(found, renewed=found.renewed + 1)
-
-
-def released(found: TaskMarker) -> TaskMarker:
-    return replace(found, released=True)
+        if found is None or (found.batch, found.run) != (me.batch, me.run):  # nobody of this run has begun
+            self.began = now
+            return TaskMarker(me.batch, me.run, me.owner, self._after)
+        if found.owner == me.owner:
+            return Step.GO
+        if not found.released and wait > 0:
+            return wait
+        self.began, self.repeated = now, True
+        return replace(found, owner=me.owner, released=False, renewed=0)
 
 
 def check_same_write(me: Attempt, found: BatchMarker) -> None:

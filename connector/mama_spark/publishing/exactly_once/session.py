@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -23,12 +23,23 @@ from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.publishing.ids.id_lifetime import known_for
 from mama_spark.publishing.ids.ids import Digests
-from mama_spark.publishing.patience import retry_while_unavailable
+from mama_spark.publishing.outage_reporter import retry_while_unavailable
 from mama_spark.publishing.window.flight_batch import StoredFlights
 
-from . import claims, protocol
+from . import protocol
 from .found_rows import Distinct, Found, FoundRows
-from .matching import ByStream, IdReader, Matching, StoredRows, StreamTables, digests_of_ids, rows_by_stream
+from .matching import (
+    ByStream,
+    Claim,
+    IdReader,
+    Matching,
+    StoredRows,
+    StreamTables,
+    decode_claim,
+    digests_of_ids,
+    encode_claim,
+    rows_by_stream,
+)
 from .protocol import (
     LEASE_MARGIN,
     RENEWAL,
@@ -110,7 +121,7 @@ class BatchSession:
         with self._lock:
             leases, self._leases = self._leases, {}
         for lease in leases.values():
-            self._ledger.release_marker(lease.key, protocol.encode(protocol.released(lease.task)), lease.revision)
+            self._ledger.release_marker(lease.key, protocol.encode(replace(lease.task, released=True)), lease.revision)
         self._ledger.close()
 
     def _ask(self, ask: Callable[[], T]) -> T:
@@ -278,9 +289,9 @@ class BatchSession:
         """Write the next claim of the log, or read the one that is there."""
         me, number = self._me, self._claims_read.get(stream, 0)
         key = me.key(stream, "claim", number)
-        mine = claims.encode(claims.Claim(me.batch, me.run, me.partition, part))
+        mine = encode_claim(Claim(me.batch, me.run, me.partition, part))
         marker = self._ask(lambda: self._ledger.marker(key))
-        found = claims.decode(marker.value)
+        found = decode_claim(marker.value)
         if found is None or (found.batch, found.run) != (me.batch, me.run):
             try:
                 self._ask(lambda: self._ledger.set_marker(key, mine, marker.revision))
@@ -354,7 +365,7 @@ class BatchSession:
         batch = protocol.batch_marker(self._ledger.marker(me.key(name, "batch")).value)
         if batch is None or (batch.batch, batch.run) != (me.batch, me.run):
             raise protocol.taken_over(me)
-        mine = protocol.renewed(lease.task)
+        mine = replace(lease.task, renewed=lease.task.renewed + 1)
         try:
             revision = self._ledger.set_marker(lease.key, protocol.encode(mine), lease.revision)
         except MarkerChanged:
@@ -363,4 +374,4 @@ class BatchSession:
             if found is None or found.owner != me.owner:
                 raise Superseded(f"another attempt publishes partition {me.partition} by now") from None
             revision = marker.revision
-        return PartitionLease(lease.key, mine, revision, lease.since, began + LEASE_MARGIN * self._rules.lease)
+        return replace(lease, task=mine, revision=revision, until=began + LEASE_MARGIN * self._rules.lease)

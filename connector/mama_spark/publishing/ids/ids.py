@@ -49,8 +49,7 @@ from mama_spark.contracts.message import (
     u32_column,
 )
 
-from .bloom_filter import BloomFilter
-from .key_table import KeyTable, UInt64s
+from .key_table import BloomFilter, KeyTable, UInt64s
 
 #: XXH3-128 of the content of each message, shape (n, 16).
 Digests = npt.NDArray[np.uint8]

@@ -1,19 +1,22 @@
-"""Flights that wait to be sent again, by the time at which they are due. Pure: the caller gives the time."""
+"""Which flights of one publisher may be sent again, when and until when. Pure: the caller gives the time."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
 
-from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.errors import Backpressure, PublishError
+from mama_spark.contracts.message import Bools, Int64s
+from mama_spark.options.window import WindowConfig
 
-from .flight import FlightState
+from .flight import FlightState, Transition, advance
 from .flight_batch import FlightBatch, Seconds
+from .retry import may_resend
 
 _WAITING = int(FlightState.WAITING)
 
@@ -35,15 +38,92 @@ class PendingResend:
 
 
 class ResendQueue:
-    """:ivar next_deadline: no flight that waits has an earlier deadline"""
+    """Applies :mod:`~mama_spark.publishing.window.retry` to flights; their retry deadlines can be suspended for an
+    outage.
 
-    def __init__(self) -> None:
+    :ivar next_deadline: no flight that waits has an earlier deadline
+    """
+
+    def __init__(self, policy: WindowConfig) -> None:
+        self._policy = policy
         self._heap: list[PendingResend] = []
         self._order = count()
         self.next_deadline = math.inf
+        self._deadlines_from = -math.inf  # retry deadlines count from here at the earliest
 
-    def push(self, due: float, deadline: float, flights: FlightBatch, rows: Int64s) -> None:
+    def __bool__(self) -> bool:
+        """Whether flights wait to be sent again."""
+        return self.head() is not None
+
+    # --- which, and until when -------------------------------------------------------------------------------
+
+    def allowed(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> Bools:
+        """Which flights, whose last send ended with ``error``, may be sent again: one element a row."""
+        if not error.is_attempt:
+            return np.ones(len(rows), np.bool_)
+        retry = self._policy.retry
+        if retry is None or not may_resend(error, repeatable=self._policy.resend_uncertain, retry_on=retry.retry_on):
+            return np.zeros(len(rows), np.bool_)
+        allowed = np.ones(len(rows), np.bool_)
+        if retry.attempts is not None:
+            allowed &= flights.attempts(rows) <= retry.attempts
+        if retry.deadline is not None:
+            allowed &= self._deadlines_begin(flights, rows) + retry.deadline > now
+        if error.may_have_landed and flights.non_retriable is not None:
+            allowed &= ~flights.non_retriable[rows]
+        return allowed
+
+    @property
+    def deadlines_suspended(self) -> bool:
+        """No flight's retry deadline passes."""
+        return self._deadlines_from == math.inf
+
+    def suspend_deadlines(self) -> None:
+        """Flights have no retry deadline until :meth:`resume_deadlines`."""
+        self._deadlines_from = math.inf
+
+    def resume_deadlines(self, now: float) -> None:
+        """Messages are stored again: retry deadlines of what was sent before count from now."""
+        self._deadlines_from = now
+
+    def _deadlines(self, flights: FlightBatch, rows: Int64s, due: float) -> Seconds:
+        """When waiting flights are not sent again any more: at the retry deadline; without one, when the bridge has not
+        taken them for ``wait_timeout`` after they were due, so that none waits for ever."""
+        deadline = self._policy.retry.deadline if self._policy.retry else None
+        if deadline is None:
+            return np.full(len(rows), due + self._policy.wait_timeout)
+        return self._deadlines_begin(flights, rows) + deadline
+
+    def _deadlines_begin(self, flights: FlightBatch, rows: Int64s) -> Seconds:
+        begin: Seconds = np.maximum(flights.published[rows], self._deadlines_from)
+        return begin
+
+    # --- when ------------------------------------------------------------------------------------------------
+
+    def add(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float, paused_until: float) -> None:
+        """Flights in flight, of which the last send ended with ``error``, wait from now on.
+
+        :param paused_until: when the publisher may send again
+        """
+        flights.state[rows] = advance(flights.state[rows], Transition.RETRY)
+        sends, policy = int(flights.attempts(rows[:1])[0]), self._policy
+        due = now
+        if not error.is_attempt:
+            if flights.blocked is None:
+                flights.blocked = np.zeros(flights.n, np.int32)
+            flights.blocked[rows] += 1
+        elif error.backpressure is not Backpressure.NONE:
+            due = max(now, paused_until)
+        elif error.answered and not error.may_have_landed and policy.ordered:
+            pass  # refused because of what went before it
+        elif policy.retry is not None and (error.answered or sends > 1):
+            # no answer: at once the first time, then slower, lest a bridge that doubts at once is called for ever
+            due = now + policy.retry.backoff(sends if error.answered else sends - 1)
+        self.push(due, flights, rows)
+
+    def push(self, due: float, flights: FlightBatch, rows: Int64s) -> None:
         """Add flights in state WAITING."""
+        deadline = float(self._deadlines(flights, rows, due).min())
         self.next_deadline = min(self.next_deadline, deadline)
         heapq.heappush(self._heap, PendingResend(due, next(self._order), deadline, flights, rows))
 
@@ -78,22 +158,17 @@ class ResendQueue:
         self._heap = [PendingResend(due, next(self._order), deadline, flights, rows) for _, _, flights, rows in merged]
         heapq.heapify(self._heap)
 
-    def expire(
-        self, now: float, deadlines: Callable[[FlightBatch, Int64s, float], Seconds]
-    ) -> Iterator[tuple[FlightBatch, Int64s]]:
-        """Remove what may not be sent again any more, and yield it.
-
-        :param deadlines: of rows of a batch that are due at a time
-        """
+    def expire(self, now: float) -> Iterator[tuple[FlightBatch, Int64s]]:
+        """Remove what may not be sent again any more, and yield it."""
         if self.next_deadline > now:
             return
         for entry in self._heap:
             if entry.deadline <= now:
                 rows = _waiting(entry.flights, entry.rows)
-                late = deadlines(entry.flights, rows, entry.due) <= now
+                late = self._deadlines(entry.flights, rows, entry.due) <= now
                 entry.rows = rows[~late]
                 yield entry.flights, rows[late]
-                entry.deadline = float(deadlines(entry.flights, entry.rows, entry.due).min(initial=math.inf))
+                entry.deadline = float(self._deadlines(entry.flights, entry.rows, entry.due).min(initial=math.inf))
         self.next_deadline = min((entry.deadline for entry in self._heap), default=math.inf)
 
 

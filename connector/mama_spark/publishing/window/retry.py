@@ -1,6 +1,6 @@
 """Whether a message, or a request, may be sent again after an error (MP-06), by the error alone. Pure.
 
-Every sender, and whatever repeats a request, asks here; :class:`.ResendLimits` adds the limits of a publisher.
+Every sender, and whatever repeats a request, asks here; :class:`.ResendQueue` adds the limits of a publisher.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 from mama_spark.contracts.message import Bools, Int64s
 
 from .flight import FlightState
-from .flight_batch import FlightBatch, Rows, part_of
+from .flight_batch import FlightBatch, FlightCounters, Rows, part_of
 
 _IN_FLIGHT = int(FlightState.IN_FLIGHT)
 
@@ -38,9 +38,13 @@ class SendRange:
 
 
 class SendIndex:
-    """The sends whose answers may still come: by token, and by the moment at which waiting for them ends."""
+    """The sends whose answers may still come: by token, and by the moment at which waiting for them ends.
 
-    def __init__(self) -> None:
+    :param counters: get the unknown tokens
+    """
+
+    def __init__(self, counters: FlightCounters) -> None:
+        self._counters = counters
         self._ranges: list[SendRange] = []
         self._firsts: list[int] = []
         self._timers: deque[SendRange] = deque()  # every send waits equally long, so this is sorted by deadline
@@ -86,8 +90,8 @@ class SendIndex:
         live: Bools = (state == _IN_FLIGHT) & (token >= sends.first) & (token < sends.end)
         return live
 
-    def split(self, tokens: Int64s) -> Iterator[tuple[SendRange | None, int, int]]:
-        """Cut ascending ``tokens`` by the range they belong to: (range, from, to); None for unknown ones."""
+    def split(self, tokens: Int64s) -> Iterator[tuple[SendRange, int, int]]:
+        """Cut ascending ``tokens`` by the range they belong to: (range, from, to), without unknown ones."""
         i, n = 0, len(tokens)
         while i < n:
             at = bisect_right(self._firsts, int(tokens[i])) - 1
@@ -97,7 +101,7 @@ class SendIndex:
                 yield sends, i, j
             else:
                 j = int(np.searchsorted(tokens, self._firsts[at + 1])) if at + 1 < len(self._firsts) else n
-                yield None, i, j
+                self._counters.unknown += j - i
             i = j
 
     def _forget(self) -> None:

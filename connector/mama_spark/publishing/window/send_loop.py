@@ -22,7 +22,7 @@ from mama_spark.contracts.errors import PublishError, Unavailable
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.contracts.standstill import stood_still
 
-from ..rate_limiter import RateLimiter
+from .backpressure import RateLimiter
 from .flight_batch import FlightBatch, StoredFlights
 from .outage import OutageDetector
 from .retry import is_final
@@ -219,8 +219,8 @@ class SendLoop:
         asked = self.clock()
         polled = self.bridge.poll(timeout, want)
         now = self.clock()
-        if stood_still(now - asked, timeout) and not self.window.deadlines_suspended:
-            self.window.resume_deadlines(now)
+        if stood_still(now - asked, timeout) and not self.window.resends.deadlines_suspended:
+            self.window.resends.resume_deadlines(now)
         self.apply(polled)
         self.window.expire(asked)
         return polled

@@ -24,7 +24,6 @@ from .backpressure import BackpressureState
 from .flight import Transition, advance
 from .flight_accounts import IN_FLIGHT, WAITING, FlightAccounts
 from .flight_batch import FlightBatch, Rows, array_of, length_of
-from .resend_limits import ResendLimits
 from .resend_queue import ResendQueue
 from .retry import is_final
 from .send_index import SendIndex, SendRange
@@ -41,6 +40,7 @@ class Window(FlightAccounts):
     :ivar connected: the middleware can be reached
     :ivar next_token: of the next message that is sent
     :ivar silence: why nothing is acknowledged, for the texts of time-outs; empty = not known
+    :ivar resends: flights that wait to be sent again
     """
 
     def __init__(self, policy: WindowConfig) -> None:
@@ -50,11 +50,10 @@ class Window(FlightAccounts):
         self.connected = True
         self.next_token = 0
         self.silence = ""
-        self._index = SendIndex()
-        self._resends = ResendQueue()
+        self._index = SendIndex(self.counters)
+        self.resends = ResendQueue(policy)
         self._backpressure = BackpressureState(policy.max_in_flight)
         self._resend_cause: PublishError | None = None
-        self._limits = ResendLimits(policy)
 
     def __repr__(self) -> str:
         hold = ", hold" if self.holding else ""
@@ -95,11 +94,6 @@ class Window(FlightAccounts):
         self.counters.sends += n
         self._settle(flights, rows, Transition.SEND_UNACKNOWLEDGED, now)
 
-    @property
-    def resends(self) -> bool:
-        """Flights wait to be sent again."""
-        return self._resends.head() is not None
-
     def resends_past_dedup_window(self, certain_for: float, now: float) -> list[tuple[FlightBatch, Int64s]]:
         """Due resends whose id may have left the duplicate window.
 
@@ -108,7 +102,7 @@ class Window(FlightAccounts):
         if not self._may_send(now) or (self.policy.ordered and self._index.unanswered()):
             return []
         found = []
-        for flights, rows in self._resends.due(now):
+        for flights, rows in self.resends.due(now):
             old = rows[flights.doubt[rows] & (flights.stored_from(rows) + certain_for <= now)]
             if len(old):
                 found.append((flights, old))
@@ -119,11 +113,11 @@ class Window(FlightAccounts):
         free = self.limit - self.in_flight
         if free <= 0 or self.holding or not self._may_send(now):
             return 0
+        if self._probing():
+            return 0
         if self.paused:
-            if self._sent_since_pause():
-                return 0
             free = min(free, PROBE)
-        resend = self._resends.head()
+        resend = self.resends.head()
         if resend is not None and (self.policy.ordered or resend.due <= now):
             return 0  # resends go first
         free = min(free, flights.n - start)
@@ -147,16 +141,16 @@ class Window(FlightAccounts):
 
         Yields one run of rows at a time, each at most what may be sent; stop when the bridge takes no more.
         """
-        if self._resends.head() is None or not self._may_send(now):
+        if self.resends.head() is None or not self._may_send(now):
             return
         if self.policy.ordered:
             if self._index.unanswered():
                 return
-            self._resends.merge()
-        while (head := self._resends.head()) is not None and head.due <= now and not self._probing():
+            self.resends.merge()
+        while (head := self.resends.head()) is not None and head.due <= now and not self._probing():
             yield head.flights, head.rows[:PROBE] if self.paused else head.rows
             before = len(head.rows)
-            if self._resends.head() is head and (self.policy.ordered or len(head.rows) == before):
+            if self.resends.head() is head and (self.policy.ordered or len(head.rows) == before):
                 return  # the bridge took nothing, or not all of what must stay in front
 
     def relaunch(self, flights: FlightBatch, rows: Int64s, now: float) -> int:
@@ -181,12 +175,8 @@ class Window(FlightAccounts):
         return self.connected and now >= self._backpressure.until
 
     def _probing(self) -> bool:
-        """After a pause: the probes are out, and their answers decide."""
-        return self.paused and self._sent_since_pause()
-
-    def _sent_since_pause(self) -> bool:
-        """Sends that were launched after the last pause ended are still unanswered."""
-        return self._index.unanswered(self._backpressure.until)
+        """After a pause: sends that were launched since are still unanswered, and their answers decide."""
+        return self.paused and self._index.unanswered(self._backpressure.until)
 
     # --- what came back --------------------------------------------------------------------------------------
 
@@ -201,7 +191,7 @@ class Window(FlightAccounts):
             duplicates = None if duplicates is None else duplicates[index]
         stream = self._stream_index(acks.stream, acks.domain)
         step = Transition.SEND_UNACKNOWLEDGED if acks.level is Ack.NONE else Transition.ACK
-        for sends, lo, hi in self._known(tokens):
+        for sends, lo, hi in self._index.split(tokens):
             rows = sends.pick(tokens[lo:hi])
             flights = sends.flights
             state = flights.state[rows]
@@ -228,7 +218,7 @@ class Window(FlightAccounts):
     def refused(self, refusals: Refusals) -> None:
         """Refusals, or sends whose outcome is unknown, with one cause (MP-40)."""
         tokens = np.unique(refusals.tokens)
-        for sends, lo, hi in self._known(tokens):
+        for sends, lo, hi in self._index.split(tokens):
             rows = array_of(sends.pick(tokens[lo:hi]))
             flights = sends.flights
             mine = (flights.token[rows] == tokens[lo:hi]) & (flights.state[rows] == IN_FLIGHT)
@@ -245,10 +235,10 @@ class Window(FlightAccounts):
         for sends in self._index:
             rows = array_of(sends.rows)[self._index.live(sends)]
             # what may not be sent again stays in flight until its time is up: it ends as a timeout
-            rows = rows[self._limits.allowed(sends.flights, rows, error, now)]
+            rows = rows[self.resends.allowed(sends.flights, rows, error, now)]
             if len(rows):
                 self._record_error(sends.flights, rows, error)
-                self._retry(sends.flights, rows, error, now)
+                self.resends.add(sends.flights, rows, error, now, self._backpressure.until)
 
     def reconnected(self, now: float) -> None:
         """The connection is back: what waits may be sent, also during a pause."""
@@ -264,25 +254,16 @@ class Window(FlightAccounts):
                 waited = f"no acknowledgement within {timeout:g} s"
                 error = AckTimeout(f"{waited}: {self.silence}" if self.silence else waited)
                 self._fail_send(sends.flights, rows, error, now, sends.at)
-        for flights, rows in self._resends.expire(now, self._limits.deadlines):
+        for flights, rows in self.resends.expire(now):
             self._settle_by_last_error(flights, rows, now)
 
     # --- outages that are waited for ---------------------------------------------------------------------------
 
-    @property
-    def deadlines_suspended(self) -> bool:
-        """No flight's retry deadline passes."""
-        return self._limits.suspended
-
     def suspend_deadlines(self, now: float) -> None:
-        """Nothing is stored at present: flights have no retry deadline until :meth:`resume_deadlines`, and only a few
-        are sent until one of them is acknowledged."""
-        self._limits.suspend()
+        """Nothing is stored at present: flights have no retry deadline until :meth:`.ResendQueue.resume_deadlines`, and
+        only a few are sent until one of them is acknowledged."""
+        self.resends.suspend_deadlines()
         self._backpressure.pause(OutcomeUnknown("nothing is acknowledged"), now, 0.0)
-
-    def resume_deadlines(self, now: float) -> None:
-        """Messages are stored again: retry deadlines of what was sent before count from now."""
-        self._limits.resume(now)
 
     # --- what to do next -------------------------------------------------------------------------------------
 
@@ -293,9 +274,9 @@ class Window(FlightAccounts):
         """
         oldest = self._index.oldest()
         times = [] if oldest is None else [oldest.at + (self.policy.ack_timeout or self.policy.wait_timeout)]
-        resend = self._resends.head()
+        resend = self.resends.head()
         if resend is not None:
-            times.append(self._resends.next_deadline)
+            times.append(self.resends.next_deadline)
         if self.connected and not self._probing():  # else only an answer or a timeout changes anything
             if resend is not None and not (self.policy.ordered and self._index.unanswered()):
                 times.append(max(resend.due, self._backpressure.until))
@@ -311,52 +292,23 @@ class Window(FlightAccounts):
     # --- settling ---------------------------------------------------------------------------------------------
 
     def _fail_send(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
-        if error.backpressure is not Backpressure.NONE:
-            self._pause(error, now, sent_at)
-        resend = self._limits.allowed(flights, rows, error, now)
+        if error.backpressure is not Backpressure.NONE and self._backpressure.concerns(sent_at, now):
+            retry = self.policy.retry
+            backoff = retry.backoff(self._backpressure.level + 1) if retry else 0.0
+            self._backpressure.pause(error, now, backoff)
+            self.counters.holds += 1
+        resend = self.resends.allowed(flights, rows, error, now)
         self._record_error(flights, rows, error)
         if resend.any():
             self._resend_cause = error
-            self._retry(flights, rows[resend], error, now)
+            self.resends.add(flights, rows[resend], error, now, self._backpressure.until)
         if not resend.all():
             last = rows[~resend]
             if not is_final(error):
                 self.last_expiry = error
             self._settle(flights, last, Transition.FAIL if error.answered else Transition.EXPIRE, now)
 
-    def _retry(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> None:
-        flights.state[rows] = advance(flights.state[rows], Transition.RETRY)
-        sends = int(flights.attempts(rows[:1])[0])
-        due = now
-        if not error.is_attempt:
-            if flights.blocked is None:
-                flights.blocked = np.zeros(flights.n, np.int32)
-            flights.blocked[rows] += 1
-        elif error.backpressure is not Backpressure.NONE:
-            due = max(now, self._backpressure.until)
-        elif error.answered and not error.may_have_landed and self.policy.ordered:
-            pass  # refused because of what went before it
-        elif self.policy.retry is not None and (error.answered or sends > 1):
-            # no answer: at once the first time, then slower, lest a bridge that doubts at once is called for ever
-            due = now + self.policy.retry.backoff(sends if error.answered else sends - 1)
-        deadline = float(self._limits.deadlines(flights, rows, due).min())
-        self._resends.push(due, deadline, flights, rows)
-
     def _settle(self, flights: FlightBatch, rows: Rows, step: Transition, now: float) -> None:
         super()._settle(flights, rows, step, now)
         if self.holding and self.in_flight <= self.refill_at:
             self.holding = False
-
-    def _pause(self, error: PublishError, now: float, sent_at: float) -> None:
-        if self._backpressure.concerns(sent_at, now):
-            retry = self.policy.retry
-            backoff = retry.backoff(self._backpressure.level + 1) if retry else 0.0
-            self._backpressure.pause(error, now, backoff)
-            self.counters.holds += 1
-
-    def _known(self, tokens: Int64s) -> Iterator[tuple[SendRange, int, int]]:
-        for sends, lo, hi in self._index.split(tokens):
-            if sends is None:
-                self.counters.unknown += hi - lo
-            else:
-                yield sends, lo, hi

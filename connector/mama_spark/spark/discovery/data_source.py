@@ -30,8 +30,7 @@ from mama_spark.mama.properties import SUPPORTED
 from mama_spark.options import BATCH_READ, STREAM_READ, DiscoveryOptions, Use
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 
-from ..discovery_factory import make_discovery
-from ..option_loading import read_options
+from ..option_loading import make_discovery, read_options
 from ..plain_errors import plain_errors
 from .rows import SCHEMA, batches
 

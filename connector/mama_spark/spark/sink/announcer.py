@@ -19,8 +19,7 @@ from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import BEST, OFFLINE, OK, ONLINE, UNKNOWN, SourceRecord, encode_source
 from mama_spark.options import SinkOptions, redact_url
 
-from ..discovery_factory import make_discovery
-from ..option_loading import DiscoveryProperties
+from ..option_loading import DiscoveryProperties, make_discovery
 
 log = logging.getLogger("mama_spark")
 

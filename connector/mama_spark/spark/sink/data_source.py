@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -32,7 +33,7 @@ from .job import OutcomeCounts, PartitionReport, SinkJob, task_info
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mama_spark.flightlog.write_id import WriteId
+    from mama_spark.flightlog.folder import WriteId
 
 
 logger = logging.getLogger("mama_spark")
@@ -184,26 +185,21 @@ class _Committer:
 
         :returns: whether a commit before has recorded ``app``, so that nothing was added as committed
         """
-        o, write_id = self.job.options, self._write_id(reports)
-        recorded = False
-        if write_id is None:
+        job, o, write_id, recorded = self.job, self.job.options, self._write_id(reports), False
+        if write_id is None or (o.dead_letter_table is None and o.flight_log is None):
             return recorded
-        if o.dead_letter_table is not None:
-            from mama_spark.flightlog.dead_letter_table import abort_dead_letters, commit_dead_letters
+        from mama_spark.flightlog import commit as tables
+        from mama_spark.flightlog.schema import DEAD_LETTER_TABLE
 
-            dead = [p for r in reports for p in r.dead_letter_parts]
-            add = commit_dead_letters if committed else abort_dead_letters
-            added = add(o.dead_letter_table, o.storage_options, write_id, dead, app=app, extra=self.job.letter_fields)
-            recorded = added.recorded
-        if o.flight_log is not None:
-            from mama_spark.flightlog.commit import abort, commit
-
-            parts = [p for r in reports for p in r.parts]
-            extra = self.job.log_fields
-            recorded = (commit if committed else abort)(
-                o.flight_log, o.storage_options, write_id, parts,
-                app=app, extra=extra, description=self._description(write_id),
-            ).recorded  # fmt: skip
+        add = partial(tables.commit if committed else tables.abort, app=app)
+        if (uri := o.dead_letter_table) is not None:
+            parts = [p for r in reports for p in r.dead_letter_parts]
+            recorded = add(
+                uri, o.storage_options, write_id, parts, extra=job.letter_fields, kind=DEAD_LETTER_TABLE
+            ).recorded
+        if (uri := o.flight_log) is not None:
+            parts, about = [p for r in reports for p in r.parts], self._description(write_id)
+            recorded = add(uri, o.storage_options, write_id, parts, extra=job.log_fields, description=about).recorded
         return recorded
 
     def _description(self, write_id: WriteId) -> dict[str, Any]:

@@ -6,18 +6,22 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import BadRow, PublishError, TooLarge
 from mama_spark.contracts.headers import NATS_PREFIX
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.packing.format import PACK, PACK_ROWS
+from mama_spark.packing.split import singles
 from mama_spark.publishing.ids.ids import IdMaker
 
 from .outcomes import with_nulls
+from .stages import SinkBatch
 
 if TYPE_CHECKING:
-    from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
+    from mama_spark.flightlog.staging import DeadLetterStaging
 
 #: Waiting dead letters are published when they are so many rows or bytes, and at the end of the partition.
 MIN_BATCH_ROWS, MIN_BATCH_BYTES = 1_000, 4 << 20
@@ -113,6 +117,26 @@ class DeadLetterQueue:
         return MessageBatch.of(
             [self._topic] * len(letters), list(payloads), list(headers), list(ids) if self._with_ids else None
         )
+
+
+def single_rows_of(
+    batch: MessageBatch, flight_id: pa.Array, context: SinkBatch, errors: list[PublishError], at: Int64s
+) -> tuple[MessageBatch, pa.Array, list[PublishError], Int64s]:
+    """Failed flights as messages of one row, for the dead letters.
+
+    The id is that of the row, or else that of the flight with the position in the pack.
+
+    :param at: when each flight failed
+    """
+    if context.packed is None:
+        return batch, flight_id, errors, at
+    rows, of = singles(batch)
+    place = np.arange(len(of)) - np.searchsorted(of, of)
+    known = pc.binary_join_element_wise(
+        flight_id.cast(pa.string()).take(pa.array(of)), pc.cast(pa.array(place), pa.string()), "-"
+    )
+    ids = pc.coalesce(rows.ids, known)
+    return replace(rows, ids=None), ids, [errors[i] for i in of.tolist()], at[of]
 
 
 def _headers(error: PublishError, topic: str | None, own: list[tuple[str, list[str]]] | None) -> dict[str, list[str]]:

@@ -18,8 +18,8 @@ from ..option_loading import DiscoveryProperties
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from mama_spark.flightlog.folder import WriteId
     from mama_spark.flightlog.parts import Part
-    from mama_spark.flightlog.write_id import WriteId
     from mama_spark.mama.messages.source_records import SourceRecord
     from mama_spark.options import SinkOptions
 
@@ -64,7 +64,7 @@ class SinkJob:
 
     def write_id(self, task: TaskInfo | None = None) -> WriteId:
         """Identity of the write in the flight log; ``task``: needed of a stream."""
-        from mama_spark.flightlog.write_id import WriteId
+        from mama_spark.flightlog.folder import WriteId
 
         o = self.options
         if task is None or task.query_id is None:

@@ -20,7 +20,6 @@ from mama_spark.publishing.exactly_once.matching import Unpack, digests_of_ids
 from mama_spark.publishing.exactly_once.session import BatchSession
 from mama_spark.publishing.ids.ids import Digests, digest, texts
 
-from .packs import rows_of
 from .stages import SinkBatch, Stage
 
 
@@ -55,7 +54,7 @@ class MatchStored(Stage):
     def _digests(self, batch: SinkBatch) -> Digests:
         messages, codec = batch.messages, self._codec
         if codec is not None:
-            return digest(contents_of_rows(codec, rows_of(batch, codec)))
+            return digest(contents_of_rows(codec, batch.rows_to_pack(codec)))
         if messages.ids is not None:  # the user's, which stand for the rows
             return digests_of_ids(messages.ids.cast(pa.binary()).to_pylist())
         return digest(messages)

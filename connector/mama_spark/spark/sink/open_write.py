@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from mama_spark.contracts.bridge import Ack, Capabilities, PublisherBridge
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options import SinkOptions
 from mama_spark.options.window import WindowConfig
+from mama_spark.packing.codec import Codec, codec_of
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.exactly_once.matching import IdReader
@@ -22,27 +23,26 @@ from mama_spark.publishing.exactly_once.protocol import Attempt
 from mama_spark.publishing.exactly_once.session import BatchSession, Rules
 from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
 from mama_spark.publishing.ids.ids import IDS_MEMORY, IdMaker
-from mama_spark.publishing.patience import retry_while_unavailable
+from mama_spark.publishing.outage_reporter import retry_while_unavailable
 from mama_spark.registry import batch_ledger, publisher_bridge, row_codec
 
 from ..write_counts import TaskCounts
 from .announcer import SourceAnnouncer, source_record
-from .encoding.codec_rows import CodecRows
-from .encoding.row_encoder import RowEncoder
+from .encoding.column_plan import ColumnPlan
+from .encoding.row_encoder import CodecRows, RowEncoder
 from .failure_policy import knows_ids, on_outage
-from .id_stages import GiveIds, MarkDoubledIds, TakeIdsAway
 from .job import PartitionReport, SinkJob, TaskInfo
+from .last_form import FinishPacks, GiveIds, TakeIdsAway
+from .marks import MarkDoubledIds, MarkUnpackable
 from .match import MatchStored, unpack_digests
 from .outcome_recorder import OutcomeRecorder
-from .packs import FinishPacks, MakePacks, MarkUnpackable, check_bridge, pack_codec
+from .packs import MakePacks
 from .progress_reporter import ProgressReporter
 from .stages import Stage
 
 if TYPE_CHECKING:
-    from mama_spark.packing.codec import Codec
-
     from ...telemetry.spark.partition_metrics import PartitionMetrics
-    from .encoding.trace_headers import TraceHeaders
+    from .encoding.headers import TraceHeaders
 
 #: Payload bytes in flight of a partition. A stream's ingest queue holds 128 MiB for all its publishers together.
 MAX_BYTES_IN_FLIGHT = 16 << 20
@@ -115,7 +115,7 @@ def open_write(
             wait=o.on_unavailable == "wait",
             say="the middleware does not answer: %s; waiting until it does (onUnavailable=wait)",
         )
-        _check_headers(o, bridge.capabilities)
+        check_capabilities(o, bridge.capabilities)
         if announcer is not None and announcer.start():
             report.source = announcer.record
             events.publish_to(announcer.add_events)
@@ -233,7 +233,7 @@ def _trace_headers(
     """:raises ConfigError: the option ``traceContext`` cannot be followed"""
     if o.trace_context == "off":
         return None
-    from .encoding.trace_headers import TraceHeaders
+    from .encoding.headers import TraceHeaders
 
     if o.trace_column is not None:
         return TraceHeaders()
@@ -287,11 +287,30 @@ def _open_bridge(bridge: PublisherBridge, destinations: MessageBatch) -> None:
         raise
 
 
-def _check_headers(o: SinkOptions, can: Capabilities) -> None:
+def check_capabilities(o: SinkOptions, can: Capabilities) -> None:
+    """:raises ConfigError: the middleware does not carry what the options ask for"""
     if o.trace_context != "off" and not can.headers:
         raise ConfigError("option traceContext: this broker carries no headers; leave it out")
-    if o.pack != "off":
-        check_bridge(o, can)
+    if o.pack != "off" and not can.packs:
+        raise ConfigError(f"option pack: the {o.bridge_name} bridge carries no packed messages; use pack=off")
+    if o.pack != "off" and not can.headers:
+        raise ConfigError(
+            "option pack: this broker carries no headers, by which readers know a packed message; use pack=off"
+        )
+
+
+def pack_codec(o: SinkOptions, plan: ColumnPlan, schema: pa.Schema) -> Codec:
+    """The codec of a write.
+
+    :param schema: of the rows that Spark gives
+    """
+    kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
+    names = ["value"]
+    names += [] if plan.headers is None else ["headers"]
+    names += [] if plan.id is None else ["id"]
+    return codec_of(
+        o.pack, pa.schema([schema.field(name) for name in plan.typed] or [(name, kinds[name]) for name in names])
+    )
 
 
 def _quietly(close: Callable[[], None]) -> None:

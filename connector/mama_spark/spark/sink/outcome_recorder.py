@@ -27,17 +27,16 @@ from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.retry import is_final
 from mama_spark.publishing.window.send_loop import messages_of
 
-from .dead_letter_queue import DeadLetterContext, DeadLetterQueue
+from .dead_letter_queue import DeadLetterContext, DeadLetterQueue, single_rows_of
 from .event_reporter import EventReporter
 from .failure_policy import becomes_dead_letter
 from .job import PartitionReport, SinkJob, TaskInfo
 from .outcomes import count_outcomes, flight_columns, joined_ids, published_columns, with_nulls
-from .packs import MakePacks, single_rows_of
+from .packs import MakePacks
 from .stages import SinkBatch
 
 if TYPE_CHECKING:
-    from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
-    from mama_spark.flightlog.staging import Staging
+    from mama_spark.flightlog.staging import DeadLetterStaging, Staging
 
 #: Seconds between checks that the publisher is still alive.
 _CHECK_INTERVAL = 0.5
@@ -65,7 +64,7 @@ class OutcomeRecorder:
             )  # fmt: skip
         self._dead_letter_staging: DeadLetterStaging | None = None
         if o.dead_letter_table is not None:
-            from mama_spark.flightlog.dead_letter_table import DeadLetterStaging
+            from mama_spark.flightlog.staging import DeadLetterStaging
 
             self._dead_letter_staging = DeadLetterStaging(
                 o.dead_letter_table,

@@ -1,5 +1,4 @@
-"""The stages of packs: one marks rows that no pack can carry, one makes messages of several rows each, and one gives
-them their last form.
+"""The stage of packs: makes messages of several rows each.
 
 The outcome of a packed message is the outcome of all its rows. Packs that are rejected as too large are split into
 halves, which are sent as messages of their own.
@@ -13,49 +12,23 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from mama_spark.contracts.bridge import Capabilities
-from mama_spark.contracts.errors import BadRow, ConfigError, PublishError, TooLarge
-from mama_spark.contracts.message import HEADERS_TYPE, Bools, Int64s, MessageBatch, payload_bounds
+from mama_spark.contracts.errors import TooLarge
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.flightlog.schema import PACKED_ROWS
 from mama_spark.options import SinkOptions
-from mama_spark.packing.codec import Codec, codec_of
-from mama_spark.packing.compression import PackCompressor
-from mama_spark.packing.format import HEADER_BYTES, PACK_HEADERS
+from mama_spark.packing.codec import Codec
+from mama_spark.packing.format import HEADER_BYTES
 from mama_spark.packing.packer import STORED, Packed, Packer, Rows, packed
-from mama_spark.packing.row_contents import with_topic_header
-from mama_spark.packing.split import halves, singles
+from mama_spark.packing.split import halves
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
 
-from .encoding.column_plan import ColumnPlan
-from .encoding.header_entries import header_maps, part_entries
+from .encoding.headers import header_maps, part_entries
 from .stages import SinkBatch, Stage
 
 #: glibc keeps twice as much as the largest array that was freed, up to 64 MiB.
 _LARGEST = 16 << 20
-
-
-#: Headers that control the broker or describe the pack: inside a pack they would have no effect.
-_CONTROL_HEADERS = rf"(?i)^(nats-|({'|'.join(PACK_HEADERS)})$)"
-
-
-class MarkUnpackable(Stage):
-    """:param lines: packs are lines, so that a value has none of its own"""
-
-    def __init__(self, *, lines: bool) -> None:
-        self._lines = lines
-
-    def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
-        found = dict[int, PublishError]()
-        if self._lines:
-            for row in _with_line_feeds(batch.messages.payloads):
-                found.setdefault(row, BadRow("the value has a line feed, which pack=lines takes for its end"))
-        if batch.messages.headers is not None:
-            for row, name in _control_headers(batch.messages.headers):
-                found.setdefault(row, BadRow(f"header {name!r} has no effect inside a pack"))
-        yield replace(batch, rejected=sorted((found | dict(batch.rejected)).items())) if found else batch
 
 
 class MakePacks(Stage):
@@ -78,7 +51,7 @@ class MakePacks(Stage):
     def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
         if batch.doubled is not None:
             self._doubled = np.concatenate((self._doubled, batch.numbers[batch.doubled]))
-        rows = rows_of(batch, self._codec)
+        rows = batch.rows_to_pack(self._codec)
         if batch.rejected:
             yield self._of_rejected(batch, rows)
         if batch.stored:
@@ -159,82 +132,6 @@ class MakePacks(Stage):
         return split
 
 
-class FinishPacks(Stage):
-    """Packs in the form in which they are sent: compressed, if that is asked for, and with a header of the topic,
-    if a repetition will look for them. Ids are made before, so that they do not depend on it."""
-
-    def __init__(self, o: SinkOptions) -> None:
-        self._with_topics = o.exactly_once
-        self._compressor = None
-        if o.pack_compression != "none":
-            self._compressor = PackCompressor(o.pack_compression, o.pack_compression_level)
-
-    def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
-        if batch.packed is None:
-            yield batch
-            return
-        messages = batch.messages if self._compressor is None else self._compressor.compress(batch.messages)
-        messages = with_topic_header(messages) if self._with_topics else messages
-        yield replace(batch, messages=messages, packed=replace(batch.packed, batch=messages))
-
-
-def rows_of(batch: SinkBatch, codec: Codec) -> Rows:
-    """The rows in the columns of the packs, as Spark gives them."""
-    messages = batch.messages
-    columns = batch.typed
-    if columns is None:
-        found = {"value": messages.payloads, "id": messages.ids, "headers": messages.headers}
-        names = codec.names
-        if found["headers"] is None and "headers" in names:
-            found["headers"] = pa.nulls(len(batch), HEADERS_TYPE)
-        columns = pa.RecordBatch.from_arrays([found[name] for name in names], names)
-    return Rows(messages.topics, columns, batch.numbers, messages.streams, batch.parts, batch.extra)
-
-
-def pack_codec(o: SinkOptions, plan: ColumnPlan, schema: pa.Schema) -> Codec:
-    """The codec of a write.
-
-    :param schema: of the rows that Spark gives
-    """
-    kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
-    names = ["value"]
-    names += [] if plan.headers is None else ["headers"]
-    names += [] if plan.id is None else ["id"]
-    return codec_of(
-        o.pack, pa.schema([schema.field(name) for name in plan.typed] or [(name, kinds[name]) for name in names])
-    )
-
-
-def check_bridge(o: SinkOptions, capabilities: Capabilities) -> None:
-    """:raises ConfigError: the middleware carries no packs"""
-    if not capabilities.packs:
-        raise ConfigError(f"option pack: the {o.bridge_name} bridge carries no packed messages; use pack=off")
-    if not capabilities.headers:
-        raise ConfigError(
-            "option pack: this broker carries no headers, by which readers know a packed message; use pack=off"
-        )
-
-
-def single_rows_of(
-    batch: MessageBatch, flight_id: pa.Array, context: SinkBatch, errors: list[PublishError], at: Int64s
-) -> tuple[MessageBatch, pa.Array, list[PublishError], Int64s]:
-    """Failed flights as messages of one row, for the dead letters.
-
-    The id is that of the row, or else that of the flight with the position in the pack.
-
-    :param at: when each flight failed
-    """
-    if context.packed is None:
-        return batch, flight_id, errors, at
-    rows, of = singles(batch)
-    place = np.arange(len(of)) - np.searchsorted(of, of)
-    known = pc.binary_join_element_wise(
-        flight_id.cast(pa.string()).take(pa.array(of)), pc.cast(pa.array(place), pa.string()), "-"
-    )
-    ids = pc.coalesce(rows.ids, known)
-    return replace(rows, ids=None), ids, [errors[i] for i in of.tolist()], at[of]
-
-
 def flights_of(packs: Packed) -> SinkBatch:
     """Packs as flights."""
     return SinkBatch(packs.batch, [], packs.numbers[packs.starts[:-1]], _lists(packs.extra, packs.starts), packed=packs)
@@ -246,28 +143,6 @@ def _lists(extra: pa.RecordBatch | None, starts: Int64s) -> pa.RecordBatch | Non
         return None
     lists = pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), extra.to_struct_array())
     return pa.RecordBatch.from_arrays([lists], [PACKED_ROWS])
-
-
-def _with_line_feeds(values: pa.Array) -> list[int]:
-    if not len(values):
-        return []
-    data, bounds = values.buffers()[2], payload_bounds(values)
-    first, size = int(bounds[0]), int(bounds[-1] - bounds[0])
-    octets = np.frombuffer(data, np.uint8, size, first) if size else np.empty(0, np.uint8)
-    if octets.min(initial=255) > ord("\n"):  # nearly always, in a third of the time that the search takes
-        return []
-    feeds: Int64s = np.flatnonzero(octets == ord("\n"))
-    rows: list[int] = np.unique(np.searchsorted(bounds, feeds + first, "right") - 1).tolist()
-    return rows
-
-
-def _control_headers(headers: pa.MapArray) -> list[tuple[int, str]]:
-    """Rows with a header that would have no effect inside a pack, and its name."""
-    offsets = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    keys = headers.keys.slice(offsets[0], offsets[-1] - offsets[0])
-    found = np.flatnonzero(pc.match_substring_regex(keys, _CONTROL_HEADERS).to_numpy(zero_copy_only=False))
-    rows = np.searchsorted(offsets - offsets[0], found, "right") - 1
-    return [(int(row), str(keys[at].as_py())) for row, at in zip(rows, found.tolist(), strict=True)]
 
 
 def keep_freed_memory() -> None:

@@ -3,12 +3,10 @@
 ::
 
     rows of Spark → encoding/     one message a row: topic, headers, payload; bad rows are marked
-                  → packs         with packs: marks rows that no pack can carry
-                  → id_stages     marks rows whose id came before
+                  → marks         so are rows that no pack can carry, and rows whose id came before
                   → match         with exactlyOnce: recognises rows that are stored already, by the digest of each
                   → packs         with packs: packs of what is left
-                  → id_stages     ids of messages
-                  → packs         with packs: compressed, and with the headers that a repetition needs
+                  → last_form     ids of messages; packs compressed, and with the headers that a repetition needs
                   → publisher     publishing/: window, sends, acknowledgements
                   → outcome_recorder: flight log, dead letters, counts
 
@@ -19,19 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from mama_spark.contracts.errors import PublishError
-from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.contracts.message import HEADERS_TYPE, Int64s, MessageBatch
+from mama_spark.packing.codec import Codec
+from mama_spark.packing.packer import Packed, Rows
 from mama_spark.publishing.ids.ids import Digests
 from mama_spark.publishing.window.flight_batch import StoredFlights
-
-if TYPE_CHECKING:
-    from mama_spark.packing.packer import Packed
 
 #: Flight and reason, ascending by flight, each once.
 Rejected = list[tuple[int, PublishError]]
@@ -77,6 +73,17 @@ class SinkBatch:
     def rows(self) -> Int64s | None:
         """Rows of each flight; None = one."""
         return None if self.packed is None else self.packed.rows
+
+    def rows_to_pack(self, codec: Codec) -> Rows:
+        """The rows in the columns of packs, as Spark gives them."""
+        messages, columns = self.messages, self.typed
+        if columns is None:
+            found = {"value": messages.payloads, "id": messages.ids, "headers": messages.headers}
+            names = codec.names
+            if found["headers"] is None and "headers" in names:
+                found["headers"] = pa.nulls(len(self), HEADERS_TYPE)
+            columns = pa.RecordBatch.from_arrays([found[name] for name in names], names)
+        return Rows(messages.topics, columns, self.numbers, messages.streams, self.parts, self.extra)
 
     def with_ids(self, ids: pa.Array | None) -> SinkBatch:
         return replace(self, messages=replace(self.messages, ids=ids))

@@ -8,60 +8,48 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import Any, Generic, TypeVar
 
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from mama_spark.contracts.errors import ConfigError, MamaError, OptionError
-from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, time_of, went_back
+from mama_spark.contracts.errors import ConfigError, MamaError, OptionError, Unavailable
+from mama_spark.contracts.record_log import Bounds, RecordLogBridge, time_of, went_back
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.options.stream_names import matching_streams
 from mama_spark.publishing.window.reconnecting import ask_logs
-from mama_spark.registry import logs_to_read
 
-from ..gc_freeze import exempt_modules
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
-from . import log_reader
+from .log_reader import LogPartition, LogReader, raise_if_stream_exists, sequences_at
 from .matching import BatchLimits, matching_records, next_offsets
 from .offsets import (
-    Loss,
     Offsets,
     ReadRange,
     StreamPosition,
     advance,
     backlog_of,
-    data_lost,
     ending_offsets,
     from_json,
     ranges,
     reconcile,
-    split_ranges,
-    starting_offsets,
-    task_count,
     to_json,
 )
-from .plan_ahead import PlanAhead
 from .schema import MessageColumns, message_columns_of, schema_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ...telemetry.spark.read_metrics import ReadMetrics
-    from ...telemetry.spark.spans import ReceiveSpan
 
 logger = logging.getLogger("mama_spark")
 
+T = TypeVar("T")
+
 #: Seconds between two lookups of new streams.
 STREAM_LOOKUP_INTERVAL = 5.0
-STREAM_RECREATED = "the stream was deleted and made again since"
 
 
 def schema_for(given: dict[str, str]) -> StructType:
@@ -99,155 +87,24 @@ def _options(given: dict[str, str], use: Use) -> SubscribeOptions:
     return read_options(SubscribeOptions, given, use).options
 
 
-@dataclass
-class LogPartition(InputPartition):
-    """The range that one task reads.
-
-    :ivar known_gaps: gaps that were known, and tolerated, when the batch was planned
-    """
-
-    range: ReadRange
-    known_gaps: tuple[tuple[int, int], ...] = ()
-
-
-class _LogReader:
-    """What batch and streaming have in common."""
-
-    def __init__(self, options: SubscribeOptions, columns: MessageColumns) -> None:
-        self.options, self.columns = options, columns
-
-    @plain_errors
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; on an executor, with a reader that was unpickled there."""
-        if self.options.gc_freeze:
-            exempt_modules()
-        if not isinstance(partition, LogPartition):  # Spark's own, when there is nothing to read
-            return
-        if self.options.metrics == "off":
-            yield from self._rows(partition, None)
-            return
-        from ...telemetry.spark.read_metrics import ReadMetrics
-
-        metrics = ReadMetrics(self.options, "mamasub", partition.range.stream)
-        try:
-            yield from self._rows(partition, metrics)
-        finally:
-            metrics.close()
-
-    def _rows(self, partition: LogPartition, metrics: ReadMetrics | None) -> Iterator[pa.RecordBatch]:
-        from .message_columns import trace_column
-        from .packed_rows import RowUnpacker
-
-        o, r = self.options, partition.range
-
-        def check(found: RecordLog) -> None:
-            self._handle_losses(_losses_while_reading(found, r, partition.known_gaps))
-
-        unpacking = RowUnpacker(o, self.columns, r.stream)
-        find, span = partial(self._find, r=r), self._span(r)
-        try:
-            for records in log_reader.read_range(o, find, r.after, r.up_to, o.topics, check, metrics):
-                if span is not None:
-                    span.add(trace_column(records))
-                for made in unpacking.batches(records):
-                    if metrics is not None:
-                        metrics.count("rows", made.num_rows)
-                    yield made
-            unpacking.finish()
-        finally:
-            if metrics is not None:
-                metrics.count("undecodable", unpacking.undecodable)
-            if span is not None:
-                span.end()
-
-    def _span(self, r: ReadRange) -> ReceiveSpan | None:
-        if self.options.trace_context != "links":
-            return None
-        from ...telemetry.spark.spans import ReceiveSpan
-
-        return ReceiveSpan(self.options, r.stream)
-
-    def _find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
-        """The log that the range is of; None if it is lost."""
-        whole = ((r.after + 1, r.up_to),)
-        try:
-            found = bridge.log(r.stream)
-        except ConfigError as e:
-            _raise_if_stream_exists(bridge, r.stream, e)
-            self._handle_losses([Loss(r.stream, whole, str(e))])
-            return None
-        if found.opened.identity == r.identity:
-            return found
-        self._handle_losses([Loss(r.stream, whole, STREAM_RECREATED)])
-        return None
-
-    def _plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
-        """Tasks for these ranges. Records that are missing in them now are lost."""
-        gaps_by_stream: dict[str, tuple[tuple[int, int], ...]] = {}
-        logs: dict[str, RecordLog] = {}
-        most: dict[str, int | None] = {}
-        for r in whole:
-            if (found := self._find(bridge, r)) is not None:
-                logs[r.stream], most[r.stream] = found, log_reader.most_tasks(found, self.options.min_partitions)
-                gaps_by_stream[r.stream] = gaps = tuple(found.missing_when_opened(r.after, r.up_to))
-                self._handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
-        there = [r for r in whole if r.stream in gaps_by_stream]
-        total = round(sum(map(len, there)) * self._rows_per_sequence(logs, there))
-        cores = self.options.parallelism or len(os.sched_getaffinity(0))
-        n = task_count(total, self.options.min_partitions, cores)
-        return [LogPartition(r, _within(gaps_by_stream[r.stream], r)) for r in split_ranges(there, n, most)]
-
-    def _rows_per_sequence(self, logs: Mapping[str, RecordLog], there: list[ReadRange]) -> float:
-        """Estimate of the rows of a sequence, from the longest range, for the number of tasks."""
-        o = self.options
-        longest = max(there, key=len, default=None)
-        packed = o.unpack and (self.columns.decoded is None or self.columns.decoded.packed)
-        if longest is None or len(longest) < 2 or not packed or o.min_partitions is not None:
-            return 1.0
-        from .packed_rows import rows_per_sequence
-
-        return rows_per_sequence(logs[longest.stream], longest.after, longest.up_to, o.topics)
-
-    def _handle_losses(self, losses: Iterable[Loss]) -> None:
-        """Raise or log, as ``failOnDataLoss`` says.
-
-        :raises DataLost: it is true
-        """
-        found = list(losses)
-        if found and self.options.fail_on_data_loss:
-            raise data_lost(found, selective=bool(self.options.topics or self.options.pattern))
-        for loss in found:
-            logger.error("mamasub: lost: %s", loss)
-
-    def _first(self, bridge: RecordLogBridge) -> tuple[Offsets, dict[str, Bounds]]:
-        """Where a query without a checkpoint begins."""
-        o = self.options
-        found = {name: bridge.log(name) for name in logs_to_read(o, bridge)}
-        for one in found.values():
-            for text in one.warnings(o.topics if o.stream is not None else ()):
-                logger.warning("mamasub: %s", text)
-        bounds = {name: one.bounds() for name, one in found.items()}
-        return starting_offsets(bounds, o.starting_offsets, _sequences_at(found, o.starting_time)), bounds
-
-
-class MamaSubReader(_LogReader, DataSourceReader):
+class MamaSubReader(LogReader, DataSourceReader):
     """Batch reads."""
 
     @plain_errors
     def partitions(self) -> list[LogPartition]:
         def plan(bridge: RecordLogBridge) -> list[LogPartition]:
-            start, bounds = self._first(bridge)
+            start, bounds = self.first(bridge)
             o = self.options
             logs = {} if o.ending_time is None else {name: bridge.log(name) for name in bounds}
-            end = ending_offsets(bounds, o.ending_offsets, _sequences_at(logs, o.ending_time))
+            end = ending_offsets(bounds, o.ending_offsets, sequences_at(logs, o.ending_time))
             start, losses = reconcile(start, bounds)
-            self._handle_losses(losses)
-            return self._plan(bridge, ranges(start, end))
+            self.handle_losses(losses)
+            return self.plan(bridge, ranges(start, end))
 
         return ask_logs(self.options, plan)
 
 
-class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streaming reads. On the driver, one object for the life of the query."""
 
     def __init__(
@@ -267,7 +124,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
     def initialOffset(self) -> dict[str, Any]:
         """Spark calls this more than once, and needs the same result."""
         if self._initial is None:
-            self._initial = ask_logs(self.options, lambda bridge: self._first(bridge)[0])
+            self._initial = ask_logs(self.options, lambda bridge: self.first(bridge)[0])
         return to_json(self._initial)
 
     @plain_errors
@@ -289,7 +146,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         if self._target is not None:  # streams that are newer are for another run
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
         now, losses = reconcile(before, bounds, back)
-        self._handle_losses(losses)
+        self.handle_losses(losses)
         if self._target is None and not losses and self._waits_for_more(now, bounds):
             return start
         if self._target is not None:
@@ -351,7 +208,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         return self._plan_tasks(whole) if whole else []
 
     def _plan_tasks(self, whole: list[ReadRange]) -> list[LogPartition]:
-        return ask_logs(self.options, lambda bridge: self._plan(bridge, whole))
+        return ask_logs(self.options, lambda bridge: self.plan(bridge, whole))
 
     @plain_errors
     def commit(self, end: dict[str, Any]) -> None:
@@ -390,7 +247,7 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
             try:
                 found[name] = bridge.log(name).opened
             except ConfigError as e:
-                _raise_if_stream_exists(bridge, name, e)  # a data loss if the query has read of it
+                raise_if_stream_exists(bridge, name, e)  # a data loss if the query has read of it
         return found
 
     def _matching(self, bridge: RecordLogBridge) -> set[str]:
@@ -407,11 +264,6 @@ class MamaSubStreamReader(_LogReader, DataSourceStreamReader, SupportsTriggerAva
         return names
 
 
-def _sequences_at(logs: Mapping[str, RecordLog], time: int | str | None) -> dict[str, int] | None:
-    """The first sequence of each log at or after a time; None where there is no time."""
-    return {name: log.at(time) for name, log in logs.items()} if isinstance(time, int) else None
-
-
 def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:
     """``now``, limited to the end of ``target``. A stream that was made again since is empty for this run."""
     if target is None or target.identity != now.identity:
@@ -419,26 +271,47 @@ def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:
     return replace(now, last=target.last, time=target.time) if target.last < now.last else now
 
 
-def _raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigError) -> None:
-    """A stream that exists but cannot be read (no permission) is no data loss.
+class PlanAhead(Generic[T]):
+    """Plans a micro-batch while Spark writes its offsets down: at most one plan, made by a thread of its own. A copy in
+    another process has none.
 
-    :raises ConfigError: ``error``, if the stream exists
+    Between the newest offset of a micro-batch and its tasks, Spark writes a file and plans the query. A plan asks the
+    broker several questions; the answers are there when Spark wants the tasks.
     """
-    try:
-        names = bridge.names(())
-    except ConfigError:
-        raise error from None
-    if name in names:
-        raise error
 
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._plan: Future[T] | None = None
 
-def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...]) -> list[Loss]:
-    """Records that were lost between the planning of a task and its end."""
-    bounds, gaps = found.inspect_range(r.after, r.up_to)
-    if bounds.identity != r.identity:
-        return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]
-    return [] if tuple(gaps) == known else [Loss(r.stream, tuple(gaps), "deleted before or while they were read")]
+    def __reduce__(self) -> tuple[type[PlanAhead[T]], tuple[()]]:
+        return PlanAhead, ()
 
+    def begin(self, key: Any, make: Callable[[], T]) -> None:
+        """Begin the plan of ``key``; one that was not taken is forgotten.
 
-def _within(gaps: tuple[tuple[int, int], ...], r: ReadRange) -> tuple[tuple[int, int], ...]:
-    return tuple((max(a, r.after + 1), min(b, r.up_to)) for a, b in gaps if a <= r.up_to and b > r.after)
+        :param make: called in another thread
+        """
+        plan: Future[T] = Future()
+        self._key, self._plan = key, plan
+
+        def run() -> None:
+            try:
+                plan.set_result(make())
+            except BaseException as e:  # noqa: BLE001  for who takes the plan
+                plan.set_exception(e)
+
+        Thread(target=run, name="mamasub-plan", daemon=True).start()
+
+    def take(self, key: Any) -> T | None:
+        """The plan of ``key``, which is waited for. None if it was not begun, was taken, or failed: a plan that begins
+        now says why, without what changed in the middle of this one.
+
+        :raises Unavailable: the broker did not answer in time; to ask again would wait as long once more
+        """
+        plan, self._plan = self._plan, None
+        if plan is None or self._key != key:
+            return None
+        error = plan.exception()
+        if isinstance(error, Unavailable):
+            raise error
+        return plan.result() if error is None else None

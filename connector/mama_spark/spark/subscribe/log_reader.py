@@ -1,24 +1,172 @@
-"""Reads record logs for ``mamasub``: opens a bridge for one call or one range, and retries while the broker is away.
+"""Reads and plans ranges of record logs: what the batch and the streaming reader of ``mamasub`` have in common.
 
-The bridge is opened for each call, because Spark moves readers between processes; connections are kept in a pool of the
-process.
+A bridge is opened for one call or one range, because Spark moves readers between processes; connections are kept in a
+pool of the process. While the broker is away, calls and ranges are tried again.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
-from mama_spark.contracts.errors import OptionError, Unavailable
-from mama_spark.contracts.record_log import (
-    RecordLog,
-    RecordLogBridge,
-    Records,
-)
-from mama_spark.options import ReadOptions
+from pyspark.sql.datasource import InputPartition
+
+from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
+from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, Records
+from mama_spark.options import ReadOptions, SubscribeOptions
 from mama_spark.publishing.window.reconnecting import OutageTimer
-from mama_spark.registry import log_bridge
+from mama_spark.registry import log_bridge, logs_to_read
+
+from ..gc_freeze import exempt_modules
+from ..plain_errors import plain_errors
+from .offsets import Loss, Offsets, ReadRange, data_lost, split_ranges, starting_offsets, task_count
+from .schema import MessageColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...telemetry.spark.read_metrics import ReadMetrics
+    from ...telemetry.spark.spans import ReceiveSpan
+
+logger = logging.getLogger("mama_spark")
+
+STREAM_RECREATED = "the stream was deleted and made again since"
+
+
+@dataclass
+class LogPartition(InputPartition):
+    """The range that one task reads.
+
+    :ivar known_gaps: gaps that were known, and tolerated, when the batch was planned
+    """
+
+    range: ReadRange
+    known_gaps: tuple[tuple[int, int], ...] = ()
+
+
+class LogReader:
+    """What batch and streaming have in common."""
+
+    def __init__(self, options: SubscribeOptions, columns: MessageColumns) -> None:
+        self.options, self.columns = options, columns
+
+    @plain_errors
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task; on an executor, with a reader that was unpickled there."""
+        if self.options.gc_freeze:
+            exempt_modules()
+        if not isinstance(partition, LogPartition):  # Spark's own, when there is nothing to read
+            return
+        if self.options.metrics == "off":
+            yield from self._rows(partition, None)
+            return
+        from ...telemetry.spark.read_metrics import ReadMetrics
+
+        metrics = ReadMetrics(self.options, "mamasub", partition.range.stream)
+        try:
+            yield from self._rows(partition, metrics)
+        finally:
+            metrics.close()
+
+    def _rows(self, partition: LogPartition, metrics: ReadMetrics | None) -> Iterator[pa.RecordBatch]:
+        from .message_columns import trace_column
+        from .packed_rows import RowUnpacker
+
+        o, r = self.options, partition.range
+
+        def check(found: RecordLog) -> None:
+            self.handle_losses(_losses_while_reading(found, r, partition.known_gaps))
+
+        unpacking = RowUnpacker(o, self.columns, r.stream)
+        find, span = partial(self._find, r=r), self._span(r)
+        try:
+            for records in read_range(o, find, r.after, r.up_to, o.topics, check, metrics):
+                if span is not None:
+                    span.add(trace_column(records))
+                for made in unpacking.batches(records):
+                    if metrics is not None:
+                        metrics.count("rows", made.num_rows)
+                    yield made
+            unpacking.finish()
+        finally:
+            if metrics is not None:
+                metrics.count("undecodable", unpacking.undecodable)
+            if span is not None:
+                span.end()
+
+    def _span(self, r: ReadRange) -> ReceiveSpan | None:
+        if self.options.trace_context != "links":
+            return None
+        from ...telemetry.spark.spans import ReceiveSpan
+
+        return ReceiveSpan(self.options, r.stream)
+
+    def _find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
+        """The log that the range is of; None if it is lost."""
+        whole = ((r.after + 1, r.up_to),)
+        try:
+            found = bridge.log(r.stream)
+        except ConfigError as e:
+            raise_if_stream_exists(bridge, r.stream, e)
+            self.handle_losses([Loss(r.stream, whole, str(e))])
+            return None
+        if found.opened.identity == r.identity:
+            return found
+        self.handle_losses([Loss(r.stream, whole, STREAM_RECREATED)])
+        return None
+
+    def plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
+        """Tasks for these ranges. Records that are missing in them now are lost."""
+        gaps_by_stream: dict[str, tuple[tuple[int, int], ...]] = {}
+        logs: dict[str, RecordLog] = {}
+        most: dict[str, int | None] = {}
+        for r in whole:
+            if (found := self._find(bridge, r)) is not None:
+                logs[r.stream], most[r.stream] = found, most_tasks(found, self.options.min_partitions)
+                gaps_by_stream[r.stream] = gaps = tuple(found.missing_when_opened(r.after, r.up_to))
+                self.handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
+        there = [r for r in whole if r.stream in gaps_by_stream]
+        total = round(sum(map(len, there)) * self._rows_per_sequence(logs, there))
+        cores = self.options.parallelism or len(os.sched_getaffinity(0))
+        n = task_count(total, self.options.min_partitions, cores)
+        return [LogPartition(r, _within(gaps_by_stream[r.stream], r)) for r in split_ranges(there, n, most)]
+
+    def _rows_per_sequence(self, logs: Mapping[str, RecordLog], there: list[ReadRange]) -> float:
+        """Estimate of the rows of a sequence, from the longest range, for the number of tasks."""
+        o = self.options
+        longest = max(there, key=len, default=None)
+        packed = o.unpack and (self.columns.decoded is None or self.columns.decoded.packed)
+        if longest is None or len(longest) < 2 or not packed or o.min_partitions is not None:
+            return 1.0
+        from .packed_rows import rows_per_sequence
+
+        return rows_per_sequence(logs[longest.stream], longest.after, longest.up_to, o.topics)
+
+    def handle_losses(self, losses: Iterable[Loss]) -> None:
+        """Raise or log, as ``failOnDataLoss`` says.
+
+        :raises DataLost: it is true
+        """
+        found = list(losses)
+        if found and self.options.fail_on_data_loss:
+            raise data_lost(found, selective=bool(self.options.topics or self.options.pattern))
+        for loss in found:
+            logger.error("mamasub: lost: %s", loss)
+
+    def first(self, bridge: RecordLogBridge) -> tuple[Offsets, dict[str, Bounds]]:
+        """Where a query without a checkpoint begins."""
+        o = self.options
+        found = {name: bridge.log(name) for name in logs_to_read(o, bridge)}
+        for one in found.values():
+            for text in one.warnings(o.topics if o.stream is not None else ()):
+                logger.warning("mamasub: %s", text)
+        bounds = {name: one.bounds() for name, one in found.items()}
+        return starting_offsets(bounds, o.starting_offsets, sequences_at(found, o.starting_time)), bounds
 
 
 class ReadObserver(Protocol):
@@ -82,3 +230,33 @@ def most_tasks(log: RecordLog, at_least: int | None) -> int | None:
             "or less, or raise that limit"
         )
     return most
+
+
+def sequences_at(logs: Mapping[str, RecordLog], time: int | str | None) -> dict[str, int] | None:
+    """The first sequence of each log at or after a time; None where there is no time."""
+    return {name: log.at(time) for name, log in logs.items()} if isinstance(time, int) else None
+
+
+def raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigError) -> None:
+    """A stream that exists but cannot be read (no permission) is no data loss.
+
+    :raises ConfigError: ``error``, if the stream exists
+    """
+    try:
+        names = bridge.names(())
+    except ConfigError:
+        raise error from None
+    if name in names:
+        raise error
+
+
+def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...]) -> list[Loss]:
+    """Records that were lost between the planning of a task and its end."""
+    bounds, gaps = found.inspect_range(r.after, r.up_to)
+    if bounds.identity != r.identity:
+        return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]
+    return [] if tuple(gaps) == known else [Loss(r.stream, tuple(gaps), "deleted before or while they were read")]
+
+
+def _within(gaps: tuple[tuple[int, int], ...], r: ReadRange) -> tuple[tuple[int, int], ...]:
+    return tuple((max(a, r.after + 1), min(b, r.up_to)) for a, b in gaps if a <= r.up_to and b > r.after)

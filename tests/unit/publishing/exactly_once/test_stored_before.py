@@ -14,8 +14,8 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.publishing.exactly_once import protocol as p
-from mama_spark.publishing.exactly_once.claims import MOST, Claim, decode, encode
 from mama_spark.publishing.exactly_once.found_rows import Distinct, FoundRows, Keys, free_numbers, keys_of
+from mama_spark.publishing.exactly_once.matching import MOST_CLAIMED, Claim, decode_claim, encode_claim
 from mama_spark.publishing.exactly_once.protocol import (
     Attempt,
     BatchMarker,
@@ -33,56 +33,6 @@ from tests.support.tables import each
 ME = Attempt("query", 7, "r2", 3, "me", "query-7-", "one message a row")
 BATCH = BatchMarker(7, ("r2",), "query-7-", "one message a row", "2026", 100)
 TASK = TaskMarker(7, "r2", "me", 100)
-
-
-@each(
-    ("found", "step"),
-    [
-        (None, Step.NEW),
-        (replace(BATCH, batch=6), Step.NEW),
-        (replace(BATCH, batch=6, runs=("r1",), open=False), Step.NEW),
-        (replace(BATCH, batch=8), Step.OLDER),
-        (BATCH, Step.GO),
-        (replace(BATCH, runs=("r1", "r2")), Step.GO),
-        (replace(BATCH, runs=("r1", "r2"), open=False), Step.OPEN),
-        (replace(BATCH, runs=("r1",)), Step.SEIZE),
-        (replace(BATCH, runs=("r1",), open=False), Step.SEIZE),
-        (replace(BATCH, runs=("r2", "r3")), Step.SUPERSEDED),
-    ],
-)
-def test_the_batch_marker_decides(found: BatchMarker | None, step: Step) -> None:
-    assert p.step_of_batch(ME, found) is step
-
-
-@each(
-    ("found", "step"),
-    [
-        (None, Step.NEW),
-        (replace(TASK, batch=6), Step.NEW),
-        (replace(TASK, run="r1"), Step.NEW),
-        (TASK, Step.GO),
-        (replace(TASK, owner="other"), Step.WAIT),
-        (replace(TASK, owner="other", released=True), Step.TAKE),
-    ],
-)
-def test_the_task_marker_decides(found: TaskMarker | None, step: Step) -> None:
-    assert p.step_of_task(ME, found) is step
-
-
-def test_a_run_passes_through_the_states_of_the_batch_marker() -> None:
-    new = p.new_batch(replace(ME, run="r1"), "2026", 100)
-    assert (new.after, new.until, new.open) == (100, None, True)
-    seized = p.seized(ME, new)
-    assert (seized.run, seized.after, seized.open) == ("r2", 100, False)
-    assert p.step_of_batch(replace(ME, run="r1"), seized) is Step.SUPERSEDED
-    assert p.opened(seized, 180) == replace(seized, open=True, until=180)
-
-
-def test_an_attempt_passes_through_the_states_of_the_task_marker() -> None:
-    first = p.new_task(ME, 100)
-    assert p.released(p.renewed(first)) == replace(first, renewed=1, released=True)
-    other = replace(ME, owner="other")
-    assert p.taken(other, p.released(first)) == replace(first, owner="other")
 
 
 def taken(turn: Turn, stored: BatchMarker | TaskMarker | None, *, end: float) -> tuple[list[object], float]:
@@ -104,17 +54,24 @@ def taken(turn: Turn, stored: BatchMarker | TaskMarker | None, *, end: float) ->
             marker = Marker(marker.revision + 1, p.encode(step))
 
 
+NEW = replace(BATCH, after=180)
 OLD = replace(BATCH, runs=("r1",))
+SEIZED = replace(BATCH, runs=("r1", "r2"), open=False)
+OPENED = replace(SEIZED, open=True, until=200)
 
 
 @each(
     ("stored", "written", "waited"),
     [
-        (None, [p.new_batch(ME, "2026", 180), Step.GO], 0.0),
+        (None, [NEW, Step.GO], 0.0),
+        (replace(BATCH, batch=6), [NEW, Step.GO], 0.0),
+        (replace(OLD, batch=6, open=False), [NEW, Step.GO], 0.0),
         (BATCH, [Step.GO], 0.0),
+        (replace(BATCH, runs=("r1", "r2")), [Step.GO], 0.0),
         (replace(BATCH, batch=8), [Step.OLDER], 0.0),
-        (OLD, [p.seized(ME, OLD), p.opened(p.seized(ME, OLD), 200), Step.GO], 5.0),
-        (p.seized(ME, OLD), [p.opened(p.seized(ME, OLD), 200), Step.GO], 5.0),
+        (OLD, [SEIZED, OPENED, Step.GO], 5.0),
+        (replace(OLD, open=False), [SEIZED, OPENED, Step.GO], 5.0),
+        (SEIZED, [OPENED, Step.GO], 5.0),
     ],
 )
 def test_a_run_takes_a_batch_from_an_earlier_one_when_a_lease_has_passed(
@@ -125,12 +82,20 @@ def test_a_run_takes_a_batch_from_an_earlier_one_when_a_lease_has_passed(
     assert turn.last == (200 if waited else 180)
 
 
+def test_a_run_gives_up_a_batch_that_a_later_one_has() -> None:
+    turn = BatchTurn(ME, 5.0, Bounds(1, 180, "2026"), lambda: 200)
+    with pytest.raises(p.Superseded, match="another run of the same write has taken batch 7 over"):
+        turn.step(Marker(1, p.encode(replace(BATCH, runs=("r2", "r3")))), 0.0)
+
+
 @each(
     ("stored", "written", "waited"),
     [
-        (None, [p.new_task(ME, 100), Step.GO], 0.0),
+        (None, [TASK, Step.GO], 0.0),
+        (replace(TASK, batch=6), [TASK, Step.GO], 0.0),
+        (replace(TASK, run="r1"), [TASK, Step.GO], 0.0),
         (TASK, [Step.GO], 0.0),
-        (replace(TASK, owner="other", released=True), [TASK, Step.GO], 0.0),
+        (replace(TASK, owner="other", released=True, renewed=3), [TASK, Step.GO], 0.0),
         (replace(TASK, owner="other"), [TASK, Step.GO], 5.0),
     ],
 )
@@ -139,7 +104,7 @@ def test_an_attempt_takes_a_partition_from_another_one_when_a_lease_has_passed(
 ) -> None:
     turn = TaskTurn(ME, 5.0, 100, 0.0)
     assert taken(turn, stored, end=9.0) == (written, waited)
-    assert (turn.began, turn.repeated) == (waited, len(written) > 1 and stored is not None)
+    assert (turn.began, turn.repeated) == (waited, stored is not None and stored.owner == "other")
 
 
 def test_a_marker_that_is_renewed_is_not_taken() -> None:
@@ -150,7 +115,7 @@ def test_a_marker_that_is_renewed_is_not_taken() -> None:
 
 
 def test_markers_survive_their_encoding() -> None:
-    for batch in (BATCH, p.opened(p.seized(ME, BATCH), 5)):
+    for batch in (BATCH, OPENED):
         assert p.batch_marker(p.encode(batch)) == batch
     assert p.task_marker(p.encode(TASK)) == TASK
     assert p.batch_marker(b"") is None
@@ -163,7 +128,7 @@ def test_what_is_no_marker_is_an_error_that_shows_it(value: bytes) -> None:
         with pytest.raises(ConfigError, match="not a marker of mama-spark"):
             read(value)
     with pytest.raises(ConfigError, match="not a claim of mama-spark"):
-        decode(value)
+        decode_claim(value)
 
 
 def test_keys_have_plain_tokens() -> None:
@@ -237,7 +202,7 @@ def test_tasks_that_follow_one_log_of_claims_never_use_one_row_twice(
             if not len(new.keys):
                 used += [int(s) for s in tables[task].take(plan).sequence if s >= 0]
                 break
-            made = decode(encode(Claim(7, "run", task, new.head(MOST))))
+            made = decode_claim(encode_claim(Claim(7, "run", task, new.head(MOST_CLAIMED))))
             assert made is not None
             log.append(made)
     assert len(set(used)) == len(used)
@@ -292,8 +257,8 @@ def test_a_row_takes_24_bytes_at_most(partition: int, number: int, each: int) ->
 
 
 def test_a_claim_has_a_bounded_number_of_contents() -> None:
-    some = Distinct.of(keys([(n, 0) for n in range(40_000)])).head(MOST)
-    made = decode(encode(Claim(7, "run", 0, some)))
+    some = Distinct.of(keys([(n, 0) for n in range(40_000)])).head(MOST_CLAIMED)
+    made = decode_claim(encode_claim(Claim(7, "run", 0, some)))
     assert made is not None
-    assert len(made.contents.keys) == MOST == 16_384
-    assert decode(b"") is None
+    assert len(made.contents.keys) == MOST_CLAIMED == 16_384
+    assert decode_claim(b"") is None

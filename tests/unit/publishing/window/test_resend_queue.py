@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 from mama_spark.contracts.message import Int64s
+from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import FlightState
-from mama_spark.publishing.window.flight_batch import FlightBatch, Seconds
+from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.resend_queue import ResendQueue
 from mama_spark.publishing.window.send_index import SendRange
 
@@ -28,6 +29,10 @@ def rows(*which: int) -> Int64s:
     return np.array(which, np.int64)
 
 
+def queue_of(deadline: float) -> ResendQueue:
+    return ResendQueue(WindowConfig(retry=RetryPolicy(None, deadline=deadline)))
+
+
 def drained(queue: ResendQueue) -> list[tuple[float, list[int]]]:
     found = []
     while (head := queue.head()) is not None:
@@ -37,17 +42,17 @@ def drained(queue: ResendQueue) -> list[tuple[float, list[int]]]:
 
 
 def test_what_is_due_first_is_the_head_and_of_equals_what_came_first() -> None:
-    queue, flights = ResendQueue(), waiting(6)
+    queue, flights = queue_of(60.0), waiting(6)
     for due, which in ((3.0, rows(0)), (1.0, rows(1, 2)), (2.0, rows(3)), (1.0, rows(4))):
-        queue.push(due, 60.0, flights, which)
+        queue.push(due, flights, which)
     assert drained(queue) == [(1.0, [1, 2]), (1.0, [4]), (2.0, [3]), (3.0, [0])]
     assert queue.head() is None
 
 
 def test_flights_that_were_acknowledged_meanwhile_are_no_part_of_the_head() -> None:
-    queue, flights = ResendQueue(), waiting(3)
-    queue.push(1.0, 60.0, flights, rows(0, 1))
-    queue.push(2.0, 60.0, flights, rows(2))
+    queue, flights = queue_of(60.0), waiting(3)
+    queue.push(1.0, flights, rows(0, 1))
+    queue.push(2.0, flights, rows(2))
     flights.state[0] = FlightState.ACKED
     head = queue.head()
     assert head is not None
@@ -57,34 +62,29 @@ def test_flights_that_were_acknowledged_meanwhile_are_no_part_of_the_head() -> N
 
 
 def test_merged_entries_go_in_the_order_of_the_first_send_when_the_last_of_them_is_due() -> None:
-    queue, early, late, done = ResendQueue(), waiting(4, 0, 1.0), waiting(2, 4, 2.0), waiting(1, 6, 3.0)
-    queue.push(1.0, 50.0, late, rows(1, 0))
-    queue.push(5.0, 60.0, early, rows(3))
-    queue.push(2.0, 70.0, early, rows(2, 0))
-    queue.push(3.0, 80.0, done, rows(0))
+    queue, early, late, done = queue_of(60.0), waiting(4, 0, 1.0), waiting(2, 4, 2.0), waiting(1, 6, 3.0)
+    queue.push(1.0, late, rows(1, 0))
+    queue.push(5.0, early, rows(3))
+    queue.push(2.0, early, rows(2, 0))
+    queue.push(3.0, done, rows(0))
     early.state[2] = done.state[0] = FlightState.ACKED
     queue.merge()
     head = queue.head()
     assert head is not None
-    assert (head.flights, head.deadline) == (early, 50.0)
+    assert (head.flights, head.deadline) == (early, 61.0)
     assert drained(queue) == [(5.0, [0, 3]), (5.0, [0, 1])]
 
 
 def test_what_may_go_no_more_is_removed_and_the_rest_stays() -> None:
-    queue, flights = ResendQueue(), waiting(4)
-    limits = np.array([10.0, 20.0, 30.0, 40.0])
-
-    def deadlines(_: FlightBatch, which: Int64s, due: float) -> Seconds:
-        found: Seconds = limits[which]
-        return found
-
-    queue.push(1.0, 10.0, flights, rows(0, 1))
-    queue.push(2.0, 30.0, flights, rows(2, 3))
+    queue, flights = queue_of(10.0), waiting(4)
+    flights.published[:] = [0.0, 10.0, 20.0, 30.0]
+    queue.push(1.0, flights, rows(0, 1))
+    queue.push(2.0, flights, rows(2, 3))
     assert queue.next_deadline == 10.0
-    assert list(queue.expire(9.9, deadlines)) == []
+    assert list(queue.expire(9.9)) == []
     removed = []
     for now in (10.0, 35.0, 40.0):
-        for _, which in queue.expire(now, deadlines):
+        for _, which in queue.expire(now):
             removed.append((now, which.tolist()))
             flights.state[which] = FlightState.TIMEOUT
     assert removed == [(10.0, [0]), (35.0, [1]), (35.0, [2]), (40.0, [3])]

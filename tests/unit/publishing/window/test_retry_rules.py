@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mama_spark.contracts.bridge import Acks, Refusals
 from mama_spark.contracts.errors import (
     ConfigError,
     DuplicateInFlight,
@@ -18,36 +17,13 @@ from mama_spark.contracts.errors import (
     Rejected,
 )
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publishing.rate_limiter import RateLimiter
+from mama_spark.publishing.window.backpressure import RateLimiter
 from mama_spark.publishing.window.flight import FlightState
-from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.window import PROBE, Window
 
+from tests.support.publishing.windows import ack, due, launched, refuse
+
 BACKOFFS = (1.0, 2.0, 4.0)
-
-
-def launched(policy: WindowConfig, n: int, sizes: list[int] | None = None) -> tuple[Window, FlightBatch]:
-    window = Window(policy)
-    flights = window.open(n, sizes=None if sizes is None else np.array(sizes, np.int64))
-    window.launch(flights, slice(0, n), 0.0)
-    return window, flights
-
-
-def refuse(window: Window, tokens: list[int], error: PublishError, at: float) -> None:
-    window.refused(Refusals(np.array(tokens, np.int64), error, at))
-
-
-def ack(window: Window, tokens: list[int], at: float) -> None:
-    window.acked(Acks(np.array(tokens, np.int64), None, None, None, at))
-
-
-def due(window: Window, now: float) -> list[int]:
-    """Rows that go again now; they are sent."""
-    found = list[int]()
-    for flights, rows in window.due(now):
-        found += rows.tolist()
-        window.relaunch(flights, rows, now)
-    return found
 
 
 def test_each_resend_waits_its_back_off_and_the_last_one_repeats() -> None:

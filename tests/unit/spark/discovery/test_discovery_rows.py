@@ -44,32 +44,10 @@ DESK = SourceKey("desk", 7)
 READER = DiscoveryRowReader("nats", "nats://there:4222")
 
 COLUMNS = [
-    "kind",
-    "event",
-    "source_name",
-    "source_id",
-    "source_state",
-    "source_data_state",
-    "source_qos_rate",
-    "source_qos_timeliness",
-    "source_data_dict",
-    "capabilities",
-    "topic",
-    "root",
-    "source",
-    "symbol",
-    "status",
-    "code",
-    "info",
-    "gap_from",
-    "gap_to",
-    "raw",
-    "origin",
-    "bridge",
-    "transport",
-    "event_time",
-    "sequence",
-]
+    "kind", "event", "source_name", "source_id", "source_state", "source_data_state",
+    "source_qos_rate", "source_qos_timeliness", "source_data_dict", "capabilities", "topic", "root", "source", "symbol",
+    "status", "code", "info", "gap_from", "gap_to", "raw", "origin", "bridge", "transport", "event_time", "sequence",
+]  # fmt: skip
 
 
 def record(

@@ -28,11 +28,11 @@ from mama_spark.spark.option_loading import DiscoveryProperties, read_options
 from mama_spark.spark.sink import announcer
 from mama_spark.spark.sink.announcer import SourceAnnouncer, check_announce, source_id, source_record
 from mama_spark.spark.sink.data_source import MamaPubWriter
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 
-PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
+from tests.support.spark.memory_harness import PLAN
+
 TASK = TaskInfo(3, 1, None, None, None, False, "the app", "app-1")
 
 

@@ -5,36 +5,28 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
-from mama_spark.contracts.errors import ConfigError, FlightLogError, OptionError, RowsFailed
-from mama_spark.flightlog import dead_letter_table
+from deltalake import DeltaTable, write_deltalake
+from mama_spark.contracts.errors import ConfigError, FlightLogError, OptionError, RowsFailed, SchemaError
 from mama_spark.flightlog.commit import commit as commit_log
-from mama_spark.flightlog.write_id import WriteId
+from mama_spark.flightlog.commit import commit_dead_letters
+from mama_spark.flightlog.folder import WriteId
 from mama_spark.memory import MemoryBroker
 from mama_spark.spark.last_write import LastWrite
-from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer
+from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer, stream_writer
 from mama_spark.spark.sink.job import PartitionReport, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.write_note import NOTE
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.support.flight_logs import set_features
+from tests.support.spark.memory_harness import TASK
 from tests.support.spark.sink_harness import flights
 
 SCHEMA = StructType([StructField(name, StringType()) for name in ("topic", "value")])
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    name = uuid4().hex
-    yield MemoryBroker.get(name)
-    MemoryBroker.forget(name)
 
 
 def plan(broker: MemoryBroker, **options: str) -> MamaPubWriter:
@@ -104,7 +96,7 @@ def test_dead_letters_have_the_columns_to_join_with_where_no_flight_log_is_kept(
     schema = StructType([*SCHEMA.fields, StructField("n", StringType())])
     writer = batch_writer({"url": f"memory://{broker.name}", **given}, schema, overwrite=False)
     rows = pa.record_batch({"topic": ["b", "a", "b"], "value": ["x"] * 3, "n": ["1", "2", "3"]})
-    writer.commit([publish_partition(writer.job, TaskInfo(0, 0, None, None, None, False), iter([rows]))])
+    writer.commit([publish_partition(writer.job, TASK, iter([rows]))])
     letters = DeltaTable(str(tmp_path)).to_pyarrow_table()
     assert [(row["topic"], row["n"]) for row in letters.to_pylist()] == [("b", "1"), ("b", "3")]
 
@@ -130,7 +122,7 @@ def test_a_table_that_takes_no_commit_is_refused_when_the_write_is_planned(
     broker: MemoryBroker, tmp_path: Path, option: str
 ) -> None:
     path = tmp_path / "log"
-    commit = dead_letter_table.commit_dead_letters if option == "deadLetterTable" else commit_log
+    commit = commit_dead_letters if option == "deadLetterTable" else commit_log
     commit(str(path), {}, WriteId(None, "run", None, "memory"), [], app=("first", 0))
     writer = plan(broker, **{option: str(path)})
     set_features(path, "rowTracking", "domainMetadata")
@@ -159,14 +151,34 @@ def test_an_abort_that_fails_leaves_the_error_that_it_aborts_for_the_last(
     assert caplog.text.count("RuntimeError: a bug") == 2  # with its trace
 
 
-def test_folder_with_files_of_others_is_refused_when_the_write_is_planned(broker: MemoryBroker, tmp_path: Path) -> None:
-    (tmp_path / "sales.csv").write_text("1")
-    with pytest.raises(FlightLogError, match=r"other files \(sales.csv\)"):
-        plan(broker, flightLog=str(tmp_path))
-    assert [p.name for p in tmp_path.iterdir()] == ["sales.csv"]
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        ({"flightLog": "sales"}, FlightLogError, r"other files \(sales.csv\)"),
+        ({"flightLog": "other"}, FlightLogError, "other/ is another table"),
+        ({"deadLetterTable": "other"}, FlightLogError, "other/ is another table"),
+        ({"flightLog": "file"}, FlightLogError, "file is a file, not the folder of a table"),
+        ({"flightLog": "log", "deadLetterTable": "file:log"}, OptionError, "two folders"),
+        ({"flightLog": "log", "flightLogColumns": "topic"}, SchemaError, "column 'topic' has the name of a column"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_the_table_is_refused_when_the_write_is_planned(
+    broker: MemoryBroker, tmp_path: Path, options: dict[str, str], error: type[Exception], why: str
+) -> None:
+    (tmp_path / "sales").mkdir()
+    (tmp_path / "sales" / "sales.csv").write_text("1")
+    (tmp_path / "file").write_text("no folder")
+    write_deltalake(str(tmp_path / "other"), pa.table({"x": [1]}))
+    there = {path.name for path in tmp_path.iterdir()}
+    tables = {name: value.removeprefix("file:") for name, value in options.items() if name != "flightLogColumns"}
+    given = {name: f"{'file://' if options[name] != value else ''}{tmp_path}/{value}" for name, value in tables.items()}
+    with pytest.raises(error, match=why):
+        plan(broker, **{**options, **given})
+    assert {path.name for path in tmp_path.iterdir()} == there
 
 
-def test_one_folder_for_both_tables_is_refused_when_the_write_is_planned(broker: MemoryBroker, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="two folders"):
-        plan(broker, flightLog=f"{tmp_path}/log", deadLetterTable=f"file://{tmp_path}/log")
-    assert list(tmp_path.iterdir()) == []
+def test_overwriting_is_refused_with_the_way_out() -> None:
+    for make, way in ((batch_writer, r'mode\("append"\)'), (stream_writer, r'outputMode\("append"\)')):
+        with pytest.raises(OptionError, match=way):
+            make({"url": "memory://x"}, SCHEMA, True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from mama_spark.contracts.errors import ConfigError, OptionError, RowsFailed, SchemaError
-from mama_spark.flightlog.report import shared_ids
+from mama_spark.flightlog.reading import shared_ids
 from mama_spark.memory import MemoryBroker
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink import packs
@@ -25,9 +22,11 @@ from mama_spark.spark.sink.partition_writer import publish_partition
 from pyspark.sql import types as T
 from pyspark.sql.datasource import WriterCommitMessage
 
+from tests.support.spark import memory_harness
+from tests.support.spark.memory_harness import flights
 from tests.support.tables import each
 
-PLAN = ColumnPlan("topic", (), "value", (), None, "", "id", ())
+PLAN = replace(memory_harness.PLAN, id="id")
 KINDS = {"long": T.LongType(), "double": T.DoubleType(), "binary": T.BinaryType(), "at": T.TimestampType()}
 
 
@@ -95,31 +94,18 @@ def test_what_to_do_with_doubled_ids_needs_a_column(given: dict[str, str]) -> No
 # --- rows ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    name = uuid4().hex
-    yield MemoryBroker.get(name)
-    MemoryBroker.forget(name)
-
-
-def job(broker: MemoryBroker, log: Path, plan: ColumnPlan = PLAN, /, *, run: str = "run", **options: str) -> SinkJob:
-    given = {"url": f"memory://{broker.name}", "flightLog": str(log), "idColumn": plan.id or "", **options}
-    return SinkJob(SinkOptions.parse(given), plan, False, run, ())
-
-
 def rows(ids: list[Any], topics: list[str] | None = None) -> pa.RecordBatch:
     return pa.record_batch(
         {"topic": topics or ["t"] * len(ids), "value": [b"%d" % i for i in range(len(ids))], "id": pa.array(ids)}
     )
 
 
+def job(broker: MemoryBroker, log: Path, plan: ColumnPlan = PLAN, /, *, run: str = "run", **options: str) -> SinkJob:
+    return memory_harness.job(broker, log, plan, run=run, **{"idColumn": plan.id or "", **options})
+
+
 def publish(one: SinkJob, *batches: pa.RecordBatch, attempt: int = 0) -> PartitionReport:
-    return publish_partition(one, TaskInfo(0, attempt, None, None, None, False), iter(batches))
-
-
-def flights(log: Path) -> list[dict[str, Any]]:
-    found = [row for part in log.rglob("*.parquet") for row in pq.read_table(part).to_pylist()]
-    return [row for row in found if row["kind"] == "flight"]
+    return memory_harness.publish(one, batches, TaskInfo(0, attempt, None, None, None, False))
 
 
 def values(broker: MemoryBroker) -> list[bytes]:

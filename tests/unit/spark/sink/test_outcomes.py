@@ -6,15 +6,12 @@ import platform
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from mama_spark.contracts.errors import (
     BadRow,
@@ -35,43 +32,28 @@ from mama_spark.options import SinkOptions
 from mama_spark.publishing.batch_config import OnOutage
 from mama_spark.publishing.window.retry import is_final
 from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.failure_policy import (
-    becomes_dead_letter,
     failures_of_write,
     on_outage,
     task_must_be_retried,
     tolerates_outages,
 )
-from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, TaskInfo, task_info
+from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, task_info
 from mama_spark.spark.sink.outcomes import joined_ids
 from mama_spark.spark.sink.partition_writer import publish_partition
 
+from tests.support.spark import memory_harness
+from tests.support.spark.memory_harness import PLAN, TASK, flights
 from tests.support.tables import each
 
 # --- what becomes of the rows of a task: who is to blame, what is counted, and which of them are dead letters ---------
 
-PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 DEAD = {"onError": "deadletter", "deadLetterTopic": "dead"}
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    name = uuid4().hex
-    yield MemoryBroker.get(name)
-    MemoryBroker.forget(name)
-
-
 def publish(broker: MemoryBroker, log: Path, topics: list[str], **options: str) -> PartitionReport:
-    given = {"url": f"memory://{broker.name}", "flightLog": str(log), **options}
     rows = pa.record_batch({"topic": topics, "value": [b"%d" % i for i in range(len(topics))]})
-    task = TaskInfo(0, 0, None, None, None, False)
-    return publish_partition(SinkJob(SinkOptions.parse(given), PLAN, False, "run", ()), task, iter([rows]))
-
-
-def flights(log: Path) -> list[dict[str, Any]]:
-    rows = [row for part in log.rglob("*.parquet") for row in pq.read_table(part).to_pylist()]
-    return [row for row in rows if row["kind"] == "flight"]
+    return memory_harness.publish(memory_harness.job(broker, log, **options), [rows])
 
 
 @each(
@@ -177,12 +159,11 @@ def test_what_a_row_has_null_is_null_in_the_log_and_in_the_dead_letters(broker: 
     rows = pa.record_batch({name: pa.array(values) for name, values in columns.items()})
     plan = replace(PLAN, id="id")
     job = SinkJob(SinkOptions.parse(given), plan, False, "run", ())
-    report = publish_partition(job, TaskInfo(0, 0, None, None, None, False), iter([rows]))
+    report = publish_partition(job, TASK, iter([rows]))
     expected = [(None, b"v", "0"), ("p.t", None, "1"), ("p.t", b"v", None), ("p.*", b"", "3")]
     for table in tables.values():
-        parts = [row for part in Path(table).rglob("*.parquet") for row in pq.read_table(part).to_pylist()]
-        found = [row for row in parts if row.get("kind", "flight") == "flight"]
-        assert [(row["topic"], row["payload"], row["flight_id"]) for row in found] == expected
+        found = [(row["topic"], row["payload"], row["flight_id"]) for row in flights(Path(table))]
+        assert found == expected
     assert report.counts.first_failures[0][0] is None
     assert [m.payload for m in broker.messages()] == [b"v", b"", b"v", b""]
 
@@ -293,12 +274,6 @@ def test_the_write_fails_for_rows_that_the_options_do_not_tolerate(
 def test_a_task_is_retried_after_an_outage_that_is_not_tolerated(given: dict[str, str], retried: bool) -> None:
     assert task_must_be_retried(options(**given), BOTH) is retried
     assert not task_must_be_retried(options(**given), OutcomeCounts(rows=10, row_errors=10))
-
-
-def test_rows_that_an_outage_failed_are_dead_letters_only_with_error_tolerance_all() -> None:
-    for given, outage in ((DEAD_LETTER, False), ({**DEAD_LETTER, "errorTolerance": "all"}, True)):
-        assert becomes_dead_letter(options(**given), Rejected("no"))
-        assert becomes_dead_letter(options(**given), NoResponders("no leader")) is outage
 
 
 # --- arrays that are freed leave their pages in the process -----------------------------------------------------------

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from mama_spark.contracts.bridge import Ack, Capabilities
 from mama_spark.contracts.errors import ConfigError, OptionError, SchemaError
@@ -21,27 +20,21 @@ from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
-from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
-from mama_spark.spark.sink.packs import check_bridge
+from mama_spark.spark.sink.job import PartitionReport, SinkJob
+from mama_spark.spark.sink.open_write import check_capabilities
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql import types as T
 
+from tests.support.spark import memory_harness
+from tests.support.spark.memory_harness import TASK, flights
 from tests.support.spark.packed_harness import rows_of
 from tests.support.tables import each
 
-PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ("k",))
+PLAN = replace(memory_harness.PLAN, log=("k",))
 TYPED = replace(PLAN, value=None, typed=("n", "id"), log=())
 MESSAGES = replace(PLAN, headers="headers", headers_form="map", id="id")
-TASK = TaskInfo(0, 0, None, None, None, False)
 LOG = (packed_rows_field([pa.field("k", pa.int64())]),)
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    name = uuid4().hex
-    yield MemoryBroker.get(name)
-    MemoryBroker.forget(name)
 
 
 def orders(n: int, size: int = 500) -> list[pa.RecordBatch]:
@@ -60,14 +53,10 @@ def orders(n: int, size: int = 500) -> list[pa.RecordBatch]:
 def publish(
     broker: MemoryBroker, log: Path, batches: Sequence[pa.RecordBatch], plan: ColumnPlan = PLAN, **options: str
 ) -> PartitionReport:
-    given = {"url": f"memory://{broker.name}", "flightLog": str(log), "pack": "arrow", "packMaxRows": "100", **options}
-    fields = LOG if plan.log else ()
-    return publish_partition(SinkJob(SinkOptions.parse(given), plan, False, "run", fields), TASK, iter(batches))
-
-
-def flights(log: Path) -> list[dict[str, Any]]:
-    rows = [row for part in log.rglob("*.parquet") for row in pq.read_table(part).to_pylist()]
-    return [row for row in rows if row["kind"] == "flight"]
+    given = {"pack": "arrow", "packMaxRows": "100", **options}
+    return memory_harness.publish(
+        memory_harness.job(broker, log, plan, fields=LOG if plan.log else (), **given), batches
+    )
 
 
 def stored(broker: MemoryBroker) -> list[tuple[str, bytes]]:
@@ -278,9 +267,9 @@ CAN = Capabilities(Ack.STORED, True, True, True, False, 1 << 20, 1024)
 )
 def test_middlewares_that_cannot_carry_packs_say_so(without: dict[str, Any], why: str) -> None:
     options = SinkOptions.parse({"url": "memory://x", "pack": "arrow"})
-    check_bridge(options, CAN)
+    check_capabilities(options, CAN)
     with pytest.raises(ConfigError, match=why):
-        check_bridge(options, replace(CAN, **without))
+        check_capabilities(options, replace(CAN, **without))
 
 
 @each(

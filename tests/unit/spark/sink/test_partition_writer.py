@@ -8,30 +8,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.staging import Staging
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
-from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
-from mama_spark.spark.sink.partition_writer import publish_partition
+from mama_spark.spark.sink.job import PartitionReport
 from mama_spark.testing.waiting import eventually
 
-PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
-TASK = TaskInfo(0, 0, None, None, None, False)
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    name = uuid4().hex
-    yield MemoryBroker.get(name)
-    MemoryBroker.forget(name)
+from tests.support.spark import memory_harness
 
 
 def batches(n: int) -> Iterator[pa.RecordBatch]:
@@ -43,8 +30,12 @@ def batches(n: int) -> Iterator[pa.RecordBatch]:
 def publish(
     broker: MemoryBroker, log: Path, rows: Iterator[pa.RecordBatch], options: dict[str, str]
 ) -> PartitionReport:
-    given = {"url": f"memory://{broker.name}", "flightLog": str(log), **options}
-    return publish_partition(SinkJob(SinkOptions.parse(given), PLAN, False, "run", ()), TASK, rows)
+    return memory_harness.publish(memory_harness.job(broker, log, **options), rows)
+
+
+def events(log: Path) -> list[dict[str, Any]]:
+    """Rows of publishers and topics in the parts, in order of time."""
+    return sorted((r for r in memory_harness.logged(log) if r["kind"] != "flight"), key=lambda r: r["event_time"])
 
 
 def test_a_partition_reports_counts_and_parts(broker: MemoryBroker, tmp_path: Path) -> None:
@@ -52,12 +43,6 @@ def test_a_partition_reports_counts_and_parts(broker: MemoryBroker, tmp_path: Pa
     assert (report.counts.rows, report.counts.acked, report.fatal) == (4000, 4000, None)
     assert sum(part.counts["acked"] for part in report.parts) == 4000
     assert len(broker.messages()) == 4000
-
-
-def events(log: Path) -> list[dict[str, Any]]:
-    """Rows of publishers and topics in the parts, in order of time."""
-    rows = [row for part in log.rglob("*.parquet") for row in pq.read_table(part).to_pylist()]
-    return sorted((r for r in rows if r["kind"] != "flight"), key=lambda r: r["event_time"])
 
 
 def test_a_partition_leaves_the_life_of_its_publisher_in_the_log_at_every_level(
@@ -183,9 +168,9 @@ def test_a_task_that_waits_for_the_middleware_begins_when_it_is_there(
 def test_a_task_that_waits_for_the_middleware_holds_its_rows_beyond_every_deadline(
     broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = {"onUnavailable": "wait", "waitTimeout": "100ms", "retryDeadline": "200ms", "maxInFlight": "64"}
+    options = {"onUnavailable": "wait", "waitTimeout": "100ms", "retryDeadline": "1s", "maxInFlight": "64"}
     options |= {"retryBackoff": "10ms", "retryMaxBackoff": "50ms"}
-    broker.then(["drop"] * 250)  # more than one window
+    broker.then(["drop"] * 1_000)  # for longer than the deadline
     with caplog.at_level("WARNING", "mama_spark"):
         report = publish(broker, tmp_path, batches(4), options)
     assert (report.counts.rows, report.counts.acked) == (2000, 2000)

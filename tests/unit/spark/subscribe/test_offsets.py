@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds
-from mama_spark.memory import MemoryBroker
-from mama_spark.memory.logs import MemoryLogs
-from mama_spark.options import SubscribeOptions
-from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
 from mama_spark.spark.subscribe.offsets import (
     MAX_TASK_ROWS,
     MIN_TASK_ROWS,
@@ -35,9 +28,10 @@ from mama_spark.spark.subscribe.offsets import (
     task_count,
     to_json,
 )
-from mama_spark.spark.subscribe.schema import SCHEMA, message_columns_of
+from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.support.spark.memory_harness import StoredLog
 from tests.support.tables import each
 
 # --- offsets and plans of ``mamasub``: where a query stands, what the next batch takes, what is lost ------------------
@@ -255,25 +249,13 @@ def test_a_limit_of_rows_is_one_of_as_many_records_as_have_them(each: dict[str, 
     assert end["S"].rows == round(n * each.get("S", 1.0))
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    name = uuid4().hex
-    yield MemoryBroker.get(name)
-    MemoryBroker.forget(name)
-
-
-def put(broker: MemoryBroker, n: int) -> None:
-    MemoryLogs(broker.name).log(broker.name).append(MessageBatch.of(["t"] * n, [b""] * n))
-
-
-def test_a_query_that_takes_what_there_is_ends_where_the_stream_ended_when_it_began(broker: MemoryBroker) -> None:
-    put(broker, 5)
-    options = SubscribeOptions.parse({"url": f"memory://{broker.name}", "topics": "t"})
-    stream = MamaSubStreamReader(options, message_columns_of(SCHEMA, options))
+def test_a_query_that_takes_what_there_is_ends_where_the_stream_ended_when_it_began(log: StoredLog) -> None:
+    log.put(5)
+    stream = log.source().streamReader(SCHEMA)
     start = stream.initialOffset()
     stream.prepareForTriggerAvailableNow()
-    put(broker, 3)
+    log.put(3)
     end = stream.latestOffset(start, ReadAllAvailable())
-    assert end[broker.name]["next"] == 6
-    put(broker, 1)
+    assert end[log.name]["next"] == 6
+    log.put(1)
     assert stream.latestOffset(end, ReadAllAvailable()) == end

@@ -6,7 +6,6 @@ import json
 import logging
 import random
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import CorruptPack, OptionError
-from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
+from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.contracts.record_log import Records
-from mama_spark.memory import MemoryBroker
-from mama_spark.memory.logs import MemoryLogs
 from mama_spark.options import SubscribeOptions
-from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.packed_rows import SAMPLE_SEQUENCES, RowUnpacker, rows_per_sequence
 from mama_spark.spark.subscribe.schema import PLAIN_SCHEMA, SCHEMA, message_columns_of, schema_of
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -37,6 +33,8 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+
+from tests.support.spark.memory_harness import StoredLog
 
 Headers = dict[str, str]
 Message = tuple[str, bytes, Headers | None]
@@ -323,72 +321,54 @@ def test_the_mode_is_refused_where_it_decides_nothing() -> None:
 # --- how many rows ---------------------------------------------------------------------------------------------
 
 
-class StoredRecords:
-    """Packs of lines in a log in memory."""
-
-    def __init__(self) -> None:
-        self.name = uuid4().hex
-        self.log = MemoryLogs(self.name).log(self.name)
-
-    def put(self, packs: int, rows: int, announced: int | None = None) -> None:
-        said = str(rows if announced is None else announced)
-        headers: dict[str, list[str]] = {"Mama-Pack": ["lines;v=1"], "Mama-Pack-Rows": [said]}
-        payload = b"\n".join([b"x" * 9] * rows)
-        self.log.append(MessageBatch.of(["orders.a"] * packs, [payload] * packs, [headers] * packs))
-
-    def source(self, **options: str) -> MamaSubDataSource:
-        return MamaSubDataSource({"url": f"memory://{self.name}", "topics": "orders.>", **options})
+def put(log: StoredLog, packs: int, rows: int, announced: int | None = None) -> None:
+    """Packs of lines."""
+    said = str(rows if announced is None else announced)
+    log.append([b"\n".join([b"x" * 9] * rows)] * packs, headers={"Mama-Pack": ["lines;v=1"], "Mama-Pack-Rows": [said]})
 
 
-@pytest.fixture
-def stored() -> Any:
-    one = StoredRecords()
-    yield one
-    MemoryBroker.forget(one.name)
+def test_rows_of_a_sequence_are_estimated_from_the_first_messages(log: StoredLog) -> None:
+    put(log, SAMPLE_SEQUENCES, 30)
+    put(log, 100, 1)
+    assert rows_per_sequence(log.log, 0, 1_000, ()) == 30
+    assert rows_per_sequence(log.log, 8, 1_000, ()) == (8 * 30 + 8) / 16
+    assert rows_per_sequence(log.log, 16, 1_000, ()) == 1
+    assert rows_per_sequence(log.log, 0, 1_000, ("none",)) == 1
+    assert rows_per_sequence(log.log, 0, 2, ()) == 30
 
 
-def test_rows_of_a_sequence_are_estimated_from_the_first_messages(stored: StoredRecords) -> None:
-    stored.put(SAMPLE_SEQUENCES, 30)
-    stored.put(100, 1)
-    assert rows_per_sequence(stored.log, 0, 1_000, ()) == 30
-    assert rows_per_sequence(stored.log, 8, 1_000, ()) == (8 * 30 + 8) / 16
-    assert rows_per_sequence(stored.log, 16, 1_000, ()) == 1
-    assert rows_per_sequence(stored.log, 0, 1_000, ("none",)) == 1
-    assert rows_per_sequence(stored.log, 0, 2, ()) == 30
-
-
-def test_micro_batches_take_about_as_many_rows_as_they_may_and_say_so(stored: StoredRecords) -> None:
-    stored.put(100, 30)
-    stream = stored.source(maxRowsPerTrigger="600").streamReader(SCHEMA)
+def test_micro_batches_take_about_as_many_rows_as_they_may_and_say_so(log: StoredLog) -> None:
+    put(log, 100, 30)
+    stream = log.source(maxRowsPerTrigger="600").streamReader(SCHEMA)
     limit = stream.getDefaultReadLimit()
     assert limit == ReadMaxRows(600)
     at, seen = stream.initialOffset(), []
     while (end := stream.latestOffset(at, limit)) != at:
         tasks = stream.partitions(at, end)
         seen.append(sum(batch.num_rows for task in tasks for batch in stream.read(task)))
-        assert end[stored.name]["rows"] == seen[-1]
+        assert end[log.name]["rows"] == seen[-1]
         at = end
     assert seen == [600] * 5
-    assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())[stored.name]["next"] == 101
+    assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())[log.name]["next"] == 101
 
 
-def test_both_limits_hold_and_a_message_of_more_rows_goes_alone(stored: StoredRecords) -> None:
-    stored.put(20, 500)
-    both = stored.source(maxRowsPerTrigger="5000", maxOffsetsPerTrigger="3").streamReader(SCHEMA)
-    assert both.latestOffset(both.initialOffset(), both.getDefaultReadLimit())[stored.name]["next"] == 4
-    few = stored.source(maxRowsPerTrigger="100").streamReader(SCHEMA)
+def test_both_limits_hold_and_a_message_of_more_rows_goes_alone(log: StoredLog) -> None:
+    put(log, 20, 500)
+    both = log.source(maxRowsPerTrigger="5000", maxOffsetsPerTrigger="3").streamReader(SCHEMA)
+    assert both.latestOffset(both.initialOffset(), both.getDefaultReadLimit())[log.name]["next"] == 4
+    few = log.source(maxRowsPerTrigger="100").streamReader(SCHEMA)
     end = few.latestOffset(few.initialOffset(), few.getDefaultReadLimit())
-    assert (end[stored.name]["next"], end[stored.name]["rows"]) == (2, 500)
+    assert (end[log.name]["next"], end[log.name]["rows"]) == (2, 500)
 
 
-def test_a_lie_about_rows_slows_a_query_and_does_not_stop_it(stored: StoredRecords) -> None:
-    stored.put(40, 2, announced=1_000_000)
-    stream = stored.source(maxRowsPerTrigger="100").streamReader(SCHEMA)
+def test_a_lie_about_rows_slows_a_query_and_does_not_stop_it(log: StoredLog) -> None:
+    put(log, 40, 2, announced=1_000_000)
+    stream = log.source(maxRowsPerTrigger="100").streamReader(SCHEMA)
     end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
-    assert end[stored.name]["next"] == 2
+    assert end[log.name]["next"] == 2
 
 
-def test_tasks_are_as_many_as_the_rows_are_worth(stored: StoredRecords) -> None:
-    stored.put(40, 1_000)
-    assert len(stored.source().reader(SCHEMA).partitions()) >= 2
-    assert len(stored.source(unpack="false").reader(PLAIN_SCHEMA).partitions()) == 1
+def test_tasks_are_as_many_as_the_rows_are_worth(log: StoredLog) -> None:
+    put(log, 40, 1_000)
+    assert len(log.source().reader(SCHEMA).partitions()) >= 2
+    assert len(log.source(unpack="false").reader(PLAIN_SCHEMA).partitions()) == 1

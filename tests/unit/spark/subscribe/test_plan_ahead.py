@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator
-from uuid import uuid4
+from collections.abc import Callable
 
 import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBroker
-from mama_spark.memory.logs import MemoryLogs
-from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.subscribe.data_source import MamaSubStreamReader
-from mama_spark.spark.subscribe.plan_ahead import PlanAhead
+from mama_spark.spark.subscribe.data_source import PlanAhead
 from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.testing.waiting import eventually
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from tests.support.spark.memory_harness import StoredLog
 
 
 def raiser(error: Exception) -> Callable[[], int]:
@@ -56,27 +53,14 @@ def test_copy_in_another_process_has_no_plan() -> None:
     assert copy.take("a") is None
 
 
-@pytest.fixture
-def name() -> Iterator[str]:
-    one = uuid4().hex
-    log = MemoryLogs(one).log(one)
-    log.append(MessageBatch.of(["orders.a"] * 40, [b"x"] * 40))
-    yield one
-    MemoryBroker.forget(one)
-
-
-def reader(name: str) -> MamaSubStreamReader:
-    options = {"url": f"memory://{name}", "topics": "orders.>", "minPartitions": "4", "waitTimeout": "200ms"}
-    return MamaSubDataSource(options).streamReader(SCHEMA)
-
-
-def test_tasks_are_planned_before_spark_asks_and_are_those_of_a_reader_that_plans_then(name: str) -> None:
-    first, second = reader(name), reader(name)
+def test_tasks_are_planned_before_spark_asks_and_are_those_of_a_reader_that_plans_then(log: StoredLog) -> None:
+    log.put(40)
+    first, second = (log.source(minPartitions="4", waitTimeout="200ms").streamReader(SCHEMA) for _ in range(2))
     start = first.initialOffset()
     end = first.latestOffset(start, ReadAllAvailable())
     eventually(lambda: all(t.name != "mamasub-plan" for t in threading.enumerate()), "the end of the plan")
     expected = second.partitions(start, end)
-    MemoryBroker.get(name).up = False
+    MemoryBroker.get(log.name).up = False
     assert first.partitions(start, end) == expected
     assert len(expected) == 4
     with pytest.raises(Unavailable):  # the plan was taken: it is made now

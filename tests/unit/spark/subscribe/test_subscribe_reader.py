@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from mama_spark.contracts.errors import ConfigError, DataLost, OptionError, SchemaError, Unavailable
-from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBroker
-from mama_spark.memory.logs import MemoryLogs
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.data_source import MamaSubReader, MamaSubStreamReader
 from mama_spark.spark.subscribe.schema import SCHEMA
@@ -22,43 +20,20 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
+from tests.support.spark.memory_harness import StoredLog
 from tests.support.tables import each
 
 
-class Broker:
-    def __init__(self) -> None:
-        self.name = uuid4().hex
-        self.rows = 0
-
-    def put(self, n: int, topic: str = "orders.a") -> None:
-        log = MemoryLogs(self.name).log(self.name)
-        values = [f"{i}".encode() for i in range(self.rows + 1, self.rows + n + 1)]
-        log.append(MessageBatch.of([topic] * n, values))
-        self.rows += n
-
-    def delete(self, *sequences: int) -> None:
-        MemoryBroker.get(self.name).delete(sequences)
-
-    def again(self) -> None:
-        """Deleted and made again."""
-        MemoryBroker.forget(self.name)
-        self.rows = 0
-
-    def source(self, **options: str) -> MamaSubDataSource:
-        return MamaSubDataSource({"url": f"memory://{self.name}", "topics": "orders.>", **options})
-
-    def stream(self, **options: str) -> MamaSubStreamReader:
-        return self.source(**options).streamReader(SCHEMA)
-
-    def batch(self, **options: str) -> MamaSubReader:
-        return self.source(**options).reader(SCHEMA)
+def delete(log: StoredLog, *sequences: int) -> None:
+    MemoryBroker.get(log.name).delete(sequences)
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    one = Broker()
-    yield one
-    MemoryBroker.forget(one.name)
+def stream_of(log: StoredLog, **options: str) -> MamaSubStreamReader:
+    return log.source(**options).streamReader(SCHEMA)
+
+
+def batch_of(log: StoredLog, **options: str) -> MamaSubReader:
+    return log.source(**options).reader(SCHEMA)
 
 
 def read(reader: MamaSubReader | MamaSubStreamReader, tasks: list[Any]) -> list[int]:
@@ -71,9 +46,9 @@ def upto(n: int) -> list[int]:
     return list(range(1, n + 1))
 
 
-def test_micro_batches_follow_each_other_without_gap_or_overlap(broker: Broker) -> None:
-    broker.put(25)
-    stream = broker.stream(maxOffsetsPerTrigger="10")
+def test_micro_batches_follow_each_other_without_gap_or_overlap(log: StoredLog) -> None:
+    log.put(25)
+    stream = stream_of(log, maxOffsetsPerTrigger="10")
     limit = stream.getDefaultReadLimit()
     assert limit == ReadMaxRows(10)
     at, seen = stream.initialOffset(), []
@@ -82,23 +57,23 @@ def test_micro_batches_follow_each_other_without_gap_or_overlap(broker: Broker) 
         at = end
     assert seen == [upto(10), list(range(11, 21)), list(range(21, 26))]
     assert stream.partitions(at, at) == []
-    assert stream.reportLatestOffset() == {broker.name: {"next": 26, "identity": at[broker.name]["identity"]}}
+    assert stream.reportLatestOffset() == {log.name: {"next": 26, "identity": at[log.name]["identity"]}}
 
 
-def test_same_range_gives_the_same_rows_in_the_same_tasks(broker: Broker) -> None:
-    broker.put(40)
-    first, second = broker.stream(minPartitions="4"), broker.stream(minPartitions="4")
+def test_same_range_gives_the_same_rows_in_the_same_tasks(log: StoredLog) -> None:
+    log.put(40)
+    first, second = stream_of(log, minPartitions="4"), stream_of(log, minPartitions="4")
     start = first.initialOffset()
     end = first.latestOffset(start, ReadAllAvailable())
-    broker.put(10)
+    log.put(10)
     for stream in (first, second):
         tasks = stream.partitions(start, end)
         assert [read(stream, [t]) for t in tasks] == [list(range(a, a + 10)) for a in (1, 11, 21, 31)]
 
 
-def test_batch_without_records_reads_nothing(broker: Broker) -> None:
-    broker.put(3)
-    reader = broker.batch(startingOffsets=f'{{"{broker.name}": -1}}')
+def test_batch_without_records_reads_nothing(log: StoredLog) -> None:
+    log.put(3)
+    reader = batch_of(log, startingOffsets=f'{{"{log.name}": -1}}')
     assert reader.partitions() == []
     assert list(reader.read(InputPartition(None))) == []  # what Spark makes of no tasks
 
@@ -106,13 +81,13 @@ def test_batch_without_records_reads_nothing(broker: Broker) -> None:
 # --- outages ---------------------------------------------------------------------------------------------------
 
 
-def test_outage_is_waited_for_on_the_driver_and_in_tasks(broker: Broker) -> None:
-    broker.put(10)
-    stream = broker.stream(waitTimeout="30s")
+def test_outage_is_waited_for_on_the_driver_and_in_tasks(log: StoredLog) -> None:
+    log.put(10)
+    stream = stream_of(log, waitTimeout="30s")
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
     tasks = stream.partitions(start, end)
-    memory = MemoryBroker.get(broker.name)
+    memory = MemoryBroker.get(log.name)
     questions: list[Callable[[], bool]] = [
         lambda: stream.latestOffset(start, ReadAllAvailable()) == end,
         lambda: read(stream, tasks) == upto(10),
@@ -123,13 +98,13 @@ def test_outage_is_waited_for_on_the_driver_and_in_tasks(broker: Broker) -> None
         assert question()
 
 
-def test_outage_that_lasts_is_an_error_that_may_be_retried(broker: Broker) -> None:
-    broker.put(10)
-    stream = broker.stream(waitTimeout="200ms")
+def test_outage_that_lasts_is_an_error_that_may_be_retried(log: StoredLog) -> None:
+    log.put(10)
+    stream = stream_of(log, waitTimeout="200ms")
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadAllAvailable())
     tasks = stream.partitions(start, end)
-    MemoryBroker.get(broker.name).up = False
+    MemoryBroker.get(log.name).up = False
     for question in (lambda: stream.latestOffset(start, ReadAllAvailable()), lambda: read(stream, tasks)):
         with pytest.raises(Unavailable, match="is down"):
             question()
@@ -137,45 +112,47 @@ def test_outage_that_lasts_is_an_error_that_may_be_retried(broker: Broker) -> No
 
 # --- losses ----------------------------------------------------------------------------------------------------
 
-Damage = Callable[[Broker], None]
+Damage = Callable[[StoredLog], None]
 
 
-def again(broker: Broker) -> None:
-    broker.again()
-    broker.put(50)
+def again(log: StoredLog) -> None:
+    """Deleted and made again."""
+    MemoryBroker.forget(log.name)
+    log.rows = 0
+    log.put(50)
 
 
 @pytest.mark.parametrize(
     ("damage", "reason", "left"),
     [
-        (lambda b: b.delete(5), "sequence 5", [n for n in upto(20) if n != 5]),
-        (lambda b: b.delete(*range(1, 8)), "7 sequences 1 to 7", list(range(8, 21))),
+        (lambda b: delete(b, 5), "sequence 5", [n for n in upto(20) if n != 5]),
+        (lambda b: delete(b, *range(1, 8)), "7 sequences 1 to 7", list(range(8, 21))),
         (again, "deleted and made again", []),
     ],
     ids=["in the middle", "below", "made again"],
 )
 @pytest.mark.parametrize("moment", ["planning", "reading"])
 def test_loss_between_offset_and_rows_is_found_whenever_it_happens(
-    broker: Broker, caplog: pytest.LogCaptureFixture, moment: str, damage: Damage, reason: str, left: list[int]
+    log: StoredLog, caplog: pytest.LogCaptureFixture, moment: str, damage: Damage, reason: str, left: list[int]
 ) -> None:
-    broker.put(20)
-    strict, lax = broker.stream(), broker.stream(failOnDataLoss="false")
+    log.put(20)
+    strict, lax = stream_of(log), stream_of(log, failOnDataLoss="false")
     start = strict.initialOffset()
     end = strict.latestOffset(start, ReadAllAvailable())
     tasks = strict.partitions(start, end) if moment == "reading" else None
-    damage(broker)
+    damage(log)
     with pytest.raises(DataLost, match=reason) as e:
         read(strict, strict.partitions(start, end) if tasks is None else tasks)
-    assert broker.name in str(e.value)
+    assert log.name in str(e.value)
     caplog.set_level(logging.ERROR, "mama_spark")
     assert read(lax, lax.partitions(start, end) if tasks is None else tasks) == left
     assert reason in caplog.text
 
 
-def test_stream_that_is_gone_when_its_task_runs_is_a_loss(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    broker.put(20)
-    other = Broker()  # the name of a log is the broker's: a task that looks for another one finds none
-    strict, lax = broker.stream(), broker.stream(failOnDataLoss="false")
+def test_stream_that_is_gone_when_its_task_runs_is_a_loss(log: StoredLog, caplog: pytest.LogCaptureFixture) -> None:
+    log.put(20)
+    other = StoredLog(uuid4().hex)  # the name of a log is the broker's: a task that looks for another one finds none
+    strict, lax = stream_of(log), stream_of(log, failOnDataLoss="false")
     start = strict.initialOffset()
     (task,) = strict.partitions(start, strict.latestOffset(start, ReadAllAvailable()))
     task.range = replace(task.range, stream=other.name)
@@ -185,63 +162,63 @@ def test_stream_that_is_gone_when_its_task_runs_is_a_loss(broker: Broker, caplog
     assert "20 sequences 1 to 20" in caplog.text
 
 
-def test_stream_made_again_is_found_by_the_next_offset(broker: Broker) -> None:
-    broker.put(20)
-    strict, lax = broker.stream(), broker.stream(failOnDataLoss="false")
+def test_stream_made_again_is_found_by_the_next_offset(log: StoredLog) -> None:
+    log.put(20)
+    strict, lax = stream_of(log), stream_of(log, failOnDataLoss="false")
     start = strict.initialOffset()
     end = strict.latestOffset(start, ReadAllAvailable())
-    again(broker)
+    again(log)
     with pytest.raises(DataLost, match="deleted and made again"):
         strict.latestOffset(end, ReadAllAvailable())
     now = lax.latestOffset(end, ReadAllAvailable())
     assert read(lax, lax.partitions(end, now)) == upto(50)
 
 
-def test_data_loss_is_reported_once(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_loss_is_reported_once(log: StoredLog, caplog: pytest.LogCaptureFixture) -> None:
     """The offset moves behind the gap although there is nothing new, so the next look does not find it again."""
-    broker.put(20)
-    lax = broker.stream(failOnDataLoss="false", startingOffsets=f'{{"{broker.name}": 3}}')
+    log.put(20)
+    lax = stream_of(log, failOnDataLoss="false", startingOffsets=f'{{"{log.name}": 3}}')
     start = lax.initialOffset()
-    broker.delete(*range(1, 21))
+    delete(log, *range(1, 21))
     moved = lax.latestOffset(start, ReadAllAvailable())
-    assert moved[broker.name]["next"] == 21
+    assert moved[log.name]["next"] == 21
     assert lax.partitions(start, moved) == []
     assert lax.latestOffset(moved, ReadAllAvailable()) == moved
     assert caplog.text.count("removed before they were read") == 1
 
 
-def test_what_was_deleted_between_an_offset_and_its_tasks_is_lost(broker: Broker) -> None:
-    broker.put(20)
-    strict = broker.stream()
+def test_what_was_deleted_between_an_offset_and_its_tasks_is_lost(log: StoredLog) -> None:
+    log.put(20)
+    strict = stream_of(log)
     start = strict.initialOffset()
     end = strict.latestOffset(start, ReadAllAvailable())
-    broker.delete(*range(1, 8))
+    delete(log, *range(1, 8))
     with pytest.raises(DataLost, match="7 sequences 1 to 7: deleted before they were read"):
-        broker.stream().partitions(start, end)
+        stream_of(log).partitions(start, end)
 
 
-def test_progress_is_shown_when_it_is_wanted(broker: Broker) -> None:
-    broker.put(20)
-    for stream in (broker.stream(), broker.stream(progressConsumer="dashboard")):
+def test_progress_is_shown_when_it_is_wanted(log: StoredLog) -> None:
+    log.put(20)
+    for stream in (stream_of(log), stream_of(log, progressConsumer="dashboard")):
         end = stream.latestOffset(stream.initialOffset(), ReadMaxRows(12))
         stream.commit(end)
-    assert MemoryBroker.get(broker.name).progress == {"dashboard": 12}
+    assert MemoryBroker.get(log.name).progress == {"dashboard": 12}
 
 
 # --- what is refused -------------------------------------------------------------------------------------------
 
 
-def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(broker: Broker) -> None:
+def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(log: StoredLog) -> None:
     with pytest.raises(OptionError, match=r"endingOffsets has no effect in a stream read"):
-        broker.stream(endingOffsets='{"A": 3}')
+        stream_of(log, endingOffsets='{"A": 3}')
     with pytest.raises(OptionError, match=r"startingOffsets=latest is for streams"):
-        broker.batch(startingOffsets="latest")
+        batch_of(log, startingOffsets="latest")
     with pytest.raises(SchemaError, match="column 'sequence' of mamasub is bigint, not string"):
-        broker.source().reader(StructType([StructField("sequence", StringType())]))
+        log.source().reader(StructType([StructField("sequence", StringType())]))
     with pytest.raises(SchemaError, match=r"no column 'n' here.*choose among topic string, value binary"):
-        broker.source(unpack="false").reader(StructType([StructField("n", StringType())]))
+        log.source(unpack="false").reader(StructType([StructField("n", StringType())]))
     with pytest.raises(ConfigError, match="has no log 'other'"):
-        MamaSubDataSource({"url": f"memory://{broker.name}", "stream": "other"}).reader(SCHEMA).partitions()
+        MamaSubDataSource({"url": f"memory://{log.name}", "stream": "other"}).reader(SCHEMA).partitions()
 
 
 @each(
@@ -266,12 +243,10 @@ def test_wrong_options_are_refused_with_the_reason(options: dict[str, str], reas
     assert reason in str(e.value)
 
 
-def test_options_may_stand_in_a_properties_file(broker: Broker, tmp_path: Any) -> None:
-    broker.put(3)
+def test_options_may_stand_in_a_properties_file(log: StoredLog, tmp_path: Any) -> None:
+    log.put(3)
     file = tmp_path / "mama.properties"
-    file.write_text(
-        f"mama.memory.transport.desk.url=memory://{broker.name}\nmama.memory.transport.desk.topics=orders.>\n"
-    )
+    file.write_text(f"mama.memory.transport.desk.url=memory://{log.name}\nmama.memory.transport.desk.topics=orders.>\n")
     source = MamaSubDataSource({"bridge": "memory", "transport": "desk", "properties": str(file)})
     reader = source.reader(SCHEMA)
     assert read(reader, reader.partitions()) == [1, 2, 3]

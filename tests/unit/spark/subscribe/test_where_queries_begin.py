@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from mama_spark.contracts.errors import OptionError
-from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds
-from mama_spark.memory import MemoryBroker
-from mama_spark.memory.logs import MemoryLogs
 from mama_spark.options import BATCH_READ, STREAM_READ, SubscribeOptions
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.data_source import MamaSubReader, MamaSubStreamReader
@@ -21,39 +16,25 @@ from mama_spark.spark.subscribe.offsets import ending_offsets, starting_offsets
 from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.support.spark.memory_harness import StoredLog
 from tests.support.tables import each
 
 Options = dict[str, str]
 
 
-class Log:
-    """One log in memory, and queries on it."""
-
-    def __init__(self) -> None:
-        self.name = uuid4().hex
-
-    def put(self, n: int, topic: str = "orders.a") -> None:
-        MemoryLogs(self.name).log(self.name).append(MessageBatch.of([topic] * n, [b""] * n))
-
-    def micros(self, sequence: int) -> int:
-        (records,) = MemoryLogs(self.name).log(self.name).read(sequence - 1, sequence)
-        return int(records.times[0])
-
-    def iso(self, sequence: int) -> str:
-        """The time of a record, as a person writes it."""
-        return datetime.fromtimestamp(self.micros(sequence) / 1e6, UTC).isoformat()
-
-    def load(self, **options: str) -> MamaSubDataSource:
-        """As Spark does: made by ``load()``, pickled from then on."""
-        made = MamaSubDataSource({"url": f"memory://{self.name}", "topics": "orders.>", **options})
-        return pickle.loads(pickle.dumps(made))  # type: ignore[no-any-return]
+def micros(log: StoredLog, sequence: int) -> int:
+    (records,) = log.log.read(sequence - 1, sequence)
+    return int(records.times[0])
 
 
-@pytest.fixture
-def log() -> Iterator[Log]:
-    one = Log()
-    yield one
-    MemoryBroker.forget(one.name)
+def iso(log: StoredLog, sequence: int) -> str:
+    """The time of a record, as a person writes it."""
+    return datetime.fromtimestamp(micros(log, sequence) / 1e6, UTC).isoformat()
+
+
+def load(log: StoredLog, **options: str) -> MamaSubDataSource:
+    """As Spark does: made by ``load()``, pickled from then on."""
+    return pickle.loads(pickle.dumps(log.source(**options)))  # type: ignore[no-any-return]
 
 
 def sequences(reader: MamaSubReader | MamaSubStreamReader, tasks: list[Any]) -> list[int]:
@@ -72,43 +53,43 @@ def stream(source: MamaSubDataSource) -> list[int]:
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp"])
-def test_now_is_the_time_of_load_and_not_of_the_first_micro_batch(log: Log, option: str) -> None:
+def test_now_is_the_time_of_load_and_not_of_the_first_micro_batch(log: StoredLog, option: str) -> None:
     log.put(3)
-    source = log.load(**{option: "now"})
+    source = load(log, **{option: "now"})
     log.put(2)
     assert stream(source) == [4, 5]
 
 
-def test_a_time_is_where_a_query_begins_and_a_batch_ends(log: Log) -> None:
+def test_a_time_is_where_a_query_begins_and_a_batch_ends(log: StoredLog) -> None:
     log.put(5)
-    assert stream(log.load(startingOffsets=log.iso(3))) == [3, 4, 5]
-    assert stream(log.load(startingTimestamp=log.iso(3))) == [3, 4, 5]
-    assert batch(log.load(startingOffsets=log.iso(2), endingOffsets=log.iso(4))) == [2, 3]
-    assert batch(log.load(endingTimestamp=log.iso(4))) == [1, 2, 3]
-    assert batch(log.load(startingTimestamp="2100-01-01", endingTimestamp="2100-01-01")) == []
-    assert batch(log.load(startingOffsets=log.iso(4), endingOffsets=log.iso(2))) == []
+    assert stream(load(log, startingOffsets=iso(log, 3))) == [3, 4, 5]
+    assert stream(load(log, startingTimestamp=iso(log, 3))) == [3, 4, 5]
+    assert batch(load(log, startingOffsets=iso(log, 2), endingOffsets=iso(log, 4))) == [2, 3]
+    assert batch(load(log, endingTimestamp=iso(log, 4))) == [1, 2, 3]
+    assert batch(load(log, startingTimestamp="2100-01-01", endingTimestamp="2100-01-01")) == []
+    assert batch(load(log, startingOffsets=iso(log, 4), endingOffsets=iso(log, 2))) == []
 
 
 @pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
-def test_a_batch_that_ends_now_reads_the_same_each_time(log: Log, option: str) -> None:
+def test_a_batch_that_ends_now_reads_the_same_each_time(log: StoredLog, option: str) -> None:
     log.put(3)
-    source = log.load(**{option: "now"})
+    source = load(log, **{option: "now"})
     log.put(2)
     assert batch(source) == batch(source) == [1, 2, 3]
-    assert batch(log.load()) == [1, 2, 3, 4, 5]
+    assert batch(load(log)) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("there", [0, 2])
-def test_a_checkpoint_wins_over_the_time_of_a_restart(log: Log, there: int) -> None:
+def test_a_checkpoint_wins_over_the_time_of_a_restart(log: StoredLog, there: int) -> None:
     """Also where its first micro-batch was planned and not committed: Spark asks for the initial offset again."""
     log.put(3)
-    first = log.load(startingOffsets="now")
+    first = load(log, startingOffsets="now")
     log.put(there)
     reader = first.streamReader(SCHEMA)
     start = reader.initialOffset()
     planned = reader.latestOffset(start, ReadAllAvailable())
     log.put(2)
-    again = log.load(startingOffsets="now").streamReader(SCHEMA)
+    again = load(log, startingOffsets="now").streamReader(SCHEMA)
     assert sequences(again, again.partitions(again.initialOffset(), planned)) == list(range(4, 4 + there))
     after = again.latestOffset(planned, ReadAllAvailable())
     assert sequences(again, again.partitions(planned, after)) == [4 + there, 5 + there]
@@ -142,9 +123,9 @@ def test_what_cannot_be_is_refused(use: Any, given: Options, reason: str) -> Non
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp"])
-def test_a_batch_does_not_begin_now(log: Log, option: str) -> None:
+def test_a_batch_does_not_begin_now(log: StoredLog, option: str) -> None:
     with pytest.raises(OptionError, match=f"{option}=now is for streams: a batch would read nothing"):
-        log.load(**{option: "now"}).reader(SCHEMA)
+        load(log, **{option: "now"}).reader(SCHEMA)
 
 
 # --- micro-batches that wait -------------------------------------------------------------------------------------
@@ -158,12 +139,12 @@ class Clock:
         return self.time
 
 
-def waiting(log: Log, clock: Clock, **options: str) -> MamaSubStreamReader:
-    made = log.load(minOffsetsPerTrigger="10", maxTriggerDelay="1m", **options).streamReader(SCHEMA)
+def waiting(log: StoredLog, clock: Clock, **options: str) -> MamaSubStreamReader:
+    made = load(log, minOffsetsPerTrigger="10", maxTriggerDelay="1m", **options).streamReader(SCHEMA)
     return MamaSubStreamReader(made.options, made.columns, clock)
 
 
-def test_a_micro_batch_waits_for_enough_records_or_for_the_delay(log: Log) -> None:
+def test_a_micro_batch_waits_for_enough_records_or_for_the_delay(log: StoredLog) -> None:
     clock = Clock()
     reader = waiting(log, clock)
 
@@ -188,7 +169,7 @@ def test_a_micro_batch_waits_for_enough_records_or_for_the_delay(log: Log) -> No
     assert planned(third) == third, "nothing is there, however long it waits"
 
 
-def test_records_that_nobody_reads_are_not_waited_for(log: Log) -> None:
+def test_records_that_nobody_reads_are_not_waited_for(log: StoredLog) -> None:
     reader = waiting(log, Clock())
     log.put(1)
     first = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
@@ -199,7 +180,7 @@ def test_records_that_nobody_reads_are_not_waited_for(log: Log) -> None:
     assert reader.latestOffset(first, reader.getDefaultReadLimit())[log.name]["next"] == 112
 
 
-def test_a_query_that_takes_what_there_is_does_not_wait(log: Log) -> None:
+def test_a_query_that_takes_what_there_is_does_not_wait(log: StoredLog) -> None:
     reader = waiting(log, Clock(), maxOffsetsPerTrigger="10")
     log.put(13)
     reader.prepareForTriggerAvailableNow()

@@ -1,4 +1,4 @@
-"""The stages of ids: the one that marks rows whose id came before, and the one that gives messages theirs."""
+"""The stages that give messages the form in which they are sent: ids, then compression and the headers of packs."""
 
 from __future__ import annotations
 
@@ -9,29 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from mama_spark.contracts.message import Int64s, MessageBatch
-from mama_spark.publishing.ids.doubled_ids import DoubledIdCheck
+from mama_spark.options import SinkOptions
+from mama_spark.packing.compression import PackCompressor
+from mama_spark.packing.row_contents import with_topic_header
 from mama_spark.publishing.ids.ids import Digests, IdMaker, digest
 
-from .job import OutcomeCounts
 from .stages import SinkBatch, Stage
 
 #: Makes the numbers of ids of messages of these topics and contents from how many equal ones came before each.
 Renumber = Callable[[pa.DictionaryArray, Digests, Int64s], Int64s]
-
-
-class MarkDoubledIds(Stage):
-    """For rows that bring ids.
-
-    :param counts: gets the number of rows that were found, and the first of them
-    """
-
-    def __init__(self, check: DoubledIdCheck, counts: OutcomeCounts) -> None:
-        self._check, self._counts = check, counts
-
-    def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
-        rejected, doubled = self._check.check(batch.messages, batch.rejected)
-        self._counts.doubled_ids, self._counts.first_doubled_id = self._check.count, self._check.first
-        yield replace(batch, rejected=rejected, doubled=doubled)
 
 
 class GiveIds(Stage):
@@ -69,3 +55,22 @@ class TakeIdsAway(Stage):
 
     def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
         yield replace(batch.with_ids(None), unsent_ids=batch.messages.ids)
+
+
+class FinishPacks(Stage):
+    """Packs in the form in which they are sent: compressed, if that is asked for, and with a header of the topic,
+    if a repetition will look for them. Ids are made before, so that they do not depend on it."""
+
+    def __init__(self, o: SinkOptions) -> None:
+        self._with_topics = o.exactly_once
+        self._compressor = None
+        if o.pack_compression != "none":
+            self._compressor = PackCompressor(o.pack_compression, o.pack_compression_level)
+
+    def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
+        if batch.packed is None:
+            yield batch
+            return
+        messages = batch.messages if self._compressor is None else self._compressor.compress(batch.messages)
+        messages = with_topic_header(messages) if self._with_topics else messages
+        yield replace(batch, messages=messages, packed=replace(batch.packed, batch=messages))
