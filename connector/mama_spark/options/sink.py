@@ -146,10 +146,7 @@ class SinkOptions(
         for name in ("stream", "dead_letter_topic"):
             require(getattr(self, name) is None, f"option {camel(name)} does not go with OpenMAMA: it has no streams")
         require(self.pack == "off", "option pack does not go with OpenMAMA: its programs read one message a row")
-        require(
-            self.on_unavailable == "fail",
-            "option onUnavailable=wait does not go with OpenMAMA: it stores nothing",
-        )
+        require(self.on_unavailable == "fail", "option onUnavailable=wait does not go with OpenMAMA: it stores nothing")
         require(
             not (self.require_subscribers and self.ack_mode == "none"),
             "option requireSubscribers needs acknowledgements, and ackMode=none has none",

@@ -145,12 +145,7 @@ def life_lines(data: ReportData) -> str:
     span = (
         _chart(lines)
         .mark_rule(strokeWidth=5, strokeCap="round")
-        .encode(
-            x=_time(data, "from"),
-            x2="to:T",
-            y=y,
-            color=alt.Color("end:N", scale=ends, title=None),
-        )
+        .encode(x=_time(data, "from"), x2="to:T", y=y, color=alt.Color("end:N", scale=ends, title=None))
     )
     kinds = alt.Scale(domain=["error of the publisher", "error of a topic"], range=["cross", "triangle-up"])
     marks = (

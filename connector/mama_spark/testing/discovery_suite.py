@@ -188,10 +188,7 @@ class DiscoveryReadingSuite:
         image = read_events(reader, begin, there)
         assert seen(image) == [(DiscoveryEventKind.RECORD, SOURCE, b"one"), (DiscoveryEventKind.IMAGE_END, None, None)]
         found = follow(reader, there, of(DiscoveryEventKind.RECORD, OTHER))
-        assert seen(found) == [
-            (DiscoveryEventKind.RECORD, SOURCE, b"two"),
-            (DiscoveryEventKind.RECORD, OTHER, b"mark"),
-        ]
+        assert seen(found) == [(DiscoveryEventKind.RECORD, SOURCE, b"two"), (DiscoveryEventKind.RECORD, OTHER, b"mark")]
 
     def test_positions_are_json_and_read_the_same_each_time_by_every_reader(
         self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge

@@ -152,7 +152,7 @@ class LiveViewApp(App[None]):
         return Text(
             ("PAUSED  " if self.paused else "") + f"{totals['online']}/{totals['sources']} sources online  "
             f"{totals['stored_per_second']:,} stored/s  {totals['in_flight']:,} in flight  "
-            f"{totals['failed']:,} failed  lag {totals['lag']:,}  {self._collector.name}",
+            f"{totals['failed']:,} failed  lag {totals['lag']:,}  {self._collector.name}"
         )
 
     # --- keys ------------------------------------------------------------------------------------------------

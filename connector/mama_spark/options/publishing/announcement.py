@@ -20,28 +20,17 @@ class AnnouncementOptions:
         "text", text, None, DISCOVERY, "Name of the source.", shown="query or application name"
     )
     announce_counts: float | None = option(
-        "duration",
-        duration_or_none,
-        None,
-        DISCOVERY,
+        "duration", duration_or_none, None, DISCOVERY,
         "Publish an event `counts` of each publisher that often: messages taken, acknowledged, failed and in flight, "
-        "which `mama top` shows.",
-        shown="none",
-    )
+        "which `mama top` shows.", shown="none",
+    )  # fmt: skip
     source_ttl: float = option(
-        "duration",
-        duration,
-        30.0,
-        DISCOVERY,
+        "duration", duration, 30.0, DISCOVERY,
         "A source that is not heard of for half as long turns SUSPECT, and OFFLINE after all of it. Must exceed the "
-        "trigger interval of a stream.",
-        shown="30s",
-    )
+        "trigger interval of a stream.", shown="30s",
+    )  # fmt: skip
     topic_events: str = option(
-        "`topic`, `publisher`, `off`",
-        one_of("topic", "publisher", "off"),
-        "topic",
-        DISCOVERY,
+        "`topic`, `publisher`, `off`", one_of("topic", "publisher", "off"), "topic", DISCOVERY,
         "Which events of publishers go to the flight log (and to discovery with `announce`): of each topic too, only "
         "of the publishers, or none.",
-    )
+    )  # fmt: skip

@@ -16,27 +16,18 @@ class FailureOptions:
     """Part of :class:`~mama_spark.options.sink.SinkOptions`."""
 
     on_error: str = option(
-        "`fail`, `deadletter`, `log`",
-        one_of("fail", "deadletter", "log"),
-        "fail",
-        _GROUP,
+        "`fail`, `deadletter`, `log`", one_of("fail", "deadletter", "log"), "fail", _GROUP,
         "When rows failed for good: fail the write when everything else is published, send them to the dead letters, "
         "or leave them to the flight log.",
-    )
+    )  # fmt: skip
     error_tolerance: str = option(
-        "`data`, `all`",
-        one_of("data", "all"),
-        "data",
-        _GROUP,
+        "`data`, `all`", one_of("data", "all"), "data", _GROUP,
         "What `deadletter` and `log` cover: what the row itself is guilty of, or outages too.",
-    )
+    )  # fmt: skip
     dead_letter_topic: str | None = option(
         "text", text, None, _GROUP, "Topic for failed rows, with `Mama-Error-*` headers and id + `-dlq`."
     )
     dead_letter_table: str | None = option(
-        "path",
-        table_path,
-        None,
-        _GROUP,
+        "path", table_path, None, _GROUP,
         "Delta table for failed rows, in full. A path or URL as for `flightLog`, and another one.",
-    )
+    )  # fmt: skip

@@ -18,14 +18,12 @@ class OpenMamaOptions:
     wait_for_subscribers: float = option(
         "duration", duration_or_none, 5.0, _GROUP,
         "A task waits so long for readers of its topics before its first messages: what is sent earlier reaches "
-        "nobody. `0` = not at all.",
-        shown="5s", scope=OPENMAMA,
+        "nobody. `0` = not at all.", shown="5s", scope=OPENMAMA,
     )  # fmt: skip
     require_subscribers: bool = option(
         "boolean", boolean, False, _GROUP,
         "Rows of topics that nobody reads then: fail with `NO_SUBSCRIBERS` (`true`), or are `published`, with "
-        "`ack_level` = `none`.",
-        scope=OPENMAMA,
+        "`ack_level` = `none`.", scope=OPENMAMA,
     )  # fmt: skip
     mama_fields: tuple[tuple[str, int | None, str | None], ...] = option(
         "fields", mama_fields, (), _GROUP,
@@ -36,13 +34,11 @@ class OpenMamaOptions:
     mama_dictionary: str | None = option(
         "path", file_path, None, _GROUP,
         "Data dictionary, lines `fid|name|type`, readable on driver and executors: numbers and types of the fields "
-        "that `mamaFields` does not name.",
-        scope=OPENMAMA,
+        "that `mamaFields` does not name.", scope=OPENMAMA,
     )  # fmt: skip
     mama_numbers: bool = option(
         "boolean", boolean, False, _GROUP,
         "Number the messages of each topic (`MdSeqNum`, and a `MamaSenderId` of the task), so that readers notice "
         "gaps. Readers take one numbering a topic: the DataFrame must have one partition (`coalesce(1)`); of several, "
-        "the first one is published, and the write fails.",
-        scope=OPENMAMA,
+        "the first one is published, and the write fails.", scope=OPENMAMA,
     )  # fmt: skip
