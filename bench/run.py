@@ -261,10 +261,7 @@ def main(argv: list[str] | None = None) -> int:
         sizes = [int(s) for s in args.sizes.split(",")]
         bench.rounds(contenders, sizes if contenders else [], args.rounds, deadline)
         bench.reading(readers, sizes if readers else [], args.rounds, args.read_minutes)
-        result: dict[str, Any] = {
-            "facts": facts(),
-            "runs": bench.runs,
-        }
+        result: dict[str, Any] = {"facts": facts(), "runs": bench.runs}
         if args.micro:
             result["micro_batch_ms"] = bench.micro_batches(args.micro)
         if args.full:

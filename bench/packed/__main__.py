@@ -78,11 +78,7 @@ def main(argv: list[str] | None = None) -> int:
         for size in READ_ROWS if readers else ():
             if size in sizes:
                 bench.reading(readers, size, args.rounds)
-        result: dict[str, Any] = {
-            "facts": facts(),
-            "scale": args.scale,
-            "runs": bench.runs,
-        }
+        result: dict[str, Any] = {"facts": facts(), "scale": args.scale, "runs": bench.runs}
         if kafka is not None:
             result["kafka"] = kafka_facts()
         spark.stop()

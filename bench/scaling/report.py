@@ -112,18 +112,8 @@ def with_measured(page: str, result: Result) -> str:
     before, rest = page.split(BEGIN, 1)
     after = rest.split(END, 1)[1]
     part = [
-        BEGIN,
-        "",
-        "### The model",
-        "",
-        *model(result),
-        "### The simulations",
-        "",
-        about,
-        "",
-        *simulations(result),
-        END,
-    ]
+        BEGIN, "", "### The model", "", *model(result), "### The simulations", "", about, "", *simulations(result), END,
+    ]  # fmt: skip
     return before + "\n".join(part) + after
 
 

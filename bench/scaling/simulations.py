@@ -34,15 +34,9 @@ class Simulation(Protocol):
 
 
 SIMULATIONS: dict[str, Simulation] = {
-    "partition_reports": partition_reports,
-    "micro_batches": micro_batches,
-    "billion_rows": billion_rows,
-    "flight_log_rows": flight_log_rows,
-    "topics": topics,
-    "replicas": replicas,
-    "sources": sources,
-    "streams": streams,
-}
+    "partition_reports": partition_reports, "micro_batches": micro_batches, "billion_rows": billion_rows,
+    "flight_log_rows": flight_log_rows, "topics": topics, "replicas": replicas, "sources": sources, "streams": streams,
+}  # fmt: skip
 
 
 def measure(name: str, size: int) -> dict[str, float]:

@@ -115,10 +115,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.quick:
         args.rounds, args.scale = 1, min(args.scale, 0.02)
     parts = set(args.only or PARTS)
-    result = {
-        "facts": facts(),
-        "runs": measure(parts, args.rounds, args.scale, args.minutes, patient=not args.quick),
-    }
+    result = {"facts": facts(), "runs": measure(parts, args.rounds, args.scale, args.minutes, patient=not args.quick)}
     finish(result, args.out, report.text, report.__name__)
     return 0
 

@@ -23,22 +23,10 @@ if TYPE_CHECKING:
     from .contracts.record_log import RecordFormat
 
 __all__ = [
-    "UnsupportedFeature",
-    "attach",
-    "batch_ledger",
-    "check_transport",
-    "connect",
-    "discovery_bridge",
-    "log_bridge",
-    "logs_to_read",
-    "middleware",
-    "part",
-    "publisher_bridge",
-    "record_format",
-    "require_exactly_once",
-    "row_codec",
+    "UnsupportedFeature", "attach", "batch_ledger", "check_transport", "connect", "discovery_bridge", "log_bridge",
+    "logs_to_read", "middleware", "part", "publisher_bridge", "record_format", "require_exactly_once", "row_codec",
     "served_log_bridge",
-]
+]  # fmt: skip
 
 
 _NO_LEDGER = "cannot tell which rows are stored already (option exactlyOnce)"

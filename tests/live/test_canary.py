@@ -20,17 +20,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
 from mama_spark.registry import discovery_bridge, log_bridge, publisher_bridge
 
-from tests.support.canaries import (
-    CREDENTIALS,
-    CURVE_SECRET,
-    ENCODED,
-    JWT,
-    PRIVATE_KEY,
-    SEED,
-    STORAGE,
-    WORDS,
-    shown_in,
-)
+from tests.support.canaries import CREDENTIALS, CURVE_SECRET, ENCODED, JWT, PRIVATE_KEY, SEED, STORAGE, WORDS, shown_in
 from tests.support.nats.nats_servers import make_certificates
 
 USER, PASSWORD, TOKEN, PLAIN = (WORDS[name] for name in ("user", "password", "token", "PLAIN password of Malamute"))

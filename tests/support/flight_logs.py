@@ -88,13 +88,8 @@ def set_features(table: Path | str, *features: str, renamed: str | None = None, 
     log = Path(table, "_delta_log")
     versions = sorted(log.glob("*.json"))
     of_readers = {
-        "columnMapping",
-        "deletionVectors",
-        "timestampNtz",
-        "typeWidening",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-    }
+        "columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
+    }  # fmt: skip
     reads = sorted(of_readers & {*features})
     protocol = {"minReaderVersion": 3, "readerFeatures": reads} if reads else {"minReaderVersion": 1}
     actions = [json.loads(line) for line in versions[0].read_text().splitlines()]

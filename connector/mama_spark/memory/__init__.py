@@ -10,14 +10,9 @@ from .discovery import MemoryDiscovery
 from .logs import MemoryLogs
 
 __all__ = [
-    "MemoryBridge",
-    "MemoryBroker",
-    "MemoryMessage",
-    "MemoryRequests",
-    "discovery_bridge",
-    "log_bridge",
+    "MemoryBridge", "MemoryBroker", "MemoryMessage", "MemoryRequests", "discovery_bridge", "log_bridge",
     "publisher_bridge",
-]
+]  # fmt: skip
 
 
 def publisher_bridge(o: SinkOptions) -> MemoryBridge:

@@ -11,27 +11,7 @@ from .transport import TransportOptions
 from .values import duration
 
 __all__ = [
-    "ANY_READ",
-    "ANY_USE",
-    "ANY_WRITE",
-    "BATCH_READ",
-    "BATCH_WRITE",
-    "FORMATS",
-    "STREAM_READ",
-    "STREAM_WRITE",
-    "DiscoveryOptions",
-    "Options",
-    "ReadOptions",
-    "SinkOptions",
-    "SubscribeOptions",
-    "TransportOptions",
-    "Use",
-    "camel",
-    "command",
-    "duration",
-    "markdown",
-    "nearest",
-    "option_names",
-    "redact_url",
-    "why_not_here",
-]
+    "ANY_READ", "ANY_USE", "ANY_WRITE", "BATCH_READ", "BATCH_WRITE", "FORMATS", "STREAM_READ", "STREAM_WRITE",
+    "DiscoveryOptions", "Options", "ReadOptions", "SinkOptions", "SubscribeOptions", "TransportOptions", "Use", "camel",
+    "command", "duration", "markdown", "nearest", "option_names", "redact_url", "why_not_here",
+]  # fmt: skip

@@ -21,14 +21,8 @@ from .pack_headers import first_values
 ENCODING_HEADERS = ("Content-Encoding", "content-encoding")
 #: Value of the header -> codec of Arrow. That of ``gzip`` reads the zlib format, which HTTP calls ``deflate``, too.
 CODECS = {
-    "gzip": "gzip",
-    "x-gzip": "gzip",
-    "deflate": "gzip",
-    "zstd": "zstd",
-    "br": "brotli",
-    "lz4": "lz4",
-    "bzip2": "bz2",
-}
+    "gzip": "gzip", "x-gzip": "gzip", "deflate": "gzip", "zstd": "zstd", "br": "brotli", "lz4": "lz4", "bzip2": "bz2",
+}  # fmt: skip
 #: Payload bytes of records that are decompressed together, unless one record has more.
 CHUNK_BYTES = 16 << 20
 _FIRST_PIECE = 64 << 10

@@ -222,11 +222,8 @@ def _svg(
 ) -> str:
     text = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
     lines = {
-        "gridColor": "currentColor",
-        "gridOpacity": 0.12,
-        "domainColor": "currentColor",
-        "tickColor": "currentColor",
-    }
+        "gridColor": "currentColor", "gridOpacity": 0.12, "domainColor": "currentColor", "tickColor": "currentColor",
+    }  # fmt: skip
     shown = chart.properties(width=width, height=height, description=description, background="transparent").configure(
         font="sans-serif",
         axis=alt.AxisConfig(**text, **lines, titleFontWeight="normal", titlePadding=16),  # type: ignore[arg-type]

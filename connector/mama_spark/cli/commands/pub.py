@@ -21,19 +21,12 @@ from ...registry import publisher_bridge
 _USE = command(
     "pub",
     *(
-        "stream",
-        "streams",
-        "create_stream",
-        "grow_streams",
-        "ack_mode",
-        "dedup",
-        "order",
-        "on_uncertain",
+        "stream", "streams", "create_stream", "grow_streams", "ack_mode", "dedup", "order", "on_uncertain",
         "wait_timeout",
     ),
     *("max_in_flight", "refill_allowed_at", "poll_time", "hold_pause_time"),
     *("retry_attempts", "retry_backoff", "retry_max_backoff", "retry_deadline"),
-)
+)  # fmt: skip
 
 #: ``maxInFlight`` where neither it nor ``refillAllowedAt`` is given.
 _IN_FLIGHT = 1_000

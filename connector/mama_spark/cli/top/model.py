@@ -20,22 +20,13 @@ STALE = 15.0
 COLUMNS = {
     "sources": ("source", "id", "state", "data", "rate", "timeliness", "since", "info"),
     "publishers": (
-        "publisher",
-        "state",
-        "acked/s",
-        "trend",
-        "in flight",
-        "acked",
-        "failed",
-        "topics",
-        "source",
-        "last event",
+        "publisher", "state", "acked/s", "trend", "in flight", "acked", "failed", "topics", "source", "last event",
         "info",
     ),
     "readers": ("reader", "stream", "lag", "unacknowledged"),
     "streams": ("stream", "stored/s", "trend", "messages", "octets", "readers", "limits"),
     "events": ("time", "kind", "event", "what", "info"),
-}
+}  # fmt: skip
 Cells = tuple[Any, ...]
 _COUNTED = [FIELDS[name][0] for name in ("acked", "failed", "in_flight")]
 
