@@ -245,11 +245,10 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         super()._cross_check(given)
         by_pattern = self.middleware.patterns
         require(self.pattern is None or by_pattern, "option pattern is for Malamute; others take topics with wildcards")
-        require(self.pattern is None or not self.topics, "options topics and pattern exclude each other")
-        named = self.stream is not None or (by_pattern and any(urlsplit(url).path.strip("/") for url in self.url))
-        require(self.stream is None or not self.streams, "options stream and streams exclude each other")
-        require(self.pattern is None or not self.streams, "options pattern and streams exclude each other")
-        named = named or bool(self.streams)
+        for one, other in (("topics", "pattern"), ("stream", "streams"), ("pattern", "streams")):
+            both = getattr(self, one) and getattr(self, other)
+            require(not both, f"options {one} and {other} exclude each other")
+        named = bool(self.stream or self.streams) or (by_pattern and _has_path(self.url))
         require(
             self.pattern is None or named, "option pattern needs a stream: option stream, or mlp://host:9999/stream"
         )
@@ -279,29 +278,23 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
 
     def _check_needs(self, stated: Collection[str]) -> None:
         super()._check_needs(stated)
-        require(
-            "fail_on_corrupt" not in stated or self.unpack or bool(self.decodes) or self.decompress,
-            "option failOnCorrupt has no effect with unpack=false: no message is looked into",
-        )
-        require(
-            "max_decompressed_bytes" not in stated or self.decompress,
-            "option maxDecompressedBytes has no effect without decompress=true",
-        )
-        require(
-            "max_trigger_delay" not in stated or self.min_offsets_per_trigger is not None,
-            "option maxTriggerDelay has no effect without minOffsetsPerTrigger",
-        )
-        require(
-            "parallelism" not in stated or self.min_partitions is None,
-            "option parallelism has no effect with minPartitions: leave one of them out",
-        )
-        require(
-            "unpack" not in stated or not self.decodes,
-            f"option unpack has no effect with {self.decodes}=true: "
-            + ("none is packed" if self.tango else "packs of the recorder are unpacked"),
-        )
+        packed = "none is packed" if self.tango else "packs of the recorder are unpacked"
+        for name, has_effect, why_not in (
+            ("fail_on_corrupt", self.unpack or self.decodes or self.decompress,
+             "with unpack=false: no message is looked into"),
+            ("max_decompressed_bytes", self.decompress, "without decompress=true"),
+            ("max_trigger_delay", self.min_offsets_per_trigger is not None, "without minOffsetsPerTrigger"),
+            ("parallelism", self.min_partitions is None, "with minPartitions: leave one of them out"),
+            ("unpack", not self.decodes, f"with {self.decodes}=true: {packed}"),
+        ):  # fmt: skip
+            require(name not in stated or bool(has_effect), f"option {camel(name)} has no effect {why_not}")
         require(self.omnm or not self.fields, "option fields is for messages of OpenMAMA: omnm=true")
         require(self.dictionary is None or bool(self.fields), "option dictionary has no effect without fields")
+
+
+def _has_path(urls: tuple[str, ...]) -> bool:
+    """Whether one of them names a stream."""
+    return any(urlsplit(url).path.strip("/") for url in urls)
 
 
 def _time(offset: Offsets, timestamp: int | str | None) -> int | str | None:
@@ -332,7 +325,7 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
         super()._cross_check(given)
         by = self.decodes
         require(self.stream is None or bool(by), "option stream is for what a recorder wrote: tango=true, omnm=true")
-        named = self.stream is not None or any(urlsplit(url).path.strip("/") for url in self.url)
+        named = self.stream is not None or _has_path(self.url)
         require(not by or named, f"option {by} needs the option stream: what does the recorder write?")
 
     def _check_needs(self, stated: Collection[str]) -> None:

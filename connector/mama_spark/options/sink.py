@@ -10,14 +10,7 @@ from urllib.parse import urlsplit
 from ..contracts.errors import ConfigError, OptionError
 from .declare import camel, refuse_alone, require
 from .paths import absolute_path, is_inside
-from .publishing.announcement import AnnouncementOptions
-from .publishing.failures import FailureOptions
-from .publishing.flight_log import FlightLogOptions
-from .publishing.flow import FlowOptions
-from .publishing.identity import IdentityOptions
-from .publishing.messages import MessageOptions
-from .publishing.openmama import OpenMamaOptions
-from .transport import TransportOptions
+from .publishing import PublishingOptions
 from .urls import middleware_of, split_stream
 from .values import is_traceparent
 from .window import RetryPolicy, WindowConfig
@@ -27,17 +20,7 @@ _PLACES = ("discovery_topic", "sources_stream", "events_stream", "advisories_str
 
 
 @dataclass(frozen=True, repr=False)
-class SinkOptions(
-    AnnouncementOptions,
-    FlightLogOptions,
-    FailureOptions,
-    FlowOptions,
-    OpenMamaOptions,
-    IdentityOptions,
-    MessageOptions,
-    TransportOptions,
-    format_name="mamapub",
-):
+class SinkOptions(PublishingOptions, format_name="mamapub"):
     """The options of ``mamapub``; durations are seconds. Make it with :meth:`parse`."""
 
     storage: tuple[tuple[str, str], ...] = field(default=())
