@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .contracts.bridge import DiscoveryBridge, PublisherBridge, RowCodec
+from .contracts.bridge import DiscoveryBridge, PublisherBridge
 from .contracts.errors import ConfigError
 from .contracts.middlewares import MIDDLEWARES, Middleware, find, imported, load_others
 from .contracts.record_log import RecordLogBridge
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from .contracts.batch_ledger import BatchLedger
+    from .contracts.message import RowCodec
     from .contracts.record_log import RecordFormat
 
 __all__ = [

@@ -13,12 +13,10 @@ and may be repeated.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
-
-import pyarrow as pa
 
 from .errors import PublishError
 from .message import Bools, Int64s, MessageBatch
@@ -199,50 +197,6 @@ class PublisherBridge(ABC):
     def requests(self) -> RequestBridge | None:
         """Requests and replies over this connection, which closes them with itself; None: it has none."""
         return None
-
-
-# --- rows with columns of a middleware's own ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedRows:
-    """Rows as messages, row for row.
-
-    :ivar topics: dictionary<int32, string> without nulls
-    :ivar payloads: binary or large_binary without nulls; placeholders for the rows of ``bad``
-    :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
-    """
-
-    topics: pa.DictionaryArray
-    payloads: pa.Array
-    bad: list[tuple[int, PublishError]]
-
-
-class RowCodec(Protocol):
-    """Encodes rows as messages, for middlewares whose values have types. Equal rows always give equal messages."""
-
-    @property
-    def columns(self) -> Mapping[str, str]:
-        """The columns by name, and what each must be, as text for messages."""
-        ...
-
-    @property
-    def needed(self) -> Sequence[str]:
-        """Names of the columns that must be present."""
-        ...
-
-    @property
-    def takes_others(self) -> bool:
-        """Columns of other names are part of the message, too; they come under the names that the DataFrame has."""
-        ...
-
-    def check(self, schema: pa.Schema) -> None:
-        """:raises SchemaError: a column has a type that cannot be encoded"""
-        ...
-
-    def encode(self, rows: pa.RecordBatch) -> EncodedRows:
-        """:param rows: columns of :attr:`columns`, of a schema that was checked"""
-        ...
 
 
 # --- requests and replies ----------------------------------------------------------------------------------

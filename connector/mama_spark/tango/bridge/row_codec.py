@@ -16,9 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.contracts.bridge import EncodedRows
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
-from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.message import EncodedRows, Int64s
 from mama_spark.tango.events.event_codec import write_data
 from mama_spark.tango.events.frame_layout import FrameLayout
 from mama_spark.tango.events.frames import LITTLE, usual_call
@@ -77,7 +76,7 @@ class AttributeTopics:
 
 
 class RecordCodec:
-    """A :class:`~mama_spark.contracts.bridge.RowCodec`. It caches the topics of attributes and is not thread-safe.
+    """A :class:`~mama_spark.contracts.message.RowCodec`. It caches the topics of attributes and is not thread-safe.
 
     :param source: name of the event source, which is the host in topics
     :param prefix: first part of topics in the log

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.contracts.bridge import RowCodec
 from mama_spark.contracts.errors import BadRow
-from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.message import MessageBatch, RowCodec
 from mama_spark.packing.json_text import json_rows
 
 from ..stages import SinkBatch
