@@ -228,15 +228,12 @@ class RequestBridge(Protocol):
         :raises ConfigError: no permission to receive replies
         :raises Unavailable: the connection is down
         """
-        ...
 
     def forget(self, inbox: int) -> None:
         """Drop further replies to this request."""
-        ...
 
     def reply(self, to: str, payload: bytes) -> None:
         """Reply to a request; errors as :meth:`request`."""
-        ...
 
     def listen(self, topic: str) -> None:
         """Receive requests that are sent to ``topic``.
@@ -244,15 +241,12 @@ class RequestBridge(Protocol):
         :raises ConfigError: no permission
         :raises Unavailable: the connection is down
         """
-        ...
 
     def unlisten(self, topic: str) -> None:
         """Undo :meth:`listen`."""
-        ...
 
     def received(self) -> list[RequestMessage]:
         """Requests and replies since the last call, in order of arrival. Never waits."""
-        ...
 
 
 # --- discovery ---------------------------------------------------------------------------------------------
@@ -313,12 +307,10 @@ class DiscoveryBridge(Protocol):
 
     def open(self) -> None:
         """Connect. Creates nothing: that :meth:`announce`, :meth:`publish_events` and :meth:`create_streams` do."""
-        ...
 
     def create_streams(self) -> None:
         """Create what discovery is kept in where it is missing, for others that announce; nothing where the middleware
         has it."""
-        ...
 
     # --- announcing ---
 
@@ -329,27 +321,22 @@ class DiscoveryBridge(Protocol):
         ``ttl``. This process renews every ``ttl / 3`` while it holds the lease, and for a while after :meth:`close`, so
         that another :meth:`announce` of the same source takes it over. Several processes may announce one source.
         """
-        ...
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         """End the source: ``record`` says OFFLINE. Renewals by others do not bring it back; a new :meth:`announce`
         does."""
-        ...
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """Append events of the source's publishers, in order; an event whose id is known is not stored again."""
-        ...
 
     # --- reading ---
 
     def image(self) -> list[DiscoveryEvent]:
         """The present sources, one or two events each (RECORD, then SUSPECT or OFFLINE), and IMAGE_END."""
-        ...
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """Where to begin: ``image``, ``earliest``, ``latest``, or pairs of log and first sequence. No I/O for
         ``image``."""
-        ...
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """The offset after the last record, at most ``limit`` records after ``start`` and not beyond ``until``;
@@ -358,12 +345,9 @@ class DiscoveryBridge(Protocol):
         From ``initial_offset("image")`` it first saves the image for this reader, so that what precedes the returned
         offset can be read again.
         """
-        ...
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """The events between two offsets, in order; the same each time."""
-        ...
 
     def close(self) -> None:
         """Never raises."""
-        ...

@@ -142,25 +142,20 @@ class RowCodec(Protocol):
     @property
     def columns(self) -> Mapping[str, str]:
         """The columns by name, and what each must be, as text for messages."""
-        ...
 
     @property
     def needed(self) -> Sequence[str]:
         """Names of the columns that must be present."""
-        ...
 
     @property
     def takes_others(self) -> bool:
         """Columns of other names are part of the message, too; they come under the names that the DataFrame has."""
-        ...
 
     def check(self, schema: pa.Schema) -> None:
         """:raises SchemaError: a column has a type that cannot be encoded"""
-        ...
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
         """:param rows: columns of :attr:`columns`, of a schema that was checked"""
-        ...
 
 
 # --- columns of bytes that are joined of parts ---------------------------------------------------------------------
