@@ -50,7 +50,7 @@ from mama_spark.contracts.errors import (
 from mama_spark.contracts.headers import HeaderLines, reject_lines
 from mama_spark.contracts.message import MessageBatch
 
-from .broker import ERRORS, MemoryBroker, MemoryRequests, topic_fault
+from .broker import ERRORS, MOST_TOPIC, MemoryBroker, MemoryRequests, topic_fault
 
 
 class MemoryBridge(PublisherBridge):
@@ -63,24 +63,18 @@ class MemoryBridge(PublisherBridge):
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        max_payload: int = 1 << 20,
-        max_topic: int = 1024,
-        acks: bool = True,
-        events: EventStyle = EventStyle.PUBLISHER,
+        self, name: str, *, max_payload: int = 1 << 20, acks: bool = True, events: EventStyle = EventStyle.PUBLISHER
     ) -> None:
         self.broker = MemoryBroker.get(name)
         self._capabilities = Capabilities(
             ack=Ack.STORED if acks else Ack.NONE, sequence=acks, dedup=True, headers=True, ordered=False,
-            max_payload=max_payload, max_topic=max_topic, events=events,
+            max_payload=max_payload, max_topic=MOST_TOPIC, events=events,
         )  # fmt: skip
         self._arrived = threading.Condition()
         self._polled = PollResult()
         self._answer_count = 0
         self._open = False
-        self._requests = MemoryRequests(self.broker, lambda: self._open, max_topic)
+        self._requests = MemoryRequests(self.broker, lambda: self._open)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -93,8 +87,7 @@ class MemoryBridge(PublisherBridge):
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         bad: dict[int, PublishError] = {}
-        faults = [None if t is None else topic_fault(t, self.capabilities.max_topic) for t in
-                    batch.topics.dictionary.to_pylist()]  # fmt: skip
+        faults = [None if topic is None else topic_fault(topic) for topic in batch.topics.dictionary.to_pylist()]
         if any(v is None for v in faults) or batch.topics.null_count or any(faults):
             for row, code in enumerate(batch.topics.indices.to_pylist()):
                 fault = "the topic is null" if code is None else faults[code]

@@ -34,6 +34,8 @@ ERRORS: dict[str, PublishError] = {
     "reject": Rejected("refused by the script", 400),
 }
 FAULTS = frozenset({"ack", "lose", "drop", "late", "dup", "unknown", "disconnect", "kill", "full", *ERRORS})
+#: Bytes of a topic.
+MOST_TOPIC = 1024
 #: Acknowledges: tokens, their sequences, and which are duplicates.
 Answer = Callable[[list[int], list[int], list[bool]], None]
 
@@ -148,8 +150,8 @@ class MemoryRequests:
     :param is_open: whether the connection is
     """
 
-    def __init__(self, broker: MemoryBroker, is_open: Callable[[], bool], max_topic: int) -> None:
-        self._broker, self._is_open, self._max_topic = broker, is_open, max_topic
+    def __init__(self, broker: MemoryBroker, is_open: Callable[[], bool]) -> None:
+        self._broker, self._is_open = broker, is_open
         self._received: deque[RequestMessage] = deque()
         self._inboxes: dict[int, str] = {}  # inbox -> topic
 
@@ -203,13 +205,13 @@ class MemoryRequests:
     def _check(self, topic: str | None) -> None:
         if not self._is_open() or not self._broker.up:
             raise Unavailable(f"memory://{self._broker.name} is not connected")
-        if topic is not None and (fault := topic_fault(topic, self._max_topic)):
+        if topic is not None and (fault := topic_fault(topic)):
             raise BadTopic(fault)
 
 
-def topic_fault(topic: str, longest: int) -> str | None:
+def topic_fault(topic: str) -> str | None:
     """Why a topic cannot be published to here; None: it can."""
     fault = why_unpublishable(topic)
-    if fault is None and len(topic.encode()) > longest:
-        return f"topic of {len(topic.encode())} bytes, the most is {longest}"
+    if fault is None and len(topic.encode()) > MOST_TOPIC:
+        return f"topic of {len(topic.encode())} bytes, the most is {MOST_TOPIC}"
     return fault
