@@ -45,13 +45,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         socket.create_server(("127.0.0.1", 0)) as silent,
     ):
         yield {
-            "nats": f"127.0.0.1:{nats.port}",
-            "plain": plain.endpoint.removeprefix("tcp://"),
-            "curve": curve.endpoint.removeprefix("tcp://"),
-            "nobody": f"127.0.0.1:{silent.getsockname()[1]}",
-            "folder": str(folder),
-            "cert": str(make_certificates(folder / "tls").cert),
-        }
+            "nats": f"127.0.0.1:{nats.port}", "plain": plain.endpoint.removeprefix("tcp://"),
+            "curve": curve.endpoint.removeprefix("tcp://"), "nobody": f"127.0.0.1:{silent.getsockname()[1]}",
+            "folder": str(folder), "cert": str(make_certificates(folder / "tls").cert),
+        }  # fmt: skip
 
 
 #: What goes wrong -> the options of it; {name} stands for a place.

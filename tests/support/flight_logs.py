@@ -63,13 +63,10 @@ def stage_letters(
     staging = DeadLetterStaging(str(table), storage or {}, write_id, 0, 0)
     staging.check()
     staging.add_dead_letters(
-        pa.array([f"{name}-{i}" for i in range(n)]),
-        pa.array(["orders.new"] * n).dictionary_encode(),
-        pa.array([f"payload of {name}-{i}".encode() for i in range(n)], pa.binary()),
-        None,
-        [("PUBLISH_ERROR_NOT_ENTITLED", 403, "denied")] * n,
-        T0 + 1000 * np.arange(n, dtype=np.int64),
-    )
+        pa.array([f"{name}-{i}" for i in range(n)]), pa.array(["orders.new"] * n).dictionary_encode(),
+        pa.array([f"payload of {name}-{i}".encode() for i in range(n)], pa.binary()), None,
+        [("PUBLISH_ERROR_NOT_ENTITLED", 403, "denied")] * n, T0 + 1000 * np.arange(n, dtype=np.int64),
+    )  # fmt: skip
     return staging.close()
 
 

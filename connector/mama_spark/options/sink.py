@@ -44,13 +44,9 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
             )
         refill = self.max_in_flight // 2 if self.refill_allowed_at is None else self.refill_allowed_at
         return WindowConfig(
-            max_in_flight=self.max_in_flight,
-            refill_allowed_at=refill,
-            wait_timeout=self.wait_timeout,
-            retry=retry,
-            resend_uncertain=self.on_uncertain == "resend",
-            ordered=self.order == "partition",
-        )
+            max_in_flight=self.max_in_flight, refill_allowed_at=refill, wait_timeout=self.wait_timeout, retry=retry,
+            resend_uncertain=self.on_uncertain == "resend", ordered=self.order == "partition",
+        )  # fmt: skip
 
     @property
     def storage_options(self) -> dict[str, str]:
