@@ -1,5 +1,5 @@
 """The parts of the middlewares, imported when they are asked for: :mod:`mama_spark.contracts.middlewares` says which
-there are, and where."""
+there are, and where, and which middleware a URL chooses (``of_url``)."""
 
 from __future__ import annotations
 
