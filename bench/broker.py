@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import nats
 from mama_spark.nats.server.nats_server import NatsServer
@@ -29,9 +29,13 @@ class Broker:
     def pid(self) -> int:
         return self._server.pid
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         self._server.start()
         self._make()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
 
     def _make(self) -> None:
         self.api(f"STREAM.CREATE.{STREAM}", name=STREAM, subjects=[SUBJECTS], storage="file", allow_batched=True)
@@ -46,9 +50,6 @@ class Broker:
         """Forget the ids of earlier runs: the server keeps each for two minutes, and purging does not free them."""
         self._server.stop()
         self._server.start()
-
-    def stop(self) -> None:
-        self._server.stop()
 
     def purge(self) -> None:
         self.api(f"STREAM.PURGE.{STREAM}")

@@ -6,10 +6,11 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -83,12 +84,12 @@ class KafkaBroker:
     def topic(self) -> str:
         return f"bench-{self._runs}"
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         """:raises RuntimeError: it does not come up, also with other ports; says why"""
         for attempt in range(_TRIES):  # between the choice of a port and its use, somebody else may take it
             folder = self._folder / str(attempt)
             if self._started(folder):
-                return
+                return self
         raise RuntimeError(f"Kafka does not listen after {_TRIES} tries: {(folder / 'log').read_text()[-3000:]}")
 
     def _started(self, folder: Path) -> bool:
@@ -108,7 +109,7 @@ class KafkaBroker:
         self.servers = f"127.0.0.1:{port}"
         if self._listens(port):
             return True
-        self.stop()
+        self._stop()
         return False
 
     def _listens(self, port: int) -> bool:
@@ -123,7 +124,10 @@ class KafkaBroker:
                 return True
         return False
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return
@@ -145,13 +149,8 @@ class KafkaBroker:
         """Delete this run's topic, if there is one, and wait until its files are gone."""
         if not self._there:
             return
-        jvm = spark._jvm
-        assert jvm is not None
-        admin = self._admin(jvm)
-        try:
+        with self._admin(spark) as (jvm, admin):
             admin.deleteTopics(jvm.java.util.Collections.singletonList(self.topic)).all().get()
-        finally:
-            admin.close()
         self._there = False
         deadline = time.monotonic() + _DELETED
         while any(self._folder.glob(f"*/logs/{self.topic}-*")):
@@ -160,40 +159,38 @@ class KafkaBroker:
             time.sleep(0.1)
 
     def create_topic(self, spark: SparkSession, name: str, settings: Mapping[str, str] = MappingProxyType({})) -> None:
-        jvm = spark._jvm
-        assert jvm is not None
-        admin = self._admin(jvm)
-        try:
+        with self._admin(spark) as (jvm, admin):
             topic = jvm.org.apache.kafka.clients.admin.NewTopic(name, PARTITIONS, 1).configs(dict(settings))
             admin.createTopics(jvm.java.util.Collections.singletonList(topic)).all().get()
-        finally:
-            admin.close()
 
     def count(self, spark: SparkSession, topic: str = "") -> int:
         """Records in a topic, this run's if none is named: nothing in it is compacted or transactional, so offsets
         tell."""
         topic = topic or self.topic
-        jvm = spark._jvm
-        assert jvm is not None
-        admin = self._admin(jvm)
-        try:
+        with self._admin(spark) as (jvm, admin):
             latest = jvm.org.apache.kafka.clients.admin.OffsetSpec.latest()
             asked = jvm.java.util.HashMap()
             for i in range(PARTITIONS):
                 asked.put(jvm.org.apache.kafka.common.TopicPartition(topic, i), latest)
             found = admin.listOffsets(asked).all().get()
             return sum(int(found.get(partition).offset()) for partition in asked.keySet())
-        finally:
-            admin.close()
 
     def stored_bytes(self) -> int:
         """Of the records of this run's topic."""
         return sum(file.stat().st_size for file in self._folder.glob(f"*/logs/{self.topic}-*/*.log"))
 
-    def _admin(self, jvm: Any) -> Any:
+    @contextmanager
+    def _admin(self, spark: SparkSession) -> Iterator[tuple[Any, Any]]:
+        """Spark's JVM, and a client of the broker in it."""
+        jvm = spark._jvm
+        assert jvm is not None
         settings = jvm.java.util.Properties()
         settings.put("bootstrap.servers", self.servers)
-        return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        try:
+            yield jvm, admin
+        finally:
+            admin.close()
 
     # --- Spark's sink and source -----------------------------------------------------------------------------
 

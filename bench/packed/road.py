@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import resource
-import shutil
 import sys
 import tempfile
 import uuid
@@ -117,11 +116,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--sizes", default="1000,100")
     args = parser.parse_args(argv)
     rows = max(1, args.rows // BATCH_ROWS) * BATCH_ROWS
-    work = Path(tempfile.mkdtemp(prefix="mama-road-"))
-    broker = Broker(work)
     print("| bytes | format | step | user µs a row | kernel µs a row | page faults a row |\n|---|---|---|---|---|---|")
-    try:
-        broker.start()
+    with tempfile.TemporaryDirectory(prefix="mama-road-") as work, Broker(Path(work)) as broker:
         for size in map(int, args.sizes.split(",")):
             for pack in ("lines", "arrow"):
                 road, found = Road(broker.url, pack, size), {step: list[tuple[float, float, float]]() for step in STEPS}
@@ -138,9 +134,6 @@ def main(argv: list[str] | None = None) -> int:
                 for step, runs in found.items():
                     user, kernel, faults = map(median, zip(*runs, strict=True))
                     print(f"| {size:,} | {pack} | {step} | {user:.2f} | {kernel:.2f} | {faults:.3f} |", flush=True)
-    finally:
-        broker.stop()
-        shutil.rmtree(work, ignore_errors=True)
     return 0
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import time
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -17,20 +16,12 @@ from pyspark.sql import DataFrame
 from ..broker import Broker
 from ..contenders import flight_log
 from ..kafka import PARTITIONS, TUNED, jars
-from ..machine import Meter, wait_until_quiet
+from ..machine import Meter, rounds, wait_until_quiet
+from ..result import run_record
 from .ways import WAYS, ReadWay, Way, Workload, found_in, frame, keep_batches, memory, packed_rows
 
 READ_ROWS = {100: 2_000_000, 1000: 700_000}  #: by bytes a value
 _PATIENCE = 4.0  #: seconds that a run waits for others to become quiet
-
-
-def run_record(name: str, size: int, round_: int, rows: int, meter: Meter) -> dict[str, Any]:
-    """The record of a run."""
-    return {
-        "name": name, "size": size, "round": round_, "rows": rows, "seconds": meter.seconds,
-        "rate": rows / meter.seconds, "client_us": meter.client / rows * 1e6,
-        "server_us": meter.server / rows * 1e6, "other_cores": meter.others, "log_bytes_per_row": 0.0,
-    }  # fmt: skip
 
 
 @dataclass
@@ -103,14 +94,10 @@ class PackedBench:
             return self.stage.kafka.count(self.stage.spark)
         return None
 
-    def publishing(self, ways: list[Way], sizes: list[int], rounds: int, deadline: float) -> None:
+    def publishing(self, ways: list[Way], sizes: list[int], n: int, minutes: float) -> None:
         """Rounds of all sizes together, so that what runs out of time has as many of each."""
         todo = [(way, size) for size in sizes for way in ways if size in way.rows]
-        for round_ in range(-1, rounds if todo else -1):
-            if round_ > 0 and time.monotonic() > deadline:
-                print(f"out of time: {round_} rounds of {rounds}", flush=True)
-                break
-            print("warm-up" if round_ < 0 else f"round {round_ + 1} of {rounds}", flush=True)
+        for round_ in rounds(n, "publishing", minutes) if todo else ():
             for way, size in random.sample(todo, len(todo)):
                 rows = max(2_000, int(way.rows[size] * self.scale))
                 warm_up = round_ < 0
@@ -141,12 +128,11 @@ class PackedBench:
             raise RuntimeError(f"{way.name}: of {rows * times} rows of {size} bytes came (rows, bytes) {found}")
         return run_record(way.name, size, round_, rows * times, meter)
 
-    def reading(self, ways: list[ReadWay], size: int, rounds: int) -> None:
+    def reading(self, ways: list[ReadWay], size: int, n: int) -> None:
         """All read the same rows; ``memory`` yields what ``mamasub`` would."""
         rows = max(2_000, int(READ_ROWS[size] * self.scale))
         self.fill(size, rows)
-        for round_ in range(-1, rounds):
-            print(f"reading {size} B, {'warm-up' if round_ < 0 else f'round {round_ + 1} of {rounds}'}", flush=True)
+        for round_ in rounds(n, f"reading {size} B"):
             for way in random.sample(ways, len(ways)):
                 self.keep(self.read(way, size, rows, round_))
         shutil.rmtree(memory(self.stage.work))

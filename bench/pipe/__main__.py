@@ -12,7 +12,7 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -64,27 +64,18 @@ def measure(args: argparse.Namespace, work: Path, pipes: dict[str, Pipe], settin
 
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
-    work = Path(tempfile.mkdtemp(prefix="mama-bench-"))
-    broker = Broker(work / "broker")
-    ends: list[Callable[[], None]] = [broker.stop]
-    pipes: dict[str, Pipe] = {"log": NatsPipe(broker, log=True), "no-log": NatsPipe(broker, log=False)}
     settings = {
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
         "spark.python.unix.domain.socket.enabled": "true",
     }
     settings |= dict(text.split("=", 1) for text in args.conf)
-    try:
-        broker.start()
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mama-bench-", ignore_cleanup_errors=True)))
+        broker = stack.enter_context(Broker(work / "broker"))
+        pipes: dict[str, Pipe] = {"log": NatsPipe(broker, log=True), "no-log": NatsPipe(broker, log=False)}
         if args.peers:
-            kafka = KafkaBroker(work / "kafka")
-            ends.append(kafka.stop)
-            kafka.start()
-            pipes["kafka"] = KafkaPipe(kafka)
+            pipes["kafka"] = KafkaPipe(stack.enter_context(KafkaBroker(work / "kafka")))
         runs = measure(args, work, pipes, settings)
-    finally:
-        for end in ends:
-            end()
-        shutil.rmtree(work, ignore_errors=True)
     given = {"rate": args.rate, "seconds": args.seconds, "size": args.size, "conf": settings}
     given["checkpoints"] = None if args.checkpoints is None else str(args.checkpoints)
     given["note"] = args.note

@@ -94,15 +94,8 @@ class NatsPipe:
 
     def publisher(self, rate: float, seconds: float, size: int) -> list[str]:
         return [
-            sys.executable,
-            "-m",
-            "bench.pipe.publisher",
-            self._broker.url,
-            "in",
-            str(rate),
-            str(seconds),
-            str(size),
-        ]
+            sys.executable, "-m", "bench.pipe.publisher", self._broker.url, "in", str(rate), str(seconds), str(size),
+        ]  # fmt: skip
 
     def stored(self, spark: SparkSession) -> int:
         return int(self._broker.api("STREAM.INFO.OUT")["state"]["messages"])

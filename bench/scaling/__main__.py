@@ -17,7 +17,7 @@ def run(names: list[str], most: int) -> Result:
     """:param most: larger sizes are left out"""
     measured: dict[str, list[dict[str, float]]] = {}
     for name in names:
-        for size in SIMULATIONS[name].SIZES:
+        for size in SIMULATIONS[name].sizes:
             if size <= most:
                 with multiprocessing.get_context("spawn").Pool(1) as pool:
                     measured.setdefault(name, []).append(pool.apply(measure, (name, size)))

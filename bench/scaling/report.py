@@ -39,17 +39,17 @@ def simulations(result: Result) -> list[str]:
     for name, measured in result["measured"].items():
         one = SIMULATIONS[name]
         lines += [
-            f"**{one.TITLE}**",
+            f"**{one.title}**",
             "",
-            f"| {one.UNIT} | " + " | ".join(one.COLUMNS.values()) + " | MB of the process |",
+            f"| {one.unit} | " + " | ".join(one.columns.values()) + " | MB of the process |",
         ]
-        lines.append("|" + "--:|" * (len(one.COLUMNS) + 2))
+        lines.append("|" + "--:|" * (len(one.columns) + 2))
         for run in measured:
-            values = [f"{run['size']:,.0f}", *(_number(run[column]) for column in one.COLUMNS)]
+            values = [f"{run['size']:,.0f}", *(_number(run[column]) for column in one.columns)]
             lines.append("| " + " | ".join([*values, f"{run['memory_mb']:,.0f}"]) + " |")
-        power = growth(measured, one.GROWS) if one.GROWS else None
-        if power is not None and one.GROWS:
-            lines += ["", f"{one.COLUMNS[one.GROWS]}: grows with the power {power:.2f} of the number at the end."]
+        power = growth(measured, one.grows) if one.grows else None
+        if power is not None and one.grows:
+            lines += ["", f"{one.columns[one.grows]}: grows with the power {power:.2f} of the number at the end."]
         lines.append("")
     return lines
 
@@ -112,18 +112,8 @@ def with_measured(page: str, result: Result) -> str:
     before, rest = page.split(BEGIN, 1)
     after = rest.split(END, 1)[1]
     part = [
-        BEGIN,
-        "",
-        "### The model",
-        "",
-        *model(result),
-        "### The simulations",
-        "",
-        about,
-        "",
-        *simulations(result),
-        END,
-    ]
+        BEGIN, "", "### The model", "", *model(result), "### The simulations", "", about, "", *simulations(result), END,
+    ]  # fmt: skip
     return before + "\n".join(part) + after
 
 

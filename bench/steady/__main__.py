@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -215,13 +216,11 @@ def measure(bench: PackedBench, names: set[str], args: argparse.Namespace) -> Re
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
     names = choose(args.only, args.peers)
-    work = Path(tempfile.mkdtemp(prefix="mama-bench-"))
-    broker, kafka = Broker(work / "broker"), KafkaBroker(work / "kafka") if args.peers else None
     settings = {**SETTINGS, "spark.sql.streaming.numRecentProgressUpdates": "10000"}
-    try:
-        broker.start()
-        if kafka is not None:
-            kafka.start()
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mama-bench-", ignore_cleanup_errors=True)))
+        broker = stack.enter_context(Broker(work / "broker"))
+        kafka = stack.enter_context(KafkaBroker(work / "kafka")) if args.peers else None
         spark = session(work, jars()["connector_jars"] if kafka is not None else (), settings)
         spark.dataSource.register(MemorySource)
         stage = Workload(spark, broker.url, broker.port, work, kafka)
@@ -231,11 +230,6 @@ def main(argv: list[str] | None = None) -> int:
         if kafka is not None:
             result["kafka"] = kafka_facts()
         spark.stop()
-    finally:
-        if kafka is not None:
-            kafka.stop()
-        broker.stop()
-        shutil.rmtree(work, ignore_errors=True)
     finish(result, args.out, report.text, report.__name__)
     return 0
 

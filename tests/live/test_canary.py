@@ -20,17 +20,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
 from mama_spark.registry import discovery_bridge, log_bridge, publisher_bridge
 
-from tests.support.canaries import (
-    CREDENTIALS,
-    CURVE_SECRET,
-    ENCODED,
-    JWT,
-    PRIVATE_KEY,
-    SEED,
-    STORAGE,
-    WORDS,
-    shown_in,
-)
+from tests.support.canaries import CREDENTIALS, CURVE_SECRET, ENCODED, JWT, PRIVATE_KEY, SEED, STORAGE, WORDS, shown_in
 from tests.support.nats.nats_servers import make_certificates
 
 USER, PASSWORD, TOKEN, PLAIN = (WORDS[name] for name in ("user", "password", "token", "PLAIN password of Malamute"))
@@ -55,13 +45,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         socket.create_server(("127.0.0.1", 0)) as silent,
     ):
         yield {
-            "nats": f"127.0.0.1:{nats.port}",
-            "plain": plain.endpoint.removeprefix("tcp://"),
-            "curve": curve.endpoint.removeprefix("tcp://"),
-            "nobody": f"127.0.0.1:{silent.getsockname()[1]}",
-            "folder": str(folder),
-            "cert": str(make_certificates(folder / "tls").cert),
-        }
+            "nats": f"127.0.0.1:{nats.port}", "plain": plain.endpoint.removeprefix("tcp://"),
+            "curve": curve.endpoint.removeprefix("tcp://"), "nobody": f"127.0.0.1:{silent.getsockname()[1]}",
+            "folder": str(folder), "cert": str(make_certificates(folder / "tls").cert),
+        }  # fmt: skip
 
 
 #: What goes wrong -> the options of it; {name} stands for a place.

@@ -46,12 +46,9 @@ def storage() -> Iterator[dict[str, str]]:
             port = server.stdout.readline().strip()
             assert port, "the server ended"
             yield {
-                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-                "AWS_ACCESS_KEY_ID": "key",
-                "AWS_SECRET_ACCESS_KEY": "secret",
-                "AWS_REGION": "us-east-1",
-                "AWS_ALLOW_HTTP": "true",
-            }
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "key",
+                "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
+            }  # fmt: skip
         finally:
             server.kill()
 

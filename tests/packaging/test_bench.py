@@ -13,24 +13,37 @@ import pytest
 
 from bench import report
 from bench.machine import TICKS, _cpu_between
+from bench.malamute import report as malamute_report
 from bench.packed import report as packed_report
 from bench.steady import report as steady_report
 from bench.steady.ways import FLIGHTS, PUBLISHING, READING, TYPED_FLIGHTS
+from bench.tango import report as tango_report
 
 ROOT = Path(__file__).parents[2]
 
 
+def quick(module: str, folder: Path, *more: str) -> dict[str, Any]:
+    """The result of a quick run."""
+    out = folder / "result.json"
+    command = [sys.executable, "-m", module, "--quick", "--out", str(out), *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3000, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
+
+
+def names(result: dict[str, Any]) -> set[str]:
+    return {run["name"] for run in result["runs"]}
+
+
+COMPILER = shutil.which("gcc") is not None  # `make bench` installs one
+
+
 @pytest.mark.thorough
 def test_a_quick_run_measures_counts_and_reports(tmp_path: Path) -> None:
-    contenders = "sink-message,mamasub,sub-simple,log,fetch" + (
-        ",c-acks" if shutil.which("gcc") else ""
-    )  # `make bench` installs a compiler
-    out = tmp_path / "result.json"
-    command = [sys.executable, "-m", "bench.run", "--quick", "--only", contenders, "--micro", "0", "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(out.read_text())
-    assert {r["name"] for r in result["runs"]} == set(contenders.split(","))
+    contenders = "sink-message,mamasub,sub-simple,log,fetch" + (",c-acks" if COMPILER else "")
+    result = quick("bench.run", tmp_path, "--only", contenders, "--micro", "0")
+    assert names(result) == set(contenders.split(","))
     assert all(r["rows"] >= 200 and r["rate"] > 0 for r in result["runs"])
     assert "| 100 B | **mamapub**" in report.text(result)
     assert report.svg(result).startswith("<svg")
@@ -38,12 +51,38 @@ def test_a_quick_run_measures_counts_and_reports(tmp_path: Path) -> None:
     assert "| goal at 100 B" in report.markdown(result)
 
 
-def packed_run(out: Path, ways: str, *more: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "bench.packed", "--quick", "--only", ways, "--out", str(out), *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(out.read_text())
-    assert {r["name"] for r in result["runs"]} == set(ways.split(","))
+@pytest.mark.thorough
+def test_a_quick_run_of_the_malamute_broker(tmp_path: Path) -> None:
+    brokers = {"forward", "literal", "simple", "durable"}
+    writes = {name for name in malamute_report.TITLES if name.startswith("write-")}
+    only = [] if COMPILER else ["--only", "writes"]
+    result = quick("bench.malamute", tmp_path, "--scale", "0.005", *only)
+    beside = {f"{name}-{mode}" for name in ("simple", "durable") for mode in ("fair", "resume")}
+    assert names(result) == writes | (brokers | {f"{name}-latency" for name in brokers} | beside if COMPILER else set())
+    assert all(r.get("rate", r.get("p50_us")) > 0 for r in result["runs"])
+    page = malamute_report.markdown(result)
+    assert "| 100 B | `df.write` to **mama broker**, engine `durable`, defaults (`dedup=true`) |" in page
+    assert "| `write-durable-dedup` to `write-nats-dedup` | ≥ 0.6 |" in page
+    if COMPILER:
+        assert "| 100 B | **mama broker**, engine `simple` |" in page
+        assert "| **mama broker**, engine `durable` | takes nothing | " in page
+        assert "| `simple-latency` to `forward-latency` | ≤ 2 |" in page
+
+
+@pytest.mark.thorough
+def test_a_quick_run_of_tango_events(tmp_path: Path) -> None:
+    result = quick("bench.tango", tmp_path)
+    assert names(result) == set(tango_report.TITLES)
+    assert all(run["rate"] > 0 and run["events"] >= 2000 for run in result["runs"])
+    page = tango_report.markdown(result)
+    for name, title in tango_report.TITLES.items():
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| {title} |")]
+        assert (f"≥ {tango_report.GOALS[name]:,}" if name in tango_report.GOALS else "|  |") in line
+
+
+def packed_run(folder: Path, ways: str, *more: str) -> dict[str, Any]:
+    result = quick("bench.packed", folder, "--only", ways, *more)
+    assert names(result) == set(ways.split(","))
     assert all(r["rows"] >= 2_000 and r["rate"] > 0 for r in result["runs"])
     return result
 
@@ -51,7 +90,7 @@ def packed_run(out: Path, ways: str, *more: str) -> dict[str, Any]:
 @pytest.mark.thorough
 def test_a_quick_run_of_packed_messages_counts_their_rows(tmp_path: Path) -> None:
     ways = "drop,pack,nolog,lines,typed,mamasub,memory"
-    result = packed_run(tmp_path / "result.json", ways, "--sizes", "100,0")
+    result = packed_run(tmp_path, ways, "--sizes", "100,0")
     page = packed_report.markdown(result)
     assert "| 100 B | **mamapub**, `pack=lines` |" in page
     assert "| 100 B | **mamasub** of packed rows |" in page
@@ -64,7 +103,7 @@ def test_a_quick_run_of_packed_messages_counts_their_rows(tmp_path: Path) -> Non
 @pytest.mark.explore
 def test_a_quick_run_beside_kafka_counts_at_both_brokers(tmp_path: Path) -> None:
     subprocess.run([ROOT / "scripts" / "setup.sh", "kafka"], check=True, timeout=600)
-    result = packed_run(tmp_path / "result.json", "kafka,kafka-tuned,lines,kafka-source", "--peers", "kafka")
+    result = packed_run(tmp_path, "kafka,kafka-tuned,lines,kafka-source", "--peers", "kafka")
     page = packed_report.markdown(result)
     assert "Kafka 4" in page
     assert "| 100 B: `lines` to `kafka-tuned` | ≥ 1.5 |" in page
@@ -73,11 +112,7 @@ def test_a_quick_run_beside_kafka_counts_at_both_brokers(tmp_path: Path) -> None
 @pytest.mark.explore
 def test_a_quick_run_in_steady_state_measures_every_aim(tmp_path: Path) -> None:
     subprocess.run([ROOT / "scripts" / "setup.sh", "kafka"], check=True, timeout=600)
-    out = tmp_path / "result.json"
-    command = [sys.executable, "-m", "bench.steady", "--quick", "--peers", "kafka", "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3000, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(out.read_text())
+    result = quick("bench.steady", tmp_path, "--peers", "kafka")
     assert all(run["seconds"] >= result["seconds"] for run in result["runs"])
     page = steady_report.markdown(result)
     assert page.count(" | ≥ ") + page.count(" | ≤ ") == len(steady_report.RATIOS) + 9

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from bench.report import KEPT as RATES
-from bench.scaling import replicas, report, streams, topics
+from bench.scaling import brokers, report
 from bench.scaling.model import A_STREAM, Coefficients, cluster, limits
 from bench.scaling.simulations import SIMULATIONS
 
@@ -20,11 +20,11 @@ SMALL = {
 
 @pytest.mark.parametrize("name", SIMULATIONS)
 def test_a_simulation_measures_all_that_its_table_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (topics, replicas, streams):
-        monkeypatch.setattr(module, "ROWS", 1_000)
+    for name_of in ("ROWS", "STREAM_ROWS"):
+        monkeypatch.setattr(brokers, name_of, 1_000)
     one = SIMULATIONS[name]
     measured = one.measure(SMALL[name])
-    assert measured.keys() == one.COLUMNS.keys()
+    assert measured.keys() == one.columns.keys()
     assert all(value >= 0 for value in measured.values())
     result = {"measured": {name: [{"size": SMALL[name], **measured, "memory_mb": 1.0}]}}
     assert f"| {SMALL[name]:,} |" in report.text(result)
@@ -35,7 +35,7 @@ def test_the_page_shows_the_kept_result() -> None:
     assert page == report.with_measured(page, kept)
     assert kept["measured"].keys() == SIMULATIONS.keys()
     for name, runs in kept["measured"].items():
-        assert tuple(run["size"] for run in runs) == SIMULATIONS[name].SIZES
+        assert tuple(run["size"] for run in runs) == SIMULATIONS[name].sizes
 
 
 def test_nothing_of_the_kept_result_grows_much_faster_than_its_number() -> None:
@@ -44,7 +44,7 @@ def test_nothing_of_the_kept_result_grows_much_faster_than_its_number() -> None:
     powers = {
         (name, column): report.growth(runs, column)
         for name, runs in kept.items()
-        for column in (*SIMULATIONS[name].COLUMNS, "memory_mb")
+        for column in (*SIMULATIONS[name].columns, "memory_mb")
     }
     assert all(power is not None and power < 1.2 for power in powers.values()), powers
 

@@ -13,14 +13,9 @@ if TYPE_CHECKING:
 #: Milliseconds that the browser may take for a step, such as a table of 10,000 rows on a busy machine.
 DEADLINE = 180_000
 _FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 
 
 def chromium() -> str:

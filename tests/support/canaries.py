@@ -12,15 +12,10 @@ import pyarrow.parquet as pq
 
 #: What no text may show, by what it is the secret of.
 WORDS = {
-    "url": "canary/Url?1",
-    "user": "canary-user-2",
-    "password": "canary-password-3",
-    "token": "canary-token-4",
-    "storage key id": "CANARYID5",
-    "storage secret": "canary+storage/6",
-    "storage session": "canary-session-7",
+    "url": "canary/Url?1", "user": "canary-user-2", "password": "canary-password-3", "token": "canary-token-4",
+    "storage key id": "CANARYID5", "storage secret": "canary+storage/6", "storage session": "canary-session-7",
     "PLAIN password of Malamute": "canary-plain-8",
-}
+}  # fmt: skip
 SEED = bytes(nkeys.encode_seed(b"canary-nkey-seed-of-32-octets-9!", nkeys.PREFIX_BYTE_USER)).decode()
 CREDENTIALS_SEED = bytes(nkeys.encode_seed(b"canary-seed-in-credentials-10!!!", nkeys.PREFIX_BYTE_USER)).decode()
 _CLAIMS = base64.urlsafe_b64encode(b'{"name": "canary-jwt-11", "nats": {"type": "user"}}').decode().rstrip("=")

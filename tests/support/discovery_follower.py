@@ -11,11 +11,8 @@ from mama_spark.testing.waiting import eventually
 
 DESK, TWIN = SourceKey("desk", 7), SourceKey("desk", 8)
 RECORD, SUSPECT, OFFLINE, EVENT = (
-    DiscoveryEventKind.RECORD,
-    DiscoveryEventKind.SUSPECT,
-    DiscoveryEventKind.OFFLINE,
-    DiscoveryEventKind.EVENT,
-)
+    DiscoveryEventKind.RECORD, DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE, DiscoveryEventKind.EVENT,
+)  # fmt: skip
 IMAGE_END, GAP = DiscoveryEventKind.IMAGE_END, DiscoveryEventKind.GAP
 READERS = (DiscoveryEventKind.SUBSCRIBED, DiscoveryEventKind.UNSUBSCRIBED)
 

@@ -62,13 +62,10 @@ def stage_letters(
     staging = DeadLetterStaging(str(table), storage or {}, write_id, 0, 0)
     staging.check()
     staging.add_dead_letters(
-        pa.array([f"{name}-{i}" for i in range(n)]),
-        pa.array(["orders.new"] * n).dictionary_encode(),
-        pa.array([f"payload of {name}-{i}".encode() for i in range(n)], pa.binary()),
-        None,
-        [("PUBLISH_ERROR_NOT_ENTITLED", 403, "denied")] * n,
-        T0 + 1000 * np.arange(n, dtype=np.int64),
-    )
+        pa.array([f"{name}-{i}" for i in range(n)]), pa.array(["orders.new"] * n).dictionary_encode(),
+        pa.array([f"payload of {name}-{i}".encode() for i in range(n)], pa.binary()), None,
+        [("PUBLISH_ERROR_NOT_ENTITLED", 403, "denied")] * n, T0 + 1000 * np.arange(n, dtype=np.int64),
+    )  # fmt: skip
     return staging.close()
 
 
@@ -87,13 +84,8 @@ def set_features(table: Path | str, *features: str, renamed: str | None = None, 
     log = Path(table, "_delta_log")
     versions = sorted(log.glob("*.json"))
     of_readers = {
-        "columnMapping",
-        "deletionVectors",
-        "timestampNtz",
-        "typeWidening",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-    }
+        "columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
+    }  # fmt: skip
     reads = sorted(of_readers & {*features})
     protocol = {"minReaderVersion": 3, "readerFeatures": reads} if reads else {"minReaderVersion": 1}
     actions = [json.loads(line) for line in versions[0].read_text().splitlines()]

@@ -24,16 +24,13 @@ WANTED: dict[str, dict[str, Any]] = {
     "many blocks of headers": {"rows": 128, "headers": 9_000},
     "100,000 topics": {"rows": 1, "event": "bad_record", "source": "s", "reason": "are more than the 262,144 that are"},
     "100,000 topics over Malamute": {
-        "rows": 1,
-        "event": "bad_record",
-        "source": "s",
-        "reason": "are more than the 262,144 that are",
+        "rows": 1, "event": "bad_record", "source": "s", "reason": "are more than the 262,144 that are",
     },
     "fields of one name": {"rows": 1, "event": "bad_record", "source": "s", "reason": "are more than the 262,144 that"},
     "a vector of messages": {"rows": 1, "event": "bad_record", "source": "s", "reason": "are more than the 262,144"},
     "a vector of strings": {"rows": 1, "event": "bad_record", "source": "s", "reason": "are more than the 262,144"},
     "an image of zeros": {"rows": 0, "reason": "an image of more than 268,435,456 bytes"},
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

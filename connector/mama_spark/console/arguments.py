@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from ..contracts.errors import OptionError
 from ..options import Options, Use, option_names
 from ..options.nats_environment import with_nats_environment
 from ..options.urls import DEFAULT_SERVER
 from ..options.values import Duration, duration
+
+if TYPE_CHECKING:
+    from ..mama.properties import Expanded
 
 O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
 
@@ -72,10 +75,19 @@ def options(args: argparse.Namespace, cls: type[O], use: Use, **more: str) -> O:
     found = {name.lower(): value for name, value in given}
     if len(found) < len(given):
         raise OptionError("an option is given twice")
+    full = completed(found, cls)
+    return cls.parse(full.options, use, full.shared)
+
+
+def completed(given: Mapping[str, str], cls: type[Options], *more: str) -> Expanded:
+    """Options with what the environment and the transport that they name say of the others.
+
+    :param more: names beside the options of ``cls``
+    :raises ConfigError: a NATS context or a file of properties cannot be read, or lacks what is named
+    """
     from ..mama.properties import expand  # with OpenMAMA's messages and wire, a third of the start of other commands
 
-    full = expand(with_nats_environment(found, os.environ), option_names(cls), os.environ)
-    return cls.parse(full.options, use, full.shared)
+    return expand(with_nats_environment(given, os.environ), [*option_names(cls), *more], os.environ)
 
 
 def transport(args: argparse.Namespace) -> list[tuple[str, str]]:

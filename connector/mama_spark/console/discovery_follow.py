@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import select
 import sys
 import time
@@ -16,11 +15,10 @@ from typing import Any, TypeVar
 from ..contracts.bridge import DiscoveryBridge, DiscoveryEvent, Position
 from ..mama.discovery.discovery_rows import DiscoveryRow, DiscoveryRowReader
 from ..mama.messages.status import Status, StatusError
-from ..mama.properties import expand
-from ..options import DiscoveryOptions, Use, option_names
-from ..options.nats_environment import with_nats_environment
+from ..options import DiscoveryOptions, Use
 from ..publishing.window.reconnecting import ReconnectingBridge
 from ..registry import discovery_bridge
+from .arguments import completed
 from .output import printable
 
 T = TypeVar("T")
@@ -50,7 +48,7 @@ class DiscoveryFollower:
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support discovery
         :raises Unavailable: the middleware cannot be reached
         """
-        full = expand(with_nats_environment(given, os.environ), option_names(DiscoveryOptions), os.environ)
+        full = completed(given, DiscoveryOptions)
         if full.discovery_supported is False:
             raise StatusError(Status.NOT_IMPLEMENTED, f"{full.supported_key} is not true in the properties file")
         o = DiscoveryOptions.parse(full.options, use, full.shared)

@@ -49,15 +49,14 @@ class Progress:
         """``n`` more are done."""
         self._done += n
 
-    def show(self, done: int, note: str = "", total: int | None = None) -> None:
+    def show(self, done: int, note: str = "") -> None:
         """So many are done.
 
         :param note: what else must be known, for example what it waits for
-        :param total: if it is known by now
         """
         if not done:
             self._began = time.monotonic()  # the rate is of the work, and not of its preparation
-        self._done, self._note, self._total = done, note, total or self._total
+        self._done, self._note = done, note
 
     def line(self) -> str:
         """``publishing: 12,000 of 50,000 messages, 3,000/s, 13 s left``, and the note"""

@@ -55,41 +55,33 @@ class BatchLedger(Protocol):
 
     def open(self) -> None:
         """Connect, and make the place of the markers where it is missing and that is allowed."""
-        ...
 
     def streams_of(self, topics: pa.Array) -> list[str | None]:
         """The stream that takes each topic; None where none does, or no message may be published."""
-        ...
 
     def duplicate_window(self, stream: str) -> float:
         """Seconds for which the stream recognises the id of a stored message."""
-        ...
 
     def marker(self, key: str) -> Marker:
         """Linearizable read (from the leader).
 
         :param key: tokens of letters, digits, ``-`` and ``_``, joined by dots
         """
-        ...
 
     def markers_and_bounds(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
         """:meth:`marker` of each key and :meth:`bounds`, in one round trip where that is possible."""
-        ...
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
         """As :meth:`set_marker`, without waiting until it is stored: it may not be. Raises nothing."""
-        ...
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
         """Store it if its revision is still this one; the new revision, once it is stored.
 
         :raises MarkerChanged: it is another one
         """
-        ...
 
     def bounds(self, stream: str) -> Bounds:
         """First and last message as the leader of the stream has them now."""
-        ...
 
     def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
         """All messages with ``after < sequence <= up_to`` whose id begins with ``prefix``, on whatever topics: the
@@ -99,12 +91,9 @@ class BatchLedger(Protocol):
 
         :param records: with payloads and headers
         """
-        ...
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :meth:`~mama_spark.contracts.record_log.RecordLog.missing`."""
-        ...
 
     def close(self) -> None:
         """Never raises; may be repeated."""
-        ...

@@ -13,12 +13,10 @@ and may be repeated.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
-
-import pyarrow as pa
 
 from .errors import PublishError
 from .message import Bools, Int64s, MessageBatch
@@ -201,50 +199,6 @@ class PublisherBridge(ABC):
         return None
 
 
-# --- rows with columns of a middleware's own ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedRows:
-    """Rows as messages, row for row.
-
-    :ivar topics: dictionary<int32, string> without nulls
-    :ivar payloads: binary or large_binary without nulls; placeholders for the rows of ``bad``
-    :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
-    """
-
-    topics: pa.DictionaryArray
-    payloads: pa.Array
-    bad: list[tuple[int, PublishError]]
-
-
-class RowCodec(Protocol):
-    """Encodes rows as messages, for middlewares whose values have types. Equal rows always give equal messages."""
-
-    @property
-    def columns(self) -> Mapping[str, str]:
-        """The columns by name, and what each must be, as text for messages."""
-        ...
-
-    @property
-    def needed(self) -> Sequence[str]:
-        """Names of the columns that must be present."""
-        ...
-
-    @property
-    def takes_others(self) -> bool:
-        """Columns of other names are part of the message, too; they come under the names that the DataFrame has."""
-        ...
-
-    def check(self, schema: pa.Schema) -> None:
-        """:raises SchemaError: a column has a type that cannot be encoded"""
-        ...
-
-    def encode(self, rows: pa.RecordBatch) -> EncodedRows:
-        """:param rows: columns of :attr:`columns`, of a schema that was checked"""
-        ...
-
-
 # --- requests and replies ----------------------------------------------------------------------------------
 
 
@@ -274,15 +228,12 @@ class RequestBridge(Protocol):
         :raises ConfigError: no permission to receive replies
         :raises Unavailable: the connection is down
         """
-        ...
 
     def forget(self, inbox: int) -> None:
         """Drop further replies to this request."""
-        ...
 
     def reply(self, to: str, payload: bytes) -> None:
         """Reply to a request; errors as :meth:`request`."""
-        ...
 
     def listen(self, topic: str) -> None:
         """Receive requests that are sent to ``topic``.
@@ -290,15 +241,12 @@ class RequestBridge(Protocol):
         :raises ConfigError: no permission
         :raises Unavailable: the connection is down
         """
-        ...
 
     def unlisten(self, topic: str) -> None:
         """Undo :meth:`listen`."""
-        ...
 
     def received(self) -> list[RequestMessage]:
         """Requests and replies since the last call, in order of arrival. Never waits."""
-        ...
 
 
 # --- discovery ---------------------------------------------------------------------------------------------
@@ -359,12 +307,10 @@ class DiscoveryBridge(Protocol):
 
     def open(self) -> None:
         """Connect. Creates nothing: that :meth:`announce`, :meth:`publish_events` and :meth:`create_streams` do."""
-        ...
 
     def create_streams(self) -> None:
         """Create what discovery is kept in where it is missing, for others that announce; nothing where the middleware
         has it."""
-        ...
 
     # --- announcing ---
 
@@ -375,27 +321,22 @@ class DiscoveryBridge(Protocol):
         ``ttl``. This process renews every ``ttl / 3`` while it holds the lease, and for a while after :meth:`close`, so
         that another :meth:`announce` of the same source takes it over. Several processes may announce one source.
         """
-        ...
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         """End the source: ``record`` says OFFLINE. Renewals by others do not bring it back; a new :meth:`announce`
         does."""
-        ...
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         """Append events of the source's publishers, in order; an event whose id is known is not stored again."""
-        ...
 
     # --- reading ---
 
     def image(self) -> list[DiscoveryEvent]:
         """The present sources, one or two events each (RECORD, then SUSPECT or OFFLINE), and IMAGE_END."""
-        ...
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """Where to begin: ``image``, ``earliest``, ``latest``, or pairs of log and first sequence. No I/O for
         ``image``."""
-        ...
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """The offset after the last record, at most ``limit`` records after ``start`` and not beyond ``until``;
@@ -404,12 +345,9 @@ class DiscoveryBridge(Protocol):
         From ``initial_offset("image")`` it first saves the image for this reader, so that what precedes the returned
         offset can be read again.
         """
-        ...
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """The events between two offsets, in order; the same each time."""
-        ...
 
     def close(self) -> None:
         """Never raises."""
-        ...

@@ -128,11 +128,7 @@ def reject_lines(lines: HeaderLines, bad: dict[int, PublishError], also: Sequenc
     import numpy as np
     import pyarrow.compute as pc
 
-    checks = [
-        (_bad_names(lines.names), _NAME_FAULT),
-        (bad_values(lines.values), _VALUE_FAULT),
-        *also,
-    ]
+    checks = [(_bad_names(lines.names), _NAME_FAULT), (bad_values(lines.values), _VALUE_FAULT), *also]
     for mask, reason in checks:
         faults = pc.fill_null(mask, True) if mask.null_count else mask
         for line in np.flatnonzero(faults.to_numpy(zero_copy_only=False)).tolist():

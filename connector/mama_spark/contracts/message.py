@@ -7,14 +7,16 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from .errors import PublishError
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -115,6 +117,45 @@ def payload_bounds(payloads: pa.Array) -> Int64s:
     """Offsets at which the elements of such an array begin in its data buffer, and where the last one ends."""
     offsets = np.frombuffer(payloads.buffers()[1], np.int64 if is_wide(payloads.type) else np.int32)
     return offsets[payloads.offset : payloads.offset + len(payloads) + 1].astype(np.int64)
+
+
+# --- rows with columns of a middleware's own ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows as messages, row for row.
+
+    :ivar topics: dictionary<int32, string> without nulls
+    :ivar payloads: binary or large_binary without nulls; placeholders for the rows of ``bad``
+    :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
+    """
+
+    topics: pa.DictionaryArray
+    payloads: pa.Array
+    bad: list[tuple[int, PublishError]]
+
+
+class RowCodec(Protocol):
+    """Encodes rows as messages, for middlewares whose values have types. Equal rows always give equal messages."""
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The columns by name, and what each must be, as text for messages."""
+
+    @property
+    def needed(self) -> Sequence[str]:
+        """Names of the columns that must be present."""
+
+    @property
+    def takes_others(self) -> bool:
+        """Columns of other names are part of the message, too; they come under the names that the DataFrame has."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """:raises SchemaError: a column has a type that cannot be encoded"""
+
+    def encode(self, rows: pa.RecordBatch) -> EncodedRows:
+        """:param rows: columns of :attr:`columns`, of a schema that was checked"""
 
 
 # --- columns of bytes that are joined of parts ---------------------------------------------------------------------

@@ -112,11 +112,7 @@ def imported(part: str) -> Any:
 
 
 _NATS = Middleware(
-    "nats",
-    "NATS",
-    ("nats", "tls"),
-    url_login=True,
-    ordered_batches=True,
+    "nats", "NATS", ("nats", "tls"), url_login=True, ordered_batches=True,
     publisher_bridge="mama_spark.nats:publisher_bridge",
     attach="mama_spark.nats:attach",
     client="nats",
@@ -126,14 +122,9 @@ _NATS = Middleware(
     served_log_bridge="mama_spark.nats:log_bridge",
     discovery_bridge="mama_spark.nats:discovery_bridge",
     commands="mama_spark.nats.commands:COMMANDS",
-)
+)  # fmt: skip
 _MALAMUTE = Middleware(
-    "malamute",
-    "Malamute",
-    ("mlp",),
-    extra="malamute",
-    stream_of_each_row=True,
-    patterns=True,
+    "malamute", "Malamute", ("mlp",), extra="malamute", stream_of_each_row=True, patterns=True,
     publisher_bridge="mama_spark.malamute.bridge:publisher_bridge",
     batch_ledger="mama_spark.malamute.bridge:batch_ledger",
     check_transport="mama_spark.malamute.bridge:check_transport",
@@ -141,22 +132,15 @@ _MALAMUTE = Middleware(
     discovery_bridge="mama_spark.malamute.bridge:discovery_bridge",
     commands="mama_spark.malamute.commands:COMMANDS",
     documents="mama_spark.malamute.broker.configuration:documents",
-)
+)  # fmt: skip
 _MEMORY = Middleware(
-    "memory",
-    "memory",
-    ("memory",),
-    named_streams=False,
-    in_process=True,
+    "memory", "memory", ("memory",), named_streams=False, in_process=True,
     publisher_bridge="mama_spark.memory:publisher_bridge",
     log_bridge="mama_spark.memory:log_bridge",
     discovery_bridge="mama_spark.memory:discovery_bridge",
-)
+)  # fmt: skip
 _TANGO = Middleware(
-    "tango",
-    "Tango",
-    ("tango",),
-    extra="tango",
+    "tango", "Tango", ("tango",), extra="tango",
     publisher_bridge="mama_spark.tango.bridge:publisher_bridge",
     row_codec="mama_spark.tango.bridge:row_codec",
     record_format="mama_spark.tango.rows.tango_schema:FORMAT",
@@ -165,13 +149,9 @@ _TANGO = Middleware(
     recorder="mama_spark.tango.commands.record",
     commands="mama_spark.tango.commands:COMMANDS",
     documents="mama_spark.tango.commands.record:documents",
-)
+)  # fmt: skip
 _OPENMAMA = Middleware(
-    "openmama",
-    "OpenMAMA",
-    ("oz", "zmq"),
-    extra="openmama",
-    property_keys="zmq",
+    "openmama", "OpenMAMA", ("oz", "zmq"), extra="openmama", property_keys="zmq",
     publisher_bridge="mama_spark.openmama.bridge:publisher_bridge",
     row_codec="mama_spark.openmama.bridge:row_codec",
     record_format="mama_spark.openmama.rows:FORMAT",
@@ -181,7 +161,7 @@ _OPENMAMA = Middleware(
     property_urls="mama_spark.openmama.wire.settings:property_urls",
     commands="mama_spark.openmama.commands:COMMANDS",
     documents="mama_spark.openmama.commands.record:documents",
-)
+)  # fmt: skip
 
 #: By name: those of this package, and those of others once one of them was asked for.
 MIDDLEWARES = {one.name: one for one in (_NATS, _MALAMUTE, _MEMORY, _TANGO, _OPENMAMA)}

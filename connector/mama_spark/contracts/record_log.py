@@ -166,7 +166,6 @@ class RecordLog(Protocol):
 
     def bounds(self) -> Bounds:
         """First and last sequence at this moment."""
-        ...
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         """The records with ``after < sequence <= up_to`` on one of ``topics`` (wildcards allowed; none = all), in
@@ -174,41 +173,33 @@ class RecordLog(Protocol):
 
         The same range gives the same records, unless some of them were deleted meanwhile.
         """
-        ...
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """Ranges ``(from, to)``, both inclusive, of sequences in ``after < sequence <= up_to`` that are not stored any
         more, ascending, on whatever topics they were."""
-        ...
 
     def at(self, time: int) -> int:
         """Sequence of the first record stored at or after ``time`` (microseconds since the epoch); ``last + 1`` if
         there is none yet."""
-        ...
 
     def append(self, batch: MessageBatch) -> int:
         """Store all, in order; the sequence of the last. For a few records: rows go through publishers.
 
         :raises PublishError: one was rejected, or its outcome is not known; those before it are stored
         """
-        ...
 
     def trim(self, before: int) -> None:
         """Delete the records with a sequence below ``before``."""
-        ...
 
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
         """What the limits of this log may remove before it is read, and on which of ``topics`` it has nothing now
         where nobody can say what it will have; one sentence each."""
-        ...
 
     def require_topics(self, topics: Sequence[str]) -> None:
         """:raises ConfigError: it has no record on one of these topics, and will have none"""
-        ...
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         """Show at the middleware, under ``name``, that everything up to ``up_to`` was read. Never raises."""
-        ...
 
     # --- what some can do better ---
 
@@ -284,18 +275,15 @@ class RecordLogBridge(Protocol):
         :raises ConfigError: the user must change something
         :raises Unavailable: the middleware does not answer
         """
-        ...
 
     def names(self, topics: Sequence[str]) -> list[str]:
         """Names of the logs with records on any of ``topics`` (wildcards allowed; none = all logs), sorted.
 
         :raises ConfigError: a topic that no log takes
         """
-        ...
 
     def log(self, name: str) -> RecordLog:
         """:raises ConfigError: there is no such log"""
-        ...
 
     def statuses(self) -> list[LogStatus]:
         """All logs at once, by name; with octets, limits and readers where the middleware knows these. Its own logs are
@@ -305,7 +293,6 @@ class RecordLogBridge(Protocol):
 
     def close(self) -> None:
         """Never raises."""
-        ...
 
 
 ReadLog = Callable[[Callable[[RecordLog], None]], None]  #: calls a function with the log, if it exists
@@ -344,7 +331,6 @@ class RowDecoder(Protocol):
         :param faults: record -> why it cannot be read, where that is known
         :raises MamaError: a record cannot be read, and the decoder is a strict one
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

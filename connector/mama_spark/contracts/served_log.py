@@ -63,11 +63,9 @@ class LogTail(Protocol):
 
         :raises ConfigError: the log was deleted, or cannot be read
         """
-        ...
 
     def close(self) -> None:
         """Never raises."""
-        ...
 
 
 class ServedLog(Protocol):
@@ -83,22 +81,18 @@ class ServedLog(Protocol):
 
         :raises ConfigError: it was deleted since it was opened, or deleted and created again
         """
-        ...
 
     def tail(self, after: int, topics: Sequence[str], name: str) -> LogTail:
         """What follows ``after``, on ``topics``.
 
         :param name: for the log, as a noun
         """
-        ...
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
         """As :meth:`read`, with empty payloads."""
-        ...
 
     def newest(self, topic: str) -> Records | None:
         """The last record on this topic; None = there is none."""
-        ...
 
 
 class ServedLogBridge(Protocol):
@@ -113,4 +107,3 @@ class ServedLogBridge(Protocol):
 
         :raises ConfigError: the middleware refuses it
         """
-        ...

@@ -43,15 +43,12 @@ class LeaseStore(Protocol):
 
     def stands(self, one: Announced) -> bool:
         """Whether what this store has announced is stored as it was, neither changed nor withdrawn."""
-        ...
 
     def announce(self, one: Announced) -> None:
         """Renew the source, and write its record unless the same stands there."""
-        ...
 
     def renew(self, one: Announced) -> bool:
         """Renew the source; False: it has expired, or was withdrawn."""
-        ...
 
     def recover(self, one: Announced) -> DiscoveryEventKind | None:
         """Announce a source that has expired again, with the record that another process has written since, if any.
@@ -59,19 +56,15 @@ class LeaseStore(Protocol):
         :return: SUSPECT or OFFLINE, as readers have seen it; None: another process has announced it again
         :raises LeaseWithdrawn: the source was withdrawn
         """
-        ...
 
     def wait_until_readable(self, source: SourceKey) -> None:
         """Wait a while until readers find what was announced."""
-        ...
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
-        ...
 
     def close(self) -> None:
         """Disconnect; never raises."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

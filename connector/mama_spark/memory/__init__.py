@@ -1,11 +1,12 @@
 """The in-memory middleware, for tests and for users without a broker. A URL is ``memory://name``.
 
-``bridge`` has the broker and its connections, ``logs`` the record log, ``discovery`` a registry of sources.
+``broker`` has the broker, ``bridge`` connections to it, ``logs`` the record log, ``discovery`` a registry of sources.
 """
 
 from mama_spark.options import SinkOptions, TransportOptions
 
-from .bridge import MemoryBridge, MemoryBroker, MemoryMessage, MemoryRequests
+from .bridge import MemoryBridge
+from .broker import MemoryBroker, MemoryMessage
 from .discovery import MemoryDiscovery
 from .logs import MemoryLogs
 
@@ -13,7 +14,6 @@ __all__ = [
     "MemoryBridge",
     "MemoryBroker",
     "MemoryMessage",
-    "MemoryRequests",
     "discovery_bridge",
     "log_bridge",
     "publisher_bridge",

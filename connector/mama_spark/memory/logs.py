@@ -19,7 +19,8 @@ from mama_spark.contracts.topics import compile_filters
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 
-from .bridge import MemoryBridge, MemoryBroker, MemoryMessage
+from .bridge import MemoryBridge
+from .broker import MemoryBroker, MemoryMessage
 
 _ROWS = 4096
 _ANSWER_TIMEOUT = 0.001  #: seconds; the broker answers during the send, or never

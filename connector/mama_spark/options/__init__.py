@@ -5,43 +5,13 @@ from ..contracts.redaction import redact_url
 from .declare import FORMATS, Options, camel, nearest, option_names, why_not_here
 from .document import markdown
 from .reading import DiscoveryOptions, ReadOptions, SubscribeOptions
-from .scopes import (
-    ANY_READ,
-    ANY_USE,
-    ANY_WRITE,
-    BATCH_READ,
-    BATCH_WRITE,
-    STREAM_READ,
-    STREAM_WRITE,
-    Use,
-    command,
-)
+from .scopes import ANY_READ, ANY_USE, ANY_WRITE, BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE, Use, command
 from .sink import SinkOptions
 from .transport import TransportOptions
 from .values import duration
 
 __all__ = [
-    "ANY_READ",
-    "ANY_USE",
-    "ANY_WRITE",
-    "BATCH_READ",
-    "BATCH_WRITE",
-    "FORMATS",
-    "STREAM_READ",
-    "STREAM_WRITE",
-    "DiscoveryOptions",
-    "Options",
-    "ReadOptions",
-    "SinkOptions",
-    "SubscribeOptions",
-    "TransportOptions",
-    "Use",
-    "camel",
-    "command",
-    "duration",
-    "markdown",
-    "nearest",
-    "option_names",
-    "redact_url",
-    "why_not_here",
-]
+    "ANY_READ", "ANY_USE", "ANY_WRITE", "BATCH_READ", "BATCH_WRITE", "FORMATS", "STREAM_READ", "STREAM_WRITE",
+    "DiscoveryOptions", "Options", "ReadOptions", "SinkOptions", "SubscribeOptions", "TransportOptions", "Use", "camel",
+    "command", "duration", "markdown", "nearest", "option_names", "redact_url", "why_not_here",
+]  # fmt: skip

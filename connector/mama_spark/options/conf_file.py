@@ -13,7 +13,7 @@ from typing import Any
 
 from ..contracts.errors import ConfigError
 from . import ANY_READ, ANY_WRITE, FORMATS, nearest, why_not_here
-from .toml_file import read_toml
+from .tables import read_toml
 
 Table = dict[str, Any]  #: str, int, bool or list of str by name; in tables of formats only the first three
 

@@ -12,19 +12,10 @@ from ..contracts.errors import ConfigError
 _PLACES = {"url", "servers", "transport", "bridge"}
 #: Key of a context -> option.
 _OPTIONS = {
-    "url": "url",
-    "user": "user",
-    "password": "password",
-    "token": "token",
-    "creds": "credentials",
-    "nkey": "nkeySeed",
-    "cert": "tlsCert",
-    "key": "tlsKey",
-    "ca": "tlsCa",
-    "tls_first": "tlsHandshakeFirst",
-    "jetstream_domain": "jsDomain",
+    "url": "url", "user": "user", "password": "password", "token": "token", "creds": "credentials", "nkey": "nkeySeed",
+    "cert": "tlsCert", "key": "tlsKey", "ca": "tlsCa", "tls_first": "tlsHandshakeFirst", "jetstream_domain": "jsDomain",
     "jetstream_api_prefix": "jsApiPrefix",
-}
+}  # fmt: skip
 _APIS = {"jsdomain", "jsapiprefix"}
 _LOGINS = {"user", "password", "token", "credentials", "nkeyseed"}
 #: Keys of a context that only describe it.

@@ -83,39 +83,21 @@ PATHS = frozenset({"path", "paths"})
 #: family of them. Empty: nothing does.
 KAFKA: Mapping[str, str] = MappingProxyType(
     {
-        "kafka.bootstrap.servers": "url",
-        "subscribe": "topics",
-        "subscribepattern": "topics",
-        "assign": "stream",
-        "startingoffsetsbytimestamp": "startingTimestamp",
-        "endingoffsetsbytimestamp": "endingTimestamp",
-        "startingoffsetsbytimestampstrategy": "",
-        "kafkaconsumer.polltimeoutms": "waitTimeout",
-        "fetchoffset.numretries": "waitTimeout",
-        "fetchoffset.retryintervalms": "waitTimeout",
-        "groupidprefix": "progressConsumer",
-        "kafka.group.id": "progressConsumer",
-        "maxrecordsperpartition": "minPartitions",
-        "includetimestamp": "",
-        "kafka.acks": "ackMode",
-        "kafka.enable.idempotence": "dedup",
-        "kafka.transactional.id": "txnAppId",
-        "kafka.retries": "retryAttempts",
-        "kafka.delivery.timeout.ms": "retryDeadline",
-        "kafka.request.timeout.ms": "waitTimeout",
-        "kafka.max.in.flight.requests.per.connection": "maxInFlight",
-        "kafka.linger.ms": "pack",
-        "kafka.batch.size": "packMaxBytes",
-        "kafka.max.poll.records": "maxOffsetsPerTrigger",
-        "kafka.auto.offset.reset": "startingOffsets",
-        "kafka.security.protocol": "tls:// in the url",
-        "kafka.sasl.": "user and password",
-        "kafka.ssl.truststore.": "tlsCa",
-        "kafka.ssl.keystore.": "tlsCert and tlsKey",
-        "kafka.ssl.": "tlsCa, tlsCert and tlsKey",
-        "kafka.": "",
+        "kafka.bootstrap.servers": "url", "subscribe": "topics", "subscribepattern": "topics", "assign": "stream",
+        "startingoffsetsbytimestamp": "startingTimestamp", "endingoffsetsbytimestamp": "endingTimestamp",
+        "startingoffsetsbytimestampstrategy": "", "kafkaconsumer.polltimeoutms": "waitTimeout",
+        "fetchoffset.numretries": "waitTimeout", "fetchoffset.retryintervalms": "waitTimeout",
+        "groupidprefix": "progressConsumer", "kafka.group.id": "progressConsumer",
+        "maxrecordsperpartition": "minPartitions", "includetimestamp": "", "kafka.acks": "ackMode",
+        "kafka.enable.idempotence": "dedup", "kafka.transactional.id": "txnAppId", "kafka.retries": "retryAttempts",
+        "kafka.delivery.timeout.ms": "retryDeadline", "kafka.request.timeout.ms": "waitTimeout",
+        "kafka.max.in.flight.requests.per.connection": "maxInFlight", "kafka.linger.ms": "pack",
+        "kafka.batch.size": "packMaxBytes", "kafka.max.poll.records": "maxOffsetsPerTrigger",
+        "kafka.auto.offset.reset": "startingOffsets", "kafka.security.protocol": "tls:// in the url",
+        "kafka.sasl.": "user and password", "kafka.ssl.truststore.": "tlsCa",
+        "kafka.ssl.keystore.": "tlsCert and tlsKey", "kafka.ssl.": "tlsCa, tlsCert and tlsKey", "kafka.": "",
     }
-)
+)  # fmt: skip
 
 
 def kafka_successor(low: str) -> str | None:

@@ -10,14 +10,7 @@ from urllib.parse import urlsplit
 from ..contracts.errors import ConfigError, OptionError
 from .declare import camel, refuse_alone, require
 from .paths import absolute_path, is_inside
-from .publishing.announcement import AnnouncementOptions
-from .publishing.failures import FailureOptions
-from .publishing.flight_log import FlightLogOptions
-from .publishing.flow import FlowOptions
-from .publishing.identity import IdentityOptions
-from .publishing.messages import MessageOptions
-from .publishing.openmama import OpenMamaOptions
-from .transport import TransportOptions
+from .publishing import PublishingOptions
 from .urls import middleware_of, split_stream
 from .values import is_traceparent
 from .window import RetryPolicy, WindowConfig
@@ -27,17 +20,7 @@ _PLACES = ("discovery_topic", "sources_stream", "events_stream", "advisories_str
 
 
 @dataclass(frozen=True, repr=False)
-class SinkOptions(
-    AnnouncementOptions,
-    FlightLogOptions,
-    FailureOptions,
-    FlowOptions,
-    OpenMamaOptions,
-    IdentityOptions,
-    MessageOptions,
-    TransportOptions,
-    format_name="mamapub",
-):
+class SinkOptions(PublishingOptions, format_name="mamapub"):
     """The options of ``mamapub``; durations are seconds. Make it with :meth:`parse`."""
 
     storage: tuple[tuple[str, str], ...] = field(default=())
@@ -61,13 +44,9 @@ class SinkOptions(
             )
         refill = self.max_in_flight // 2 if self.refill_allowed_at is None else self.refill_allowed_at
         return WindowConfig(
-            max_in_flight=self.max_in_flight,
-            refill_allowed_at=refill,
-            wait_timeout=self.wait_timeout,
-            retry=retry,
-            resend_uncertain=self.on_uncertain == "resend",
-            ordered=self.order == "partition",
-        )
+            max_in_flight=self.max_in_flight, refill_allowed_at=refill, wait_timeout=self.wait_timeout, retry=retry,
+            resend_uncertain=self.on_uncertain == "resend", ordered=self.order == "partition",
+        )  # fmt: skip
 
     @property
     def storage_options(self) -> dict[str, str]:
@@ -146,10 +125,7 @@ class SinkOptions(
         for name in ("stream", "dead_letter_topic"):
             require(getattr(self, name) is None, f"option {camel(name)} does not go with OpenMAMA: it has no streams")
         require(self.pack == "off", "option pack does not go with OpenMAMA: its programs read one message a row")
-        require(
-            self.on_unavailable == "fail",
-            "option onUnavailable=wait does not go with OpenMAMA: it stores nothing",
-        )
+        require(self.on_unavailable == "fail", "option onUnavailable=wait does not go with OpenMAMA: it stores nothing")
         require(
             not (self.require_subscribers and self.ack_mode == "none"),
             "option requireSubscribers needs acknowledgements, and ackMode=none has none",

@@ -10,16 +10,7 @@ from ..contracts.middlewares import MIDDLEWARES, Middleware, find
 from .declare import CONNECTION, Options, camel, option, require
 from .scopes import MALAMUTE, NATS, STORED, Scope
 from .urls import DEFAULT_SERVER, middleware_of, urls
-from .values import (
-    boolean,
-    duration,
-    file_path,
-    one_of,
-    single_token,
-    subject_prefix,
-    text,
-    topic_name,
-)
+from .values import boolean, duration, file_path, one_of, single_token, subject_prefix, text, topic_name
 
 #: What logs in to NATS, secures the connection, and finds JetStream there.
 NATS_CONNECTION = (
@@ -41,36 +32,20 @@ class TransportOptions(Options):
     """Options of the connection, shared by all formats."""
 
     url: tuple[str, ...] = option(
-        "URLs",
-        urls,
-        (DEFAULT_SERVER,),
-        CONNECT,
+        "URLs", urls, (DEFAULT_SERVER,), CONNECT,
         "Servers, separated by commas. The scheme picks the bridge: `nats`, `tls` (NATS over TLS), `mlp` (Malamute; a "
         "stream may follow: `mlp://host:9999/stream`), `tango` (the name of an event source, `tango://lab`; goes with "
         "`log`), `oz` and `zmq` (OpenMAMA's ZeroMQ bridges: `oz://host:5756` is a name server, "
         "`oz://host:5557?mode=direct` a program), `memory`. Without it, and without `transport`: the environment "
         "variable `NATS_URL`, then the NATS context that `NATS_CONTEXT` names or `nats context select` has selected, "
-        "with its login and TLS files.",
-        shown=DEFAULT_SERVER,
-        alias="servers",
-    )
+        "with its login and TLS files.", shown=DEFAULT_SERVER, alias="servers",
+    )  # fmt: skip
     credentials: str | None = option(
-        "path",
-        file_path,
-        None,
-        CONNECT,
-        "NATS credentials file (JWT and nkey seed), readable on every executor.",
-        secret=True,
-        scope=NATS,
-    )
+        "path", file_path, None, CONNECT,
+        "NATS credentials file (JWT and nkey seed), readable on every executor.", secret=True, scope=NATS,
+    )  # fmt: skip
     nkey_seed: str | None = option(
-        "path",
-        file_path,
-        None,
-        CONNECT,
-        "File with an nkey seed, readable on every executor.",
-        secret=True,
-        scope=NATS,
+        "path", file_path, None, CONNECT, "File with an nkey seed, readable on every executor.", secret=True, scope=NATS
     )
     user: str | None = option("text", text, None, CONNECT, "User name.", secret=True)
     password: str | None = option("text", text, None, CONNECT, "Password of `user`.", secret=True)
@@ -94,76 +69,55 @@ class TransportOptions(Options):
     js_domain: str | None = option(
         "text", single_token, None, CONNECT,
         "JetStream domain that holds the streams, of a hub or of a leaf node that the server is connected with. An "
-        "acknowledgement of another domain does not count.",
-        shown="that of the server", scope=NATS,
+        "acknowledgement of another domain does not count.", shown="that of the server", scope=NATS,
     )  # fmt: skip
     js_api_prefix: str | None = option(
         "subject", subject_prefix, None, CONNECT,
         "What requests to JetStream begin with, where the account imports the API of another account: `JS.acme` in "
-        "place of `$JS.API`. Excludes `jsDomain`.",
-        shown="`$JS.API`", scope=NATS,
+        "place of `$JS.API`. Excludes `jsDomain`.", shown="`$JS.API`", scope=NATS,
     )  # fmt: skip
     curve_server_key: str | None = option(
-        "Z85 key",
-        text,
-        None,
-        CONNECT,
-        "Malamute: public key of the broker; the connection is encrypted by CURVE.",
-        scope=MALAMUTE,
-    )
+        "Z85 key", text, None, CONNECT,
+        "Malamute: public key of the broker; the connection is encrypted by CURVE.", scope=MALAMUTE,
+    )  # fmt: skip
     curve_public_key: str | None = option(
-        "Z85 key", text, None, CONNECT, "Malamute: the client's own public key; goes with `curveSecretKey`.",
-        shown="a new one", scope=MALAMUTE,
+        "Z85 key", text, None, CONNECT,
+        "Malamute: the client's own public key; goes with `curveSecretKey`.", shown="a new one", scope=MALAMUTE,
     )  # fmt: skip
     curve_secret_key: str | None = option(
-        "Z85 key",
-        text,
-        None,
-        CONNECT,
-        "Secret key of `curvePublicKey`.",
-        secret=True,
-        scope=MALAMUTE,
+        "Z85 key", text, None, CONNECT, "Secret key of `curvePublicKey`.", secret=True, scope=MALAMUTE
     )
     bridge: str | None = option(
-        ", ".join(f"`{name}`" for name in sorted(MIDDLEWARES)),
-        _bridge,
-        None,
-        CONNECT,
-        "The middleware, for a `transport` of a properties file.",
-        shown="by the scheme of `url`",
-    )
+        ", ".join(f"`{name}`" for name in sorted(MIDDLEWARES)), _bridge, None, CONNECT,
+        "The middleware, for a `transport` of a properties file.", shown="by the scheme of `url`",
+    )  # fmt: skip
     transport: str | None = option(
-        "text",
-        text,
-        None,
-        CONNECT,
+        "text", text, None, CONNECT,
         "Name of a transport of a `mama.properties` file: what stands there as "
         "`mama.<bridge>.transport.<transport>.<option>` counts as given; an option given here wins.",
-    )
+    )  # fmt: skip
     properties: str | None = option(
-        "path",
-        text,
-        None,
-        CONNECT,
+        "path", text, None, CONNECT,
         "The `mama.properties` file of `transport`, readable on the driver. Without `transport`, only the names and "
-        "numbers of the fields of source records are taken from it.",
-        shown="the first one along `WOMBAT_PATH`",
-    )
+        "numbers of the fields of source records are taken from it.", shown="the first one along `WOMBAT_PATH`",
+    )  # fmt: skip
 
     discovery_topic: str = option(
-        "text", topic_name, "_MAMA_SOURCE_DISCOVERY", DISCOVERY, "Topic below which sources announce themselves.",
-        shown="`_MAMA_SOURCE_DISCOVERY`", scope=_ANNOUNCED,
+        "text", topic_name, "_MAMA_SOURCE_DISCOVERY", DISCOVERY,
+        "Topic below which sources announce themselves.", shown="`_MAMA_SOURCE_DISCOVERY`", scope=_ANNOUNCED,
     )  # fmt: skip
     sources_stream: str = option(
-        "text", text, "MAMA_SOURCES", DISCOVERY, "Stream that holds the image: the sources there are.",
-        shown="`MAMA_SOURCES`", scope=_ANNOUNCED,
+        "text", text, "MAMA_SOURCES", DISCOVERY,
+        "Stream that holds the image: the sources there are.", shown="`MAMA_SOURCES`", scope=_ANNOUNCED,
     )  # fmt: skip
     events_stream: str = option(
-        "text", text, "MAMA_EVENTS", DISCOVERY, "Stream that holds the changes and the topic events.",
+        "text", text, "MAMA_EVENTS", DISCOVERY,
+        "Stream that holds the changes and the topic events.",
         shown="`MAMA_EVENTS`; on Malamute the broker's own, `_MAMA_EVENTS`", scope=_ANNOUNCED,
     )  # fmt: skip
     advisories_stream: str = option(
-        "text", text, "MAMA_ADVISORIES", DISCOVERY, "Stream that holds the server's advisories about consumers.",
+        "text", text, "MAMA_ADVISORIES", DISCOVERY,
+        "Stream that holds the server's advisories about consumers.",
         shown="`MAMA_ADVISORIES`", scope=replace(_ANNOUNCED, bridges=("nats",)),
     )  # fmt: skip
 

@@ -25,43 +25,25 @@ _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  #: end of an Arrow IPC stream
 class Codec(Protocol):
     """Encodes the rows of one partition. Sizes are in bits, because a null takes one."""
 
-    @property
-    def format(self) -> PackFormat: ...
-
-    @property
-    def description(self) -> str:
-        """What a row has."""
-        ...
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Of the columns."""
-        ...
-
-    @property
-    def fixed_bits(self) -> int:
-        """Upper bound of the size of a pack without its rows."""
-        ...
+    format: PackFormat
+    description: str  #: what a row has
+    names: Sequence[str]  #: of the columns
+    fixed_bits: int  #: upper bound of the size of a pack without its rows
 
     def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:
         """The rows in the types of the encoding."""
-        ...
 
     def row_bits(self, columns: pa.RecordBatch) -> Int64s:
         """Upper bound of the size of each row."""
-        ...
 
     def encode(self, columns: pa.RecordBatch, starts: Int64s) -> pa.Array:
         """Payloads, binary: pack ``i`` has the rows from ``starts[i]`` to ``starts[i + 1]``."""
-        ...
 
     def views(self, batches: Sequence[pa.RecordBatch]) -> ValueViews | None:
         """Views of the values of the rows of all batches, where they are all that a pack has; else None."""
-        ...
 
     def encode_views(self, values: ValueViews, starts: Int64s) -> pa.Array:
         """As :meth:`encode`, of rows that lie anywhere; each octet is copied once."""
-        ...
 
     def decode(self, payloads: pa.Array, rows: Int64s) -> pa.RecordBatch:
         """The rows of one or more payloads that this codec made, one after the other.
@@ -69,7 +51,6 @@ class Codec(Protocol):
         :param rows: of each payload
         :raises BadPack: a payload is of another kind, or has another number of rows
         """
-        ...
 
 
 class LinesCodec:
@@ -77,7 +58,7 @@ class LinesCodec:
 
     format = PackFormat.LINES
     description = "values"
-    names = (VALUE,)
+    names: Sequence[str] = (VALUE,)
     fixed_bits = -8  # no line feed after the last value
 
     def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:

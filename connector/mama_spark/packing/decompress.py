@@ -11,24 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..contracts.message import HEADERS_TYPE, Bools, Int64s
+from ..contracts.message import Bools
 from ..contracts.record_log import Records
 from .gathering.payload_places import PayloadPlaces
 from .gathering.value_views import binary_of
-from .pack_headers import first_values
+from .pack_headers import first_values, header_entries, with_some_entries
 
 #: The header, as HTTP spells it and as some clients write it.
 ENCODING_HEADERS = ("Content-Encoding", "content-encoding")
 #: Value of the header -> codec of Arrow. That of ``gzip`` reads the zlib format, which HTTP calls ``deflate``, too.
 CODECS = {
-    "gzip": "gzip",
-    "x-gzip": "gzip",
-    "deflate": "gzip",
-    "zstd": "zstd",
-    "br": "brotli",
-    "lz4": "lz4",
-    "bzip2": "bz2",
-}
+    "gzip": "gzip", "x-gzip": "gzip", "deflate": "gzip", "zstd": "zstd", "br": "brotli", "lz4": "lz4", "bzip2": "bz2",
+}  # fmt: skip
 #: Payload bytes of records that are decompressed together, unless one record has more.
 CHUNK_BYTES = 16 << 20
 _FIRST_PIECE = 64 << 10
@@ -127,14 +121,6 @@ def _without_encoding(records: Records, compressed: Bools) -> pa.Array:
     """The headers without the one of the encoding where the payload is decompressed; null where none is left."""
     headers = records.headers
     assert headers is not None
-    n = len(headers)
-    offsets: Int64s = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    first, last = int(offsets[0]), int(offsets[-1])
-    rows = np.repeat(np.arange(n), np.diff(offsets))
-    is_encoding = pc.is_in(headers.keys.slice(first, last - first), pa.array(ENCODING_HEADERS))
-    kept = np.flatnonzero(~(is_encoding.to_numpy(zero_copy_only=False) & compressed[rows]))
-    counts = np.bincount(rows[kept], minlength=n)
-    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    starts = pa.array(ends, mask=np.append(counts == 0, False))
-    take = pa.array(kept + first)
-    return pa.MapArray.from_arrays(starts, headers.keys.take(take), headers.items.take(take)).cast(HEADERS_TYPE)
+    rows, keys, _ = header_entries(headers)
+    is_encoding = pc.is_in(keys, pa.array(ENCODING_HEADERS)).to_numpy(zero_copy_only=False)
+    return with_some_entries(headers, np.flatnonzero(~(is_encoding & compressed[rows])))

@@ -114,13 +114,6 @@ def _is_decimal(kind: pa.DataType) -> bool:
 
 
 _LEAVES = (
-    pa.types.is_boolean,
-    pa.types.is_integer,
-    pa.types.is_floating,
-    _is_decimal,
-    is_text,
-    pa.types.is_date,
-    pa.types.is_time,
-    pa.types.is_timestamp,
-    pa.types.is_duration,
-)
+    pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, _is_decimal, is_text, pa.types.is_date,
+    pa.types.is_time, pa.types.is_timestamp, pa.types.is_duration,
+)  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..contracts.message import Int64s, MessageBatch, payload_sizes
+from ..contracts.message import HEADERS_TYPE, Int64s, MessageBatch, payload_sizes
 from ..contracts.record_log import Records
 from .format import MAX_PLAIN_BYTES, MAX_ROWS, PACK, PACK_BYTES, PACK_ENCODING, PACK_ROWS
 
@@ -147,6 +147,15 @@ def header_entries(headers: pa.MapArray) -> tuple[Int64s, pa.Array, pa.ListArray
     first, last = int(offsets[0]), int(offsets[-1])
     rows = np.repeat(np.arange(len(headers)), np.diff(offsets))
     return rows, headers.keys.slice(first, last - first), headers.items.slice(first, last - first)
+
+
+def with_some_entries(headers: pa.MapArray, kept: Int64s) -> pa.MapArray:
+    """The headers with the entries ``kept`` of :func:`header_entries` only; null where none is left."""
+    rows, keys, items = header_entries(headers)
+    counts = np.bincount(rows[kept], minlength=len(headers))
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    starts, index = pa.array(offsets, mask=np.append(counts == 0, False)), pa.array(kept)
+    return pa.MapArray.from_arrays(starts, keys.take(index), items.take(index)).cast(HEADERS_TYPE)
 
 
 def as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:

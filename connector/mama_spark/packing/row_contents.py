@@ -99,14 +99,10 @@ def _body(column: Any) -> pa.Array:
         return join_columns([u32_column(lengths_of(binary)), binary])
     if pa.types.is_struct(kind):
         return join_columns([_encoded(child) for child in column.flatten()])
-    if pa.types.is_map(kind):
+    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
         first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
-        size = last - first
-        entries = [_encoded(column.keys.slice(first, size)), _encoded(column.items.slice(first, size))]
-        return _lists(column, join_columns(entries))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
-        return _lists(column, _encoded(column.values.slice(first, last - first)))
+        children = (column.keys, column.items) if pa.types.is_map(kind) else (column.values,)
+        return _lists(column, join_columns([_encoded(child.slice(first, last - first)) for child in children]))
     if pa.types.is_boolean(kind):
         column, kind = column.cast(pa.uint8()), pa.uint8()
     width = kind.bit_width // 8

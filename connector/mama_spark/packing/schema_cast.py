@@ -115,10 +115,4 @@ def is_castable(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 #: Types of one kind, which differ in width or unit only.
-_SAME_KIND = (
-    pa.types.is_integer,
-    pa.types.is_decimal,
-    pa.types.is_date,
-    pa.types.is_time,
-    pa.types.is_duration,
-)
+_SAME_KIND = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_date, pa.types.is_time, pa.types.is_duration)

@@ -35,7 +35,15 @@ from .format import (
 from .gathering.payload_places import PayloadPlaces
 from .gathering.value_lines import values_of_lines
 from .ipc import read_pack
-from .pack_headers import FEW_HEADERS, PackHeaders, as_type, header_entries, map_distinct, pack_headers
+from .pack_headers import (
+    FEW_HEADERS,
+    PackHeaders,
+    as_type,
+    header_entries,
+    map_distinct,
+    pack_headers,
+    with_some_entries,
+)
 from .unpacked import TypedRun, Unpacked
 
 #: Id of a pack; its rows have ids of their own, or none.
@@ -243,18 +251,12 @@ class _Unpacking:
         """Headers of the records for their rows, without those of the packs themselves."""
         headers = self._records.headers
         assert headers is not None
-        rows, keys, items = header_entries(headers)
+        rows, keys, _ = header_entries(headers)
         if self._packed.all() and len(keys) <= FEW_HEADERS and _OWN_HEADERS.issuperset(keys.to_pylist()):
             return None
         own = pc.is_in(keys, value_set=pa.array([*_OWN_HEADERS], keys.type)).to_numpy(zero_copy_only=False)
         keep = np.flatnonzero(~own | ~self._packed[rows])
-        if not len(keep):
-            return None
-        counts = np.bincount(rows[keep], minlength=len(headers))
-        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        starts = pa.array(offsets, mask=np.append(counts == 0, False))
-        index = pa.array(keep)
-        return pa.MapArray.from_arrays(starts, keys.take(index), items.take(index)).cast(HEADERS_TYPE)
+        return with_some_entries(headers, keep) if len(keep) else None
 
 
 class _ColumnPieces:

@@ -75,53 +75,42 @@ class RecordSource(Protocol):
 
     def counts(self, *, recorded: int, stored: int, waiting: int, refused: int) -> RecorderCounts:
         """With its own; as a text they are a line of progress."""
-        ...
 
     def resume(self, read: ReadLog) -> None:
         """Go on where the previous recorder of the name ended, before :meth:`begin`.
 
         :raises ConfigError: this one must not write into that log
         """
-        ...
 
     def begin(self) -> Iterator[MessageBatch]:
         """Open, and begin to receive."""
-        ...
 
     def records(self) -> Iterator[MessageBatch]:
         """Of what came; waits a short time for it, but not after :meth:`stop`."""
-        ...
 
     def due(self) -> Iterator[MessageBatch]:
         """What it does and writes every so often.
 
         :raises MamaError: it cannot go on
         """
-        ...
 
     def idle(self) -> None:
         """Called while the log takes nothing."""
-        ...
 
     def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None:
         """Note that the log rejected these records."""
-        ...
 
     def gaps(self) -> Iterator[MessageBatch]:
         """What tells of records that the log rejected, once: where these are rejected, too, they are told again."""
-        ...
 
     def stop(self) -> None:
         """The end begins: what has come is recorded."""
-        ...
 
     def end(self) -> Iterator[MessageBatch]:
         """The last records."""
-        ...
 
     def close(self) -> None:
         """Never raises; may be repeated."""
-        ...
 
 
 class Recorder:

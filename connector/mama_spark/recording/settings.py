@@ -37,9 +37,7 @@ class RecorderSettings(Protocol):
     @property
     def subject(self) -> tuple[Sequence[str], str, str]:
         """What is recorded: names, what they are names of, and where that is."""
-        ...
 
     @property
     def labels(self) -> dict[str, str]:
         """Labels of the metrics."""
-        ...

@@ -145,12 +145,7 @@ def life_lines(data: ReportData) -> str:
     span = (
         _chart(lines)
         .mark_rule(strokeWidth=5, strokeCap="round")
-        .encode(
-            x=_time(data, "from"),
-            x2="to:T",
-            y=y,
-            color=alt.Color("end:N", scale=ends, title=None),
-        )
+        .encode(x=_time(data, "from"), x2="to:T", y=y, color=alt.Color("end:N", scale=ends, title=None))
     )
     kinds = alt.Scale(domain=["error of the publisher", "error of a topic"], range=["cross", "triangle-up"])
     marks = (
@@ -227,11 +222,8 @@ def _svg(
 ) -> str:
     text = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
     lines = {
-        "gridColor": "currentColor",
-        "gridOpacity": 0.12,
-        "domainColor": "currentColor",
-        "tickColor": "currentColor",
-    }
+        "gridColor": "currentColor", "gridOpacity": 0.12, "domainColor": "currentColor", "tickColor": "currentColor",
+    }  # fmt: skip
     shown = chart.properties(width=width, height=height, description=description, background="transparent").configure(
         font="sans-serif",
         axis=alt.AxisConfig(**text, **lines, titleFontWeight="normal", titlePadding=16),  # type: ignore[arg-type]

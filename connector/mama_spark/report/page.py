@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
@@ -33,18 +33,8 @@ ADVICE = {
     "INVALID_ARG": "The row cannot be sent as it is: mend it. The message says which value.",
 }
 OTHER_ADVICE = "Look for the text of the message on the page Troubleshooting of the documentation."
-#: Of the plots of latencies.
-_SHORTEST = f"Less than {charts.SHORTEST / 1000:g} ms is drawn as {charts.SHORTEST / 1000:g} ms."
 #: A partition with so many times the rows of the median is skew.
 SKEW = 2
-
-
-class Figure(NamedTuple):
-    """:ivar caption: what it shows, and what it looks like when all is well"""
-
-    title: str
-    caption: str
-    svg: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +114,10 @@ def render(data: ReportData) -> str:
         rate=average_rate(data),
         state=state(data),
         notes=list(notes(data)),
-        figures=list(figures(data)),
+        figures=figures(data),
+        step=f"{data.width / 1e6:g} s",
+        shortest=f"{charts.SHORTEST / 1000:g} ms",
+        most_publishers=MOST_PUBLISHERS,
         advice=lambda status: ADVICE.get(status, OTHER_ADVICE),
         numbers=json.dumps(_numbers(data)).replace("<", "\\u003c"),
     )
@@ -215,49 +208,17 @@ def _rows(number: int) -> str:
     return f"{number:,} row{'' if number == 1 else 's'}"
 
 
-def figures(data: ReportData) -> Iterator[Figure]:
-    """The plots for which there are data."""
-    if data.timeline:
-        yield Figure(
-            "Rate",
-            f"Rows acknowledged a second (published, where nothing is), in steps of {data.width / 1e6:g} s. Points are "
-            "rows that failed, timed out "
-            "or were sent again; dashed lines are errors of publishers, as a lost connection. Shaded is what lasts "
-            "a second and longer: an outage, in which messages waited and none was acknowledged, and a hold, in which "
-            "none was sent because too many waited. Healthy: a level band without points and without shades.",
-            charts.rate(data),
-        )
-    if any(row["p50"] is not None for row in data.timeline):
-        yield Figure(
-            "Latency over time",
-            "From the first send of a message to its acknowledgement, on a logarithmic axis: half of them took less "
-            f"than p50, 99 of 100 less than p99. {_SHORTEST} Healthy: two level lines. A p99 that climbs away from p50 "
-            "is a server that falls behind.",
-            charts.latency(data),
-        )
-    if data.distribution:
-        yield Figure(
-            "Distribution of latency",
-            f"How many messages took how long, on a logarithmic axis. {_SHORTEST} Healthy: one hump. A second hump far "
-            "to the right is made by messages that were sent again or waited through an outage.",
-            charts.distribution(data),
-        )
-    if data.partitions:
-        yield Figure(
-            "Partitions",
-            "Rows of each partition of the DataFrame by outcome. Healthy: bars of one height, without red. One "
-            "high bar is skew: the write takes as long as that partition.",
-            charts.partitions(data),
-        )
-    if data.publishers:
-        yield Figure(
-            "Publishers",
-            "Each line is the publisher of one partition, from its creation to its end, with the number of its topics; "
-            "marks are its errors and those of its topics. Healthy: each line ends, without marks. No end: the task "
-            f"was killed, or is still at work. At most {MOST_PUBLISHERS} publishers are shown: those with errors "
-            "first, then those without an end, then the newest.",
-            charts.life_lines(data),
-        )
+def figures(data: ReportData) -> dict[str, str]:
+    """The plots for which there are data, as SVG, by title; the template says what each shows."""
+    latencies = any(row["p50"] is not None for row in data.timeline)
+    plots: dict[str, tuple[object, Callable[[ReportData], str]]] = {
+        "Rate": (data.timeline, charts.rate),
+        "Latency over time": (latencies, charts.latency),
+        "Distribution of latency": (data.distribution, charts.distribution),
+        "Partitions": (data.partitions, charts.partitions),
+        "Publishers": (data.publishers, charts.life_lines),
+    }
+    return {title: draw(data) for title, (there, draw) in plots.items() if there}
 
 
 def _numbers(data: ReportData) -> dict[str, Any]:

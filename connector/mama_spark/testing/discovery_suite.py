@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from ..contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from ..contracts.bridge import DiscoveryBridge, DiscoveryEvent, Position, SourceKey
+from ..contracts.bridge import DiscoveryEventKind as Kind
 
 TIMEOUT = 60.0  #: seconds for a condition; never reached by a sound bridge
 EVER = 600.0  #: seconds that a source lives whose end is of no interest
@@ -80,12 +81,12 @@ def follow(
     return found
 
 
-def seen(changes: list[DiscoveryEvent]) -> list[tuple[DiscoveryEventKind, SourceKey | None, bytes | None]]:
+def seen(changes: list[DiscoveryEvent]) -> list[tuple[Kind, SourceKey | None, bytes | None]]:
     """What matters of changes, whatever the log numbers."""
     return [(c.kind, c.source, c.payload) for c in changes]
 
 
-def of(kind: DiscoveryEventKind, source: SourceKey) -> Callable[[list[DiscoveryEvent]], bool]:
+def of(kind: Kind, source: SourceKey) -> Callable[[list[DiscoveryEvent]], bool]:
     """Enough once this was told."""
     return lambda changes: any(c.kind is kind and c.source == source for c in changes)
 
@@ -112,17 +113,16 @@ class DiscoveryReadingSuite:
         yield bridge
         bridge.close()
 
-    def test_the_image_is_every_source_and_then_its_end(self, site: DiscoverySetup, source: DiscoveryBridge,
+    def test_the_image_is_every_source_and_then_its_end(self, source: DiscoveryBridge,
                                                         reader: DiscoveryBridge) -> None:  # fmt: skip
-        assert [c.kind for c in reader.image()] == [DiscoveryEventKind.IMAGE_END]
+        assert [c.kind for c in reader.image()] == [Kind.IMAGE_END]
         for key in (SOURCE, OTHER, PLAIN):
             source.announce(key, b"\x00r\xff" + str(key.id).encode(), EVER)
         *sources, end = reader.image()
         assert sorted(seen(sources), key=str) == sorted(
-            ((DiscoveryEventKind.RECORD, key, b"\x00r\xff" + str(key.id).encode()) for key in (SOURCE, OTHER, PLAIN)),
-            key=str,
+            ((Kind.RECORD, key, b"\x00r\xff" + str(key.id).encode()) for key in (SOURCE, OTHER, PLAIN)), key=str
         )
-        assert end.kind is DiscoveryEventKind.IMAGE_END
+        assert end.kind is Kind.IMAGE_END
         assert abs(sources[0].at / 1e6 - time.time()) < 86400, "microseconds since the epoch"
 
     @pytest.mark.parametrize("begin", ["image", "latest", "earliest"])
@@ -134,10 +134,10 @@ class DiscoveryReadingSuite:
         first = reader.initial_offset(begin)
         at = reader.latest_offset(first)
         events = read_events(reader, first, at)
-        assert [c.kind for c in events] == [DiscoveryEventKind.IMAGE_END][: begin == "image"]
+        assert [c.kind for c in events] == [Kind.IMAGE_END][: begin == "image"]
         assert read_events(reader, first, at) == events
         assert read_events(reader, at, reader.latest_offset(at)) == []
-        assert [c.kind for c in reader.image()] == [DiscoveryEventKind.IMAGE_END]
+        assert [c.kind for c in reader.image()] == [Kind.IMAGE_END]
         assert (site.streams() if site.streams else []) == before
         source = site.make()
         source.open()
@@ -145,40 +145,38 @@ class DiscoveryReadingSuite:
             source.announce(SOURCE, b"r", EVER)
             source.publish_events(SOURCE, [b"e"], ["e"])
             at = json.loads(json.dumps(at))
-            found = follow(reader, at, of(DiscoveryEventKind.EVENT, SOURCE))
+            found = follow(reader, at, of(Kind.EVENT, SOURCE))
         finally:
             source.close()
-        assert seen(found) == [(DiscoveryEventKind.RECORD, SOURCE, b"r"), (DiscoveryEventKind.EVENT, SOURCE, b"e")]
+        assert seen(found) == [(Kind.RECORD, SOURCE, b"r"), (Kind.EVENT, SOURCE, b"e")]
 
     def test_a_record_is_written_when_it_changes_and_only_then(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         start = reader.initial_offset("latest")
         source.announce(SOURCE, b"one", EVER)
         source.announce(SOURCE, b"one", EVER)
         source.announce(SOURCE, b"two", EVER)
         source.announce(OTHER, b"mark", EVER)
-        found = follow(reader, start, of(DiscoveryEventKind.RECORD, OTHER))
+        found = follow(reader, start, of(Kind.RECORD, OTHER))
         assert [c.payload for c in found if c.source == SOURCE] == [b"one", b"two"]
         assert [c.payload for c in reader.image() if c.source == SOURCE] == [b"two"]
 
-    def test_events_stand_in_order_and_once(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
+    def test_events_stand_in_order_and_once(self, source: DiscoveryBridge, reader: DiscoveryBridge) -> None:
         start = reader.initial_offset("latest")
         source.publish_events(SOURCE, [b"\x00", b"1"], ["d-0", "d-1"])
         source.publish_events(SOURCE, [b"1", b"2"], ["d-1", "d-2"])
         source.publish_events(PLAIN, [b"end"], ["p-0"])
-        found = follow(reader, start, of(DiscoveryEventKind.EVENT, PLAIN))
+        found = follow(reader, start, of(Kind.EVENT, PLAIN))
         assert seen(found) == [
-            (DiscoveryEventKind.EVENT, SOURCE, b"\x00"),
-            (DiscoveryEventKind.EVENT, SOURCE, b"1"),
-            (DiscoveryEventKind.EVENT, SOURCE, b"2"),
-            (DiscoveryEventKind.EVENT, PLAIN, b"end"),
+            (Kind.EVENT, SOURCE, b"\x00"),
+            (Kind.EVENT, SOURCE, b"1"),
+            (Kind.EVENT, SOURCE, b"2"),
+            (Kind.EVENT, PLAIN, b"end"),
         ]
 
     def test_from_the_image_on_nothing_is_missed_and_nothing_comes_twice(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         source.announce(SOURCE, b"one", EVER)
         begin = reader.initial_offset("image")
@@ -186,12 +184,9 @@ class DiscoveryReadingSuite:
         source.announce(SOURCE, b"two", EVER)
         source.announce(OTHER, b"mark", EVER)
         image = read_events(reader, begin, there)
-        assert seen(image) == [(DiscoveryEventKind.RECORD, SOURCE, b"one"), (DiscoveryEventKind.IMAGE_END, None, None)]
-        found = follow(reader, there, of(DiscoveryEventKind.RECORD, OTHER))
-        assert seen(found) == [
-            (DiscoveryEventKind.RECORD, SOURCE, b"two"),
-            (DiscoveryEventKind.RECORD, OTHER, b"mark"),
-        ]
+        assert seen(image) == [(Kind.RECORD, SOURCE, b"one"), (Kind.IMAGE_END, None, None)]
+        found = follow(reader, there, of(Kind.RECORD, OTHER))
+        assert seen(found) == [(Kind.RECORD, SOURCE, b"two"), (Kind.RECORD, OTHER, b"mark")]
 
     def test_positions_are_json_and_read_the_same_each_time_by_every_reader(
         self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
@@ -203,7 +198,7 @@ class DiscoveryReadingSuite:
         source.publish_events(SOURCE, [b"e"], ["e"])
         end = reader.latest_offset(middle)
         until = time.monotonic() + TIMEOUT
-        while [c.kind for c in read_events(reader, middle, end)][-1:] != [DiscoveryEventKind.EVENT]:
+        while [c.kind for c in read_events(reader, middle, end)][-1:] != [Kind.EVENT]:
             assert time.monotonic() < until
             end = reader.latest_offset(end)
         first = read_events(reader, begin, middle) + read_events(reader, middle, end)
@@ -218,9 +213,7 @@ class DiscoveryReadingSuite:
         assert read_events(reader, begin, middle) + read_events(reader, middle, end) == first
         assert read_events(reader, end, end) == []
 
-    def test_a_reader_stops_where_it_planned_to(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
+    def test_a_reader_stops_where_it_planned_to(self, source: DiscoveryBridge, reader: DiscoveryBridge) -> None:
         for i in range(3):
             source.announce(SourceKey(f"s{i}", i), b"r", EVER)
         begin = reader.initial_offset("image")
@@ -232,28 +225,24 @@ class DiscoveryReadingSuite:
             read_events(reader, begin, plan)
         )
         assert read_events(reader, rest, reader.latest_offset(rest, None, plan)) == []
-        follow(reader, plan, of(DiscoveryEventKind.RECORD, SOURCE))
+        follow(reader, plan, of(Kind.RECORD, SOURCE))
         later = reader.latest_offset(plan)
         source.announce(OTHER, b"too late", EVER)
-        follow(reader, later, of(DiscoveryEventKind.RECORD, OTHER))
+        follow(reader, later, of(Kind.RECORD, OTHER))
         assert seen(read_events(reader, plan, reader.latest_offset(plan, None, later))) == [
-            (DiscoveryEventKind.RECORD, SOURCE, b"later")
+            (Kind.RECORD, SOURCE, b"later")
         ]
 
     def test_from_the_earliest_on_all_changes_come_again(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         source.announce(SOURCE, b"one", EVER)
         source.announce(SOURCE, b"two", EVER)
         source.publish_events(SOURCE, [b"e"], ["e"])
-        found = follow(reader, reader.initial_offset("earliest"), of(DiscoveryEventKind.EVENT, SOURCE))
-        assert {(DiscoveryEventKind.RECORD, SOURCE, b"one"), (DiscoveryEventKind.RECORD, SOURCE, b"two")} <= set(
-            seen(found)
-        )
+        found = follow(reader, reader.initial_offset("earliest"), of(Kind.EVENT, SOURCE))
+        assert {(Kind.RECORD, SOURCE, b"one"), (Kind.RECORD, SOURCE, b"two")} <= set(seen(found))
 
-    def test_a_sequence_of_a_log_is_a_place_to_begin(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
-    ) -> None:
+    def test_a_sequence_of_a_log_is_a_place_to_begin(self, source: DiscoveryBridge, reader: DiscoveryBridge) -> None:
         source.publish_events(SOURCE, [b"0", b"1", b"2"], ["0", "1", "2"])
         found = follow(reader, reader.initial_offset("earliest"), lambda changes: len(changes) == 3)
         assert found[1].sequence is not None
@@ -270,11 +259,11 @@ class DiscoveryReadingSuite:
         site.lose(2)
         found = follow(reader, start, lambda changes: any(c.payload == b"3" for c in changes))
         gap = found[0]
-        assert gap.kind is DiscoveryEventKind.GAP
+        assert gap.kind is Kind.GAP
         assert gap.gap == (all_of_it[0].sequence, all_of_it[1].sequence)
         assert found[1:] == all_of_it[2:]
 
-    def test_nothing_new_is_no_new_position(self, site: DiscoverySetup, reader: DiscoveryBridge) -> None:
+    def test_nothing_new_is_no_new_position(self, reader: DiscoveryBridge) -> None:
         at = reader.latest_offset(reader.initial_offset("latest"))
         assert reader.latest_offset(at) == at
         assert read_events(reader, at, at) == []
@@ -302,12 +291,8 @@ class DiscoverySuite(DiscoveryReadingSuite):
         site.die(other)
         site.let_pass(site.long_ttl * 1.1)
         source.announce(PLAIN, b"mark", site.long_ttl)
-        found = follow(reader, start, of(DiscoveryEventKind.RECORD, PLAIN))
-        assert seen(found) == [
-            (DiscoveryEventKind.RECORD, SOURCE, b"r"),
-            (DiscoveryEventKind.RECORD, OTHER, b"t"),
-            (DiscoveryEventKind.RECORD, PLAIN, b"mark"),
-        ]
+        found = follow(reader, start, of(Kind.RECORD, PLAIN))
+        assert seen(found) == [(Kind.RECORD, SOURCE, b"r"), (Kind.RECORD, OTHER, b"t"), (Kind.RECORD, PLAIN, b"mark")]
 
     def test_a_source_that_falls_silent_is_suspect_and_then_offline(
         self, site: DiscoverySetup, reader: DiscoveryBridge
@@ -318,16 +303,12 @@ class DiscoverySuite(DiscoveryReadingSuite):
         silent.announce(SOURCE, b"r", site.ttl)
         site.die(silent)
         site.expire()
-        found = follow(reader, start, of(DiscoveryEventKind.OFFLINE, SOURCE))
-        assert [c.kind for c in found] == [
-            DiscoveryEventKind.RECORD,
-            DiscoveryEventKind.SUSPECT,
-            DiscoveryEventKind.OFFLINE,
-        ]
+        found = follow(reader, start, of(Kind.OFFLINE, SOURCE))
+        assert [c.kind for c in found] == [Kind.RECORD, Kind.SUSPECT, Kind.OFFLINE]
         assert {c.source for c in found} == {SOURCE}
         assert found[0].at < found[1].at < found[2].at
         fates = [c.kind for c in reader.image() if c.source == SOURCE]
-        assert fates in ([], [DiscoveryEventKind.RECORD, DiscoveryEventKind.OFFLINE]), "gone, or said to be offline"
+        assert fates in ([], [Kind.RECORD, Kind.OFFLINE]), "gone, or said to be offline"
 
     def test_a_source_that_was_gone_says_its_record_again_when_it_is_back(
         self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
@@ -338,11 +319,11 @@ class DiscoverySuite(DiscoveryReadingSuite):
         silent.announce(SOURCE, b"r", site.ttl)
         site.die(silent)
         site.expire()
-        follow(reader, start, of(DiscoveryEventKind.OFFLINE, SOURCE))
+        follow(reader, start, of(Kind.OFFLINE, SOURCE))
         source.announce(SOURCE, b"r", EVER)
-        found = follow(reader, start, lambda changes: [c.kind for c in changes].count(DiscoveryEventKind.RECORD) == 2)
-        assert seen(found)[-1] == (DiscoveryEventKind.RECORD, SOURCE, b"r")
-        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, SOURCE, b"r")]
+        found = follow(reader, start, lambda changes: [c.kind for c in changes].count(Kind.RECORD) == 2)
+        assert seen(found)[-1] == (Kind.RECORD, SOURCE, b"r")
+        assert seen(reader.image())[:-1] == [(Kind.RECORD, SOURCE, b"r")]
 
     def test_a_withdrawn_source_says_so_once_and_does_not_expire(
         self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
@@ -356,11 +337,11 @@ class DiscoverySuite(DiscoveryReadingSuite):
         source.withdraw(SOURCE, b"off")
         site.let_pass(site.ttl * 1.7)
         source.announce(OTHER, b"mark", EVER)
-        found = follow(reader, start, of(DiscoveryEventKind.RECORD, OTHER))
+        found = follow(reader, start, of(Kind.RECORD, OTHER))
         other.close()
         assert seen([c for c in found if c.source == SOURCE]) == [
-            (DiscoveryEventKind.RECORD, SOURCE, b"on"),
-            (DiscoveryEventKind.RECORD, SOURCE, b"off"),
+            (Kind.RECORD, SOURCE, b"on"),
+            (Kind.RECORD, SOURCE, b"off"),
         ]
         assert [c.payload for c in reader.image() if c.source == SOURCE] in ([], [b"off"])
 
@@ -374,10 +355,10 @@ class DiscoverySuite(DiscoveryReadingSuite):
         (source if who == "source" else other).withdraw(SOURCE, b"off")
         source.announce(SOURCE, b"on", EVER)
         other.close()
-        assert seen(reader.image())[:-1] == [(DiscoveryEventKind.RECORD, SOURCE, b"on")]
+        assert seen(reader.image())[:-1] == [(Kind.RECORD, SOURCE, b"on")]
 
     def test_a_limit_is_kept_and_everything_comes_in_the_end(
-        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+        self, source: DiscoveryBridge, reader: DiscoveryBridge
     ) -> None:
         keys = [SourceKey(f"s{i}", i) for i in range(7)]
         for key in keys:
@@ -385,7 +366,7 @@ class DiscoverySuite(DiscoveryReadingSuite):
         at = reader.initial_offset("image")
         found: list[DiscoveryEvent] = []
         until = time.monotonic() + TIMEOUT
-        while not found or found[-1].kind is not DiscoveryEventKind.IMAGE_END:
+        while not found or found[-1].kind is not Kind.IMAGE_END:
             assert time.monotonic() < until
             there = reader.latest_offset(at, 3)
             part = read_events(reader, at, there)

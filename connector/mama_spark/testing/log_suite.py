@@ -78,8 +78,8 @@ def numbers(batches: Iterable[Records]) -> list[int]:
     return [r.sequence for r in everything(batches)]
 
 
-class LogSuite:
-    """Rules of :mod:`mama_spark.contracts.record_log`, one test each."""
+class LogReadingRules:
+    """Rules of what a log gives to readers, one test each; part of :class:`LogSuite`."""
 
     @pytest.fixture
     def site(self) -> Any:
@@ -293,6 +293,10 @@ class LogSuite:
         assert log.missing(0, last + 5) == [(1, last)]
         assert log.append(self._batch(site, 1)) == last + 1
         assert numbers(log.read(0, last + 1)) == [last + 1]
+
+
+class LogSuite(LogReadingRules):
+    """Rules of :mod:`mama_spark.contracts.record_log`, one test each."""
 
     # --- bounds and times --------------------------------------------------------------------------------------
 

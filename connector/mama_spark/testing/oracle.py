@@ -50,11 +50,7 @@ class Outcome:
 
 
 def conserve(
-    outcomes: Iterable[Outcome],
-    stored: Iterable[tuple[int, str, bytes]],
-    *,
-    sent: int,
-    exactly_once: bool = True,
+    outcomes: Iterable[Outcome], stored: Iterable[tuple[int, str, bytes]], *, sent: int, exactly_once: bool = True
 ) -> Verdict:
     """Compare; payloads must be distinct for the counts to mean something.
 

@@ -22,7 +22,7 @@ from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.broker.configuration import load
 from mama_spark.malamute.broker.engines.durable import engine
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.memory.bridge import MemoryBroker
+from mama_spark.memory.broker import MemoryBroker
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.nats.connection.pool import POOL

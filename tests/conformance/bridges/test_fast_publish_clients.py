@@ -225,10 +225,7 @@ def test_zero_count_partial_terminal_ack_allows_stream_sequence_zero() -> None:
     )
 
 
-@each(
-    "last",
-    [PubAck("S", 1, batch="wrong", count=2), PubAck("S", 1, count=0), PubAck("S", 1, batch="b", count=99)],
-)
+@each("last", [PubAck("S", 1, batch="wrong", count=2), PubAck("S", 1, count=0), PubAck("S", 1, batch="b", count=99)])
 @each("guilty", [False, True])
 def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: bool) -> None:
     """Also fatal_collector_rejects_an_already_pending_terminal_ack: what was told before keeps its error."""
@@ -244,29 +241,18 @@ def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: b
 @each(
     "payload",
     [
-        b"not-json",
-        b"\xff\xfe",
-        b"[]",
-        b'{"type":"new"}',
-        b'{"type":"err","seq":2}',
-        b'{"type":"err","seq":-1,"error":{}}',
-        b'{"type":"err","seq":18446744073709551616,"error":{}}',
-        b'{"type":"ack","seq":"2","msgs":1}',
-        b'{"type":"ack","seq":true,"msgs":1}',
-        b'{"type":"ack","seq":-1,"msgs":1}',
-        b'{"type":"ack","seq":3,"msgs":1}',
-        b'{"type":"ack","seq":18446744073709551616,"msgs":1}',
-        b'{"type":"ack","seq":2,"msgs":-1}',
-        b'{"type":"gap","last_seq":-1,"seq":2}',
-        b'{"type":"gap","last_seq":1,"seq":false}',
-        b'{"stream":"S","seq":1,"batch":"","count":1}',
-        b'{"stream":"S","seq":1,"batch":"b"}',
+        b"not-json", b"\xff\xfe", b"[]", b'{"type":"new"}', b'{"type":"err","seq":2}',
+        b'{"type":"err","seq":-1,"error":{}}', b'{"type":"err","seq":18446744073709551616,"error":{}}',
+        b'{"type":"ack","seq":"2","msgs":1}', b'{"type":"ack","seq":true,"msgs":1}',
+        b'{"type":"ack","seq":-1,"msgs":1}', b'{"type":"ack","seq":3,"msgs":1}',
+        b'{"type":"ack","seq":18446744073709551616,"msgs":1}', b'{"type":"ack","seq":2,"msgs":-1}',
+        b'{"type":"gap","last_seq":-1,"seq":2}', b'{"type":"gap","last_seq":1,"seq":false}',
+        b'{"stream":"S","seq":1,"batch":"","count":1}', b'{"stream":"S","seq":1,"batch":"b"}',
         b'{"stream":"S","seq":18446744073709551616,"batch":"b","count":1}',
         b'{"stream":"S","seq":1,"batch":"b","count":18446744073709551616}',
-        b'{"stream":123,"seq":1,"batch":"b","count":2}',
-        b'{"stream":"S","seq":"2","batch":"b","count":2}',
+        b'{"stream":123,"seq":1,"batch":"b","count":2}', b'{"stream":"S","seq":"2","batch":"b","count":2}',
     ],
-)
+)  # fmt: skip
 def test_malformed_inbox_responses_are_terminal(payload: bytes) -> None:
     """Whatever cannot be understood puts the batch in doubt, once."""
     batch = sent(2)

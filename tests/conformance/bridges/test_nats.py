@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, SuiteSetup
@@ -14,40 +13,33 @@ from mama_spark.testing.bridge_suite import BridgeSuite, PublishedMessage, Suite
 from tests.support.nats.nats_servers import Admin
 
 
-def site_of(server: NatsServer, **options: Any) -> Iterator[SuiteSetup]:
-    with Admin(server.url) as admin:
-        admin.create_stream("T", ["t.>"], allow_batched=True)
-        silent = options | {"ack_mode": "none", "ordered": False}
-        yield SuiteSetup(
-            make=lambda: NatsBridge(NatsSettings((server.url,), stream="T", **options)),
-            silent=lambda: NatsBridge(NatsSettings((server.url,), stream="T", **silent)),
-            refused={"Nats-Expected-Stream": ["OTHER"]},
-            stored=lambda: [PublishedMessage(*m) for m in admin.messages("T")],
-        )
+class _OnNats(BridgeSuite):
+    """:cvar options: of the bridge"""
 
-
-class TestMessageMode(BridgeSuite):
-    without = frozenset({"ordered"})
+    options: ClassVar[dict[str, Any]]
 
     @pytest.fixture
     def site(self, nats_server: NatsServer) -> Iterator[SuiteSetup]:
-        yield from site_of(nats_server)
+        def make(**options: Any) -> NatsBridge:
+            return NatsBridge(NatsSettings((nats_server.url,), stream="T", **{**self.options, **options}))
+
+        with Admin(nats_server.url) as admin:
+            admin.create_stream("T", ["t.>"], allow_batched=True)
+            yield SuiteSetup(
+                make=make,
+                silent=lambda: make(ack_mode="none", ordered=False),
+                refused={"Nats-Expected-Stream": ["OTHER"]},
+                stored=lambda: [PublishedMessage(*m) for m in admin.messages("T")],
+            )
 
 
-class TestBatchMode(BridgeSuite):
-    without = frozenset({"sequence", "ordered"})
-
-    @pytest.fixture
-    def site(self, nats_server: NatsServer) -> Iterator[SuiteSetup]:
-        yield from site_of(nats_server, ack_mode="batch")
+class TestMessageMode(_OnNats):
+    without, options = frozenset({"ordered"}), {}
 
 
-class TestBatchModeInOrder(BridgeSuite):
-    without = frozenset({"sequence"})
+class TestBatchMode(_OnNats):
+    without, options = frozenset({"sequence", "ordered"}), {"ack_mode": "batch"}
 
-    @pytest.fixture
-    def site(self, nats_server: NatsServer) -> Iterator[SuiteSetup]:
-        yield from site_of(nats_server, ack_mode="batch", ordered=True)
 
-    def test_it_claims_to_keep_order(self, bridge: PublisherBridge) -> None:
-        assert bridge.capabilities.ordered
+class TestBatchModeInOrder(_OnNats):
+    without, options = frozenset({"sequence"}), {"ack_mode": "batch", "ordered": True}

@@ -16,10 +16,7 @@ from tests.support.tables import each
 IMAGE = WrittenSnapshot("t", 8, 21, 23, 20)
 
 
-@each(
-    "place",
-    [LogOffset("log", 5), LogOffset("log", 20, IMAGE, 3), LogOffset("log", 20, IMAGE, 8)],
-)
+@each("place", [LogOffset("log", 5), LogOffset("log", 20, IMAGE, 3), LogOffset("log", 20, IMAGE, 8)])
 @pytest.mark.parametrize("key", ["log", "identity"])
 def test_offsets_survive_json(place: LogOffset, key: str) -> None:
     assert parse_offset(json.loads(json.dumps(place.as_json(key))), "here", key) == place

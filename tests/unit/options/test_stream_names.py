@@ -12,11 +12,7 @@ from tests.support.tables import each
 
 @each(
     ("text", "names"),
-    [
-        ("orders-{0..2}", ("orders-0", "orders-1", "orders-2")),
-        ("{0..1}", ("0", "1")),
-        ("A{0..0}_x", ("A0_x",)),
-    ],
+    [("orders-{0..2}", ("orders-0", "orders-1", "orders-2")), ("{0..1}", ("0", "1")), ("A{0..0}_x", ("A0_x",))],
 )
 def test_a_range_names_streams_and_is_shown_as_it_is_given(text: str, names: tuple[str, ...]) -> None:
     found = stream_range(text)

@@ -9,8 +9,7 @@ import pytest
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.options import camel
 from mama_spark.options.declare import option
-from mama_spark.options.tables import parse_table
-from mama_spark.options.toml_file import read_toml
+from mama_spark.options.tables import parse_table, read_toml
 from mama_spark.options.values import duration, duration_or_none, integer, nonempty_text
 
 from tests.support.tables import each

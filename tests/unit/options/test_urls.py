@@ -84,16 +84,11 @@ def test_what_is_left_of_a_url(url: str, shown: str) -> None:
 @each(
     "url",
     [
-        "nats://joe:12/s3cret@h",
-        "nats://joe:12?s3cret@h",
-        "nats://joe:12#s3cret@h:4222",
-        "mlp://joe:12/s3cret@h:9999/stream",
-        "nats://joe:12,s3cret@h",
-        "nats://joe:s3cret,tail://@h",
-        "mlp://joe:s3cret@h:9999/stream",
-        "memory://joe:s3cret@h",
+        "nats://joe:12/s3cret@h", "nats://joe:12?s3cret@h", "nats://joe:12#s3cret@h:4222",
+        "mlp://joe:12/s3cret@h:9999/stream", "nats://joe:12,s3cret@h", "nats://joe:s3cret,tail://@h",
+        "mlp://joe:s3cret@h:9999/stream", "memory://joe:s3cret@h",
     ],
-)
+)  # fmt: skip
 def test_a_login_that_would_be_taken_for_something_else_is_refused(url: str) -> None:
     """Else the client connects to joe:12, and errors, logs and the names of servers tell of it."""
     with pytest.raises(OptionError) as e:

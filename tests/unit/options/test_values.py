@@ -33,10 +33,7 @@ class Policy(Enum):
     KEEP = "keep"
 
 
-@each(
-    ("text", "found"),
-    [("7", 7), ("0", 0), ("1 KiB", 1024), ("64MiB", 64 << 20), ("2 GiB", 2 << 30)],
-)
+@each(("text", "found"), [("7", 7), ("0", 0), ("1 KiB", 1024), ("64MiB", 64 << 20), ("2 GiB", 2 << 30)])
 def test_sizes_are_octets_or_powers_of_two(text: str, found: int) -> None:
     assert byte_size(text) == found
 

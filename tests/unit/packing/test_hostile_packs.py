@@ -109,10 +109,7 @@ def test_sizes_that_are_only_announced_are_never_allocated() -> None:
     assert max(peak_of(read_forged_sizes)) < 1 << 20, "40 kB; 2 GB at least are announced"
 
 
-@each(
-    "column",
-    [pa.nulls(3), pa.array(["a", "b", "a"]).dictionary_encode(), pa.array([{}, {}, {}], pa.struct([]))],
-)
+@each("column", [pa.nulls(3), pa.array(["a", "b", "a"]).dictionary_encode(), pa.array([{}, {}, {}], pa.struct([]))])
 def test_columns_whose_rows_cost_no_bytes_are_refused(column: pa.Array) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([("value", column.type)])) as writer:

@@ -65,17 +65,12 @@ KINDS: dict[str, tuple[str, pa.Schema, st.SearchStrategy[Row]]] = {
         TYPED,
         st.fixed_dictionaries(
             {
-                "n": st.none() | st.integers(-(2**63), 2**63 - 1),
-                "price": decimals,
-                "text": st.none() | text,
-                "flag": st.none() | st.booleans(),
-                "at": times,
-                "legs": legs,
-                "tags": tags,
+                "n": st.none() | st.integers(-(2**63), 2**63 - 1), "price": decimals, "text": st.none() | text,
+                "flag": st.none() | st.booleans(), "at": times, "legs": legs, "tags": tags,
             }
         ),
     ),
-}
+}  # fmt: skip
 
 
 def rows_of(topics: Sequence[str], rows: Sequence[Row], schema: pa.Schema, first: int = 0) -> Rows:

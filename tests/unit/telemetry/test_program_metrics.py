@@ -73,8 +73,5 @@ def test_all_interfaces_are_warned_of_and_a_wrong_address_is_refused() -> None:
     with served_metrics("0.0.0.0:0", list, lambda text: None, warnings.append):
         assert warnings == ["the metrics at 0.0.0.0:0 are on all interfaces and have no login: name one interface"]
     for address, error in (("nonsense", ConfigError), ("192.0.2.1:1", Unavailable)):
-        with (
-            pytest.raises(error, match="metrics"),
-            served_metrics(address, list, warnings.append, warnings.append),
-        ):
+        with pytest.raises(error, match="metrics"), served_metrics(address, list, warnings.append, warnings.append):
             pass

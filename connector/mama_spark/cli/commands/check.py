@@ -8,17 +8,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ...console.arguments import add_transport, transport
+from ...console.arguments import add_transport, completed, transport
 from ...console.exit_codes import FINE, WRONG
 from ...console.output import print_marked
 from ...contracts.errors import MamaError
 from ...contracts.redaction import redact
 from ...contracts.topics import topic_head
 from ...flightlog.check import check_dead_letters, check_flight_log
-from ...mama.properties import expand
-from ...options import ANY_WRITE, SinkOptions, option_names
+from ...options import ANY_WRITE, SinkOptions
 from ...options.conf_file import as_options, load
-from ...options.nats_environment import with_nats_environment
 from ...registry import check_transport
 
 
@@ -55,8 +53,7 @@ def _options(args: argparse.Namespace) -> SinkOptions:
     given = {} if args.conf_file is None else as_options(load(args.conf_file)["mamapub"])
     more = {name.lower(): value for name, value in transport(args)}
     merged = {name: value for name, value in given.items() if name.lower() not in more} | more
-    merged = with_nats_environment(merged, os.environ)
-    full = expand(merged, [*option_names(SinkOptions), "storage.*"], os.environ)
+    full = completed(merged, SinkOptions, "storage.*")
     return SinkOptions.parse(full.options, ANY_WRITE, full.shared).with_tables_below(os.getcwd())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 
 from ...console import discovery_follow as follow
 from ...console.arguments import add_transport, transport
@@ -27,12 +28,9 @@ def run(args: argparse.Namespace) -> int:
     """
     :raises MamaError: discovery cannot be read
     """
-    follower = follow.DiscoveryFollower.of(dict(transport(args)), _USE)
-    try:
+    with closing(follow.DiscoveryFollower.of(dict(transport(args)), _USE)) as follower:
         at = follower.initial_offset(args.begin)
         follow.say_changes(follower, at, (PUBLISHER, TOPIC, GAP), follow.as_json if args.json else line_of)
-    finally:
-        follower.close()
     return 0
 
 

@@ -34,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--failed", action="store_true", help="the latest flights that failed or timed out")
     shown.add_argument(
-        "--shared-ids",
-        action="store_true",
-        help="ids that several rows of a write share: a broker stores one",
+        "--shared-ids", action="store_true", help="ids that several rows of a write share: a broker stores one"
     )
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--all", action="store_true", help="all topics, reasons and failed flights")

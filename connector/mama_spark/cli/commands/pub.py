@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...console.arguments import add_transport, options, pairs, transport
+from ...console.arguments import add_transport, completed, options, pairs, transport
 from ...console.exit_codes import FINE, NOT_ALL
 from ...console.progress import Progress
-from ...mama.properties import expand
-from ...options import SinkOptions, command, option_names
+from ...options import SinkOptions, command
 from ...publishing.api import Flight, Headers
 from ...publishing.managed.managed_publisher import ManagedPublisher
 from ...registry import publisher_bridge
 
 _USE = command(
     "pub",
-    *(
-        "stream",
-        "streams",
-        "create_stream",
-        "grow_streams",
-        "ack_mode",
-        "dedup",
-        "order",
-        "on_uncertain",
-        "wait_timeout",
-    ),
-    *("max_in_flight", "refill_allowed_at", "poll_time", "hold_pause_time"),
+    *("stream", "streams", "create_stream", "grow_streams", "ack_mode", "dedup", "order", "on_uncertain"),
+    *("wait_timeout", "max_in_flight", "refill_allowed_at", "poll_time", "hold_pause_time"),
     *("retry_attempts", "retry_backoff", "retry_max_backoff", "retry_deadline"),
 )
 
@@ -109,8 +97,7 @@ def _say(listener: _Listener, args: argparse.Namespace) -> None:
 def _sink_options(args: argparse.Namespace) -> SinkOptions:
     """The options, with defaults for somebody who waits at a terminal: a smaller window, and no resend after the first
     ``waitTimeout``."""
-    full = expand(dict(transport(args)), option_names(SinkOptions), os.environ)
-    names = {name.lower() for name in full.options}
+    names = {name.lower() for name in completed(dict(transport(args)), SinkOptions).options}
     window = {} if names & {"maxinflight", "refillallowedat"} else {"maxInFlight": str(_IN_FLIGHT)}
     o = options(args, SinkOptions, _USE, **window)
     return o if "retrydeadline" in names else replace(o, retry_deadline=o.wait_timeout)

@@ -20,10 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="PATH", help="folder or URL of the flight log")
     parser.add_argument("--run", dest="run_id", metavar="ID", help="only this run_id")
     parser.add_argument(
-        "--since",
-        type=duration_argument(),
-        metavar="AGE",
-        help="only the events of the last 30m, 1h, 7d",
+        "--since", type=duration_argument(), metavar="AGE", help="only the events of the last 30m, 1h, 7d"
     )
     parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="the page (default report.html)")
     parser.add_argument("--json", action="store_true", help="print the totals as one line of JSON")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 
 from ...console import discovery_follow as follow
 from ...console.arguments import add_transport, transport
@@ -29,8 +30,7 @@ def run(args: argparse.Namespace) -> int:
     :raises MamaError: discovery cannot be read
     """
     as_json = args.json
-    follower = follow.DiscoveryFollower.of(dict(transport(args)), _USE)
-    try:
+    with closing(follow.DiscoveryFollower.of(dict(transport(args)), _USE)) as follower:
         if args.create_streams:
             follower.create_streams()
         # the offset before the image, so that nothing is between the two
@@ -44,8 +44,6 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.flush()
         if at is not None:
             follow.say_changes(follower, at, (SOURCE, GAP), follow.as_json if as_json else line_of)
-    finally:
-        follower.close()
     return 0
 
 

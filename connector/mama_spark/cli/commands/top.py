@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from contextlib import closing
 
 from ...console.arguments import add_transport, duration_argument, transport
 from ...console.output import print_tables, printable
@@ -27,16 +28,13 @@ def run(args: argparse.Namespace) -> int:
     """
     :raises MamaError: the middleware cannot be reached at first, or an option is wrong
     """
-    collector = Collector(dict(transport(args)), LiveModel())
-    try:
+    with closing(Collector(dict(transport(args)), LiveModel())) as collector:
         if args.once or args.json:
             _print_once(collector, args.interval, args.json)
         else:
             from ..top.app import LiveViewApp
 
             LiveViewApp(collector, args.interval).run()
-    finally:
-        collector.close()
     return 0
 
 

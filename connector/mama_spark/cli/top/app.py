@@ -129,14 +129,9 @@ class LiveViewApp(App[None]):
         """Show the model as it is now; the cursor stays on its row."""
         self.query_one("#head", Static).update(self._head())
         table, names = self.query_one(DataTable), COLUMNS[self.shown]
-        column, descending = self.sort_by.get(self.shown, (0, False))
+        column, descending = self.sort_by.get(self.shown, (None if self.shown == "events" else 0, False))
         text = self.query_one("#filter", Input).value
-        rows = self.model.table(self.shown)
-        self.rows = (
-            select(rows, text, column, descending)
-            if self.shown != "events" or "events" in self.sort_by
-            else [row for row in rows if any(text.lower() in str(cell).lower() for cell in row)]
-        )
+        self.rows = select(self.model.table(self.shown), text, column, descending)
         at, left = table.cursor_row, table.scroll_x
         table.clear(columns=True)
         for i, name in enumerate(names):
@@ -152,7 +147,7 @@ class LiveViewApp(App[None]):
         return Text(
             ("PAUSED  " if self.paused else "") + f"{totals['online']}/{totals['sources']} sources online  "
             f"{totals['stored_per_second']:,} stored/s  {totals['in_flight']:,} in flight  "
-            f"{totals['failed']:,} failed  lag {totals['lag']:,}  {self._collector.name}",
+            f"{totals['failed']:,} failed  lag {totals['lag']:,}  {self._collector.name}"
         )
 
     # --- keys ------------------------------------------------------------------------------------------------

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from ...console.arguments import completed
 from ...console.discovery_follow import TAKES, DiscoveryFollower
 from ...contracts.errors import ConfigError, MamaError, Unavailable
 from ...contracts.record_log import RecordLogBridge
 from ...mama.discovery.discovery_rows import DiscoveryRow
-from ...mama.properties import expand
-from ...options import DiscoveryOptions, command, option_names, redact_url
-from ...options.nats_environment import with_nats_environment
+from ...options import DiscoveryOptions, command, redact_url
 from ...options.urls import split_stream
 from ...publishing.window.reconnecting import ReconnectingBridge
 from ...registry import log_bridge
@@ -41,7 +39,7 @@ class Collector:
         self.model = model
         if "waittimeout" not in {name.lower() for name in given}:
             given = {**given, "waitTimeout": _WAIT}
-        full = expand(with_nats_environment(given, os.environ), option_names(DiscoveryOptions), os.environ)
+        full = completed(given, DiscoveryOptions)
         o = DiscoveryOptions.parse(full.options, _USE, full.shared)
         self.name = ",".join(map(redact_url, o.url))
         if o.recorded is not None:  # the URL names the recorder's log

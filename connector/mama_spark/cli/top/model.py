@@ -20,22 +20,13 @@ STALE = 15.0
 COLUMNS = {
     "sources": ("source", "id", "state", "data", "rate", "timeliness", "since", "info"),
     "publishers": (
-        "publisher",
-        "state",
-        "acked/s",
-        "trend",
-        "in flight",
-        "acked",
-        "failed",
-        "topics",
-        "source",
-        "last event",
+        "publisher", "state", "acked/s", "trend", "in flight", "acked", "failed", "topics", "source", "last event",
         "info",
     ),
     "readers": ("reader", "stream", "lag", "unacknowledged"),
     "streams": ("stream", "stored/s", "trend", "messages", "octets", "readers", "limits"),
     "events": ("time", "kind", "event", "what", "info"),
-}
+}  # fmt: skip
 Cells = tuple[Any, ...]
 _COUNTED = [FIELDS[name][0] for name in ("acked", "failed", "in_flight")]
 
@@ -218,10 +209,12 @@ def sparkline(numbers: Sequence[float] | deque[float], width: int = 12) -> str:
     return "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * number / most))] if most else "▁" for number in shown)
 
 
-def select(rows: Iterable[Cells], text: str, column: int, descending: bool) -> list[Cells]:
-    """Rows with ``text`` in one of their cells, sorted by a column; numbers come before text."""
+def select(rows: Iterable[Cells], text: str, column: int | None, descending: bool) -> list[Cells]:
+    """Rows with ``text`` in one of their cells, sorted by a column (None: as they are); numbers come before text."""
     low = text.lower()
     found = [row for row in rows if any(low in str(cell).lower() for cell in row)]
+    if column is None:
+        return found
 
     def key(row: Cells) -> tuple[bool, Any]:
         value = row[column]

@@ -14,8 +14,7 @@ from mama_spark.malamute.protocol.patterns import BadPattern, Pattern
 from mama_spark.options import nearest
 from mama_spark.options.declare import option
 from mama_spark.options.document import FileSection
-from mama_spark.options.tables import parse_table
-from mama_spark.options.toml_file import read_toml
+from mama_spark.options.tables import parse_table, read_toml
 from mama_spark.options.values import byte_size, duration_or_none, nonempty_text
 
 from .broker.security import Security

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from mama_spark.contracts.bridge import EncodedRows
 from mama_spark.contracts.errors import BadRow, BadTopic, ConfigError, SchemaError
+from mama_spark.contracts.message import EncodedRows
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import HEADER, encode
 from mama_spark.openmama.wire.frames import payload_fault
@@ -30,7 +30,7 @@ _STAMPS = ("MdMsgType", "MdMsgStatus")
 
 
 class FieldCodec:
-    """A :class:`~mama_spark.contracts.bridge.RowCodec`.
+    """A :class:`~mama_spark.contracts.message.RowCodec`.
 
     :param topic: of all messages; None: columns say it
     :param prefix: of all topics
@@ -52,7 +52,7 @@ class FieldCodec:
         return True
 
     def check(self, schema: pa.Schema) -> None:
-        """See :class:`~mama_spark.contracts.bridge.RowCodec`.
+        """See :class:`~mama_spark.contracts.message.RowCodec`.
 
         :raises SchemaError: no column says the topic, nothing is there to publish, or a field cannot hold a column
         """
@@ -83,7 +83,7 @@ class FieldCodec:
             raise ConfigError(f"option mamaFields names {unknown[0]!r}, which is no column")
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
-        """See :class:`~mama_spark.contracts.bridge.RowCodec`."""
+        """See :class:`~mama_spark.contracts.message.RowCodec`."""
         faults = Faults()
         topics = self._topics(rows, faults)
         payloads = self._values(rows, faults) if "value" in rows.schema.names else self._fields(rows, faults)

@@ -21,7 +21,7 @@ from ...mama.messages.source_records import BEST, OK, ONLINE, UNKNOWN, SourceRec
 from ...mama.messages.status import MsgStatus
 from ...options import DiscoveryOptions, command
 from ...options.paths import table_path
-from ...options.toml_file import read_toml
+from ...options.tables import read_toml
 from ...options.urls import urls as server_urls
 from ...options.values import topic_prefix
 from ...publishing.window.reconnecting import ReconnectingBridge

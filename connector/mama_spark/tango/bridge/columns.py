@@ -94,7 +94,7 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def check(schema: pa.Schema) -> None:
-    """Check the columns of a DataFrame; see :class:`~mama_spark.contracts.bridge.RowCodec`.
+    """Check the columns of a DataFrame; see :class:`~mama_spark.contracts.message.RowCodec`.
 
     :raises SchemaError: a column has a wrong type
     """

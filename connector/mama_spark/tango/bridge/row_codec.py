@@ -16,9 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.contracts.bridge import EncodedRows
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
-from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.message import EncodedRows, Int64s
 
 from ..events.event_codec import LITTLE, usual_call, write_data
 from ..events.frame_layout import FrameLayout
@@ -76,7 +75,7 @@ class AttributeTopics:
 
 
 class RecordCodec:
-    """A :class:`~mama_spark.contracts.bridge.RowCodec`. It caches the topics of attributes and is not thread-safe.
+    """A :class:`~mama_spark.contracts.message.RowCodec`. It caches the topics of attributes and is not thread-safe.
 
     :param source: name of the event source, which is the host in topics
     :param prefix: first part of topics in the log

@@ -15,7 +15,7 @@ from ...console.output import print_error, say_as
 from ...console.signals import stop_on_signals
 from ...contracts.errors import ConfigError, OptionError, Unavailable
 from ...options import command
-from ...options.toml_file import read_toml
+from ...options.tables import read_toml
 from ...options.urls import is_port
 from ...options.values import duration_or_none
 from ...publishing.window.reconnecting import ReconnectingBridge

@@ -116,10 +116,7 @@ class PartitionMetrics:
     """
 
     def __init__(
-        self,
-        o: SinkOptions,
-        record: Callable[[FlightBatch], None],
-        on_event: Callable[[BridgeEvent], None],
+        self, o: SinkOptions, record: Callable[[FlightBatch], None], on_event: Callable[[BridgeEvent], None]
     ) -> None:
         self._provider = meter_provider(o.metrics)
         attributes = {"bridge": o.bridge_name, "stream": o.stream or ""}

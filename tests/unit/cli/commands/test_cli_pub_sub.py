@@ -56,12 +56,8 @@ def test_rows_of_packed_messages_are_shown_each_by_itself(capsys: pytest.Capture
     assert main(["sub", "t.*", "--from", "1", "--count", "6", "--url", url]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     want = [
-        "1 t.0 plain",
-        "2.0 t.1 one",
-        "2.1 t.1 two",
-        '3.0 t.2 {"n":1,"sym":"ä"}',
-        '3.1 t.2 {"n":2,"sym":null}',
-    ]
+        "1 t.0 plain", "2.0 t.1 one", "2.1 t.1 two", '3.0 t.2 {"n":1,"sym":"ä"}', '3.1 t.2 {"n":2,"sym":null}',
+    ]  # fmt: skip
     assert lines == want
     assert last.startswith("4 t.3 cut (")
     assert main(["sub", "t.*", "--from", "2", "--count", "1", "--json", "--url", url]) == 0

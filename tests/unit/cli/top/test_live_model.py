@@ -8,15 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.cli.top.model import (
-    COLUMNS,
-    MOST_EVENTS,
-    MOST_PUBLISHERS,
-    STALE,
-    LiveModel,
-    select,
-    sparkline,
-)
+from mama_spark.cli.top.model import COLUMNS, MOST_EVENTS, MOST_PUBLISHERS, STALE, LiveModel, select, sparkline
 from mama_spark.console.output import printable
 from mama_spark.contracts.record_log import LogStatus, ReaderStatus
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow

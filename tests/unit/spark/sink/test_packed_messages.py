@@ -15,7 +15,7 @@ from mama_spark.contracts.bridge import Ack, Capabilities
 from mama_spark.contracts.errors import ConfigError, OptionError, SchemaError
 from mama_spark.flightlog.schema import packed_rows_field
 from mama_spark.memory import MemoryBroker
-from mama_spark.memory.bridge import MemoryMessage
+from mama_spark.memory.broker import MemoryMessage
 from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.contracts.bridge import Ack, EncodedRows, EventStyle
+from mama_spark.contracts.bridge import Ack, EventStyle
 from mama_spark.contracts.errors import BadRow, BadTopic, OptionError, SchemaError
+from mama_spark.contracts.message import EncodedRows
 from mama_spark.memory import MemoryBridge
 from mama_spark.options import SinkOptions, SubscribeOptions
 from mama_spark.registry import UnsupportedFeature, log_bridge, publisher_bridge, row_codec

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import ConfigError, OptionError
-from mama_spark.memory.bridge import MemoryBroker
+from mama_spark.memory.broker import MemoryBroker
 from mama_spark.options import SinkOptions
 from mama_spark.spark.query_progress import QueryProgress
 from mama_spark.spark.sink.encoding.column_plan import ColumnPlan

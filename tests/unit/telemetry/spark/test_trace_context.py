@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError, OptionError, SchemaError
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.memory.bridge import MemoryBroker
+from mama_spark.memory.broker import MemoryBroker
 from mama_spark.options import SinkOptions
 from mama_spark.options.values import is_traceparent
 from mama_spark.spark.formats import MamaSubDataSource

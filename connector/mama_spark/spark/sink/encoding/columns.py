@@ -8,8 +8,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from mama_spark.contracts.bridge import RowCodec
 from mama_spark.contracts.errors import SchemaError
+from mama_spark.contracts.message import RowCodec
 from mama_spark.options import SinkOptions, nearest
 from mama_spark.packing.format import check_types
 from mama_spark.registry import row_codec
