@@ -15,8 +15,7 @@ from typing import Any
 
 import mama_spark
 from mama_spark.options.conf_file import as_options, load
-from mama_spark.tango.archive import COLUMNS, add_configurations, configurations, rows
-from mama_spark.tango.archive import thin_out
+from mama_spark.tango.archive import COLUMNS, add_configurations, configurations, rows, thin_out
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 

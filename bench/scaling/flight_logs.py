@@ -18,9 +18,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.staging import Staging
-from mama_spark.flightlog.folder import WriteId
 from mama_spark.spark.sink.job import PartitionReport
 
 COMMITS = 20  #: whose median is told

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.contracts.bridge import RowCodec
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
-from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.contracts.message import Int64s, MessageBatch, RowCodec
 from mama_spark.contracts.topics import PART_HEADERS, topic_head
 from mama_spark.packing.json_text import json_rows
 
