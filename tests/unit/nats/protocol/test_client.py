@@ -31,6 +31,7 @@ from mama_spark.nats.protocol.client_events import (
 )
 from mama_spark.nats.protocol.parser import Frame, read_frame
 
+from tests.support.tables import each
 from tests.support.tiers import EXPLORE, examples
 
 INBOX = b"_INBOX.me."
@@ -121,7 +122,7 @@ TABLE: list[tuple[State, str, Does, State, Sequence[type]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "what", "does", "after", "events"), TABLE, ids=lambda value: str(value)[:30])
+@each("before,what,does,after,events", TABLE)
 def test_each_state_goes_where_the_table_says(
     before: State, what: str, does: Does, after: State, events: Sequence[type]
 ) -> None:
