@@ -151,7 +151,7 @@ def test_header_and_payload_over_the_limit_never_reach_the_server(tmp_path: Path
 @pytest.mark.parametrize(
     "way",
     [{}, {"ack_mode": "batch", "stream": "S"}, {"ack_mode": "batch", "stream": "S", "ordered": True}],
-    ids=["messages", "public calls", "batches", "batches in order"],
+    ids=["messages", "batches", "batches in order"],
 )
 def test_a_denied_subject_fails_its_rows_at_once_and_no_others(tmp_path: Path, way: dict[str, Any]) -> None:
     users = 'authorization { users = [ {user: a, password: p, permissions: {publish: {deny: "s.Secret"}}} ] }'
