@@ -40,14 +40,15 @@ class ConsumerTracker:
     def __init__(self, api: JetStream, clock_offset: float) -> None:
         self._api = api
         self._clock_offset = clock_offset
-        self._audits = _Audits()
+        self._generation, self._audits = "", _Audits()
 
-    def forget(self) -> None:
-        """Drop the cache: the stream was created again."""
-        self._audits = _Audits()
+    def changes(self, stream: str, record: StoredMessage, generation: str) -> list[DiscoveryEvent]:
+        """The events of one record of the stream of advisories.
 
-    def changes(self, stream: str, record: StoredMessage) -> list[DiscoveryEvent]:
-        """The events of one record of the stream of advisories."""
+        :param generation: when the stream was created: what is cached of another one does not count
+        """
+        if generation != self._generation:
+            self._generation, self._audits = generation, _Audits()
         one = adv.consumer_event(record)
         if one is None:
             return []
@@ -77,7 +78,7 @@ class ConsumerTracker:
             if reader is not None or not again or audits.newest > consumer_event.at + _LATE_US:
                 return reader
             again -= 1
-            self.forget()
+            self._audits = _Audits()
             time.sleep(_PAUSE)
 
     def _audits_near(self, stream: str, sequence: int) -> _Audits:

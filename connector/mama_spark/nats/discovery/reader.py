@@ -27,7 +27,7 @@ from .offsets import (
     steps_between,
 )
 from .snapshots import Snapshots, gap, none_yet
-from .watch import StreamWatch
+from .streams import StreamWatch
 
 _ADVANCE = 600.0  #: seconds after which an offset advances without an event
 
@@ -239,7 +239,8 @@ class DiscoveryReader:
 
     def _events_of(self, span: RecordRange, record: StoredMessage) -> list[DiscoveryEvent]:
         if span.stream != "events":
-            return self._consumers.changes(getattr(self.layout, span.stream), record)
+            generation = self.watch.streams.generations.advisories
+            return self._consumers.changes(getattr(self.layout, span.stream), record, generation)
         event = event_of(self.layout, record, span.skip)
         return [] if event is None else [event]
 

@@ -13,8 +13,7 @@ from ..protocol.direct_get import StoredMessage
 from .events import image_of
 from .layout import LIVE, TTL
 from .offsets import ABSENT, DiscoveryOffset, SavedSnapshot, SnapshotRange, StreamCreationTimes
-from .streams import DiscoveryStreams
-from .watch import StreamWatch
+from .streams import DiscoveryStreams, StreamWatch
 
 _PART = MSG_ID  #: a chunk may be stored twice after a lost acknowledgement
 

@@ -56,10 +56,7 @@ async def retry(
                 raise
             delay = delays.next()
             if not usable() or now() + delay > until:
-                why = "nobody listens; is JetStream enabled for this account?" if _no_responders(e) else e
+                nobody = isinstance(e, NoRespondersError)
+                why = "nobody listens; is JetStream enabled for this account?" if nobody else e
                 raise Unavailable(f"no answer to {what} within {timeout:g} s: {why}") from e
         await asyncio.sleep(delay)
-
-
-def _no_responders(error: Exception) -> bool:
-    return isinstance(error, NoRespondersError)

@@ -18,7 +18,7 @@ KEPT = 30.0  #: seconds without a request after which the server deletes our con
 #: Delays before the next consumer, after the one that is replaced at once.
 BACKOFF = Backoff(0.05, 1.0)
 #: Seconds to wait for records under way, by the number of consecutive consumers without a record.
-_IN_TRANSIT = Backoff(2.0, 3600.0)
+IN_TRANSIT = Backoff(2.0, 3600.0)
 
 
 class SubscriptionBroken(Unavailable):
@@ -26,14 +26,17 @@ class SubscriptionBroken(Unavailable):
 
 
 class ConsumerCourse:
-    """:ivar position: sequence in the stream of the last delivery, or after which the first consumer begins
+    """The course of one reader through a stream, by one consumer after another.
+
+    :param in_transit: seconds to wait for records under way, by :attr:`failed`
+    :ivar position: sequence in the stream of the last delivery, or after which the first consumer begins
     :ivar delivered: deliveries of this consumer
     :ivar heard: when the last record came, or was passed on, in seconds
     :ivar failed: consecutive consumers that were lost, since one delivered
     """
 
-    def __init__(self, after: int, now: float) -> None:
-        self.position, self.heard = after, now
+    def __init__(self, after: int, now: float, in_transit: Backoff = IN_TRANSIT) -> None:
+        self.position, self.heard, self._in_transit = after, now, in_transit
         self.delivered = self.failed = 0
         self._exhausted: int | None = None  # position at which a consumer had nothing pending
 
@@ -63,7 +66,7 @@ class ConsumerCourse:
         :raises SubscriptionBroken: it does not
         """
         if info.delivered > self.delivered:
-            if now - self.heard > _IN_TRANSIT.delay(self.failed):
+            if now - self.heard > self._in_transit.delay(self.failed):
                 raise SubscriptionBroken(f"{info.delivered} were sent, {self.delivered} came")
         elif not info.waiting:
             raise SubscriptionBroken("the consumer waits for nothing")

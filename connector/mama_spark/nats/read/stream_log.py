@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, Records
 from mama_spark.contracts.served_log import LogState
 
-from ..jetstream.answers import ApiError, StreamInfo
+from ..jetstream.answers import NO_CONSUMER, ApiError, ConsumerInfo, StreamInfo
+from ..jetstream.client import JetStream
 from ..jetstream.consumers import most_consumers, probe
 from ..protocol.records import header_column
-from ..subjects import filters_of, may_store, stores_text
+from ..subjects import PROGRESS_METADATA, filters_of, may_store, shows_progress, stores_text
 from . import retention
 from .append import append
 from .log_connection import LogConnection
-from .progress import require_name, show_progress
 from .range_reader import Convert, RangeReader, SequenceRange, as_records
 from .ranges import match_range, merge_ranges, missing_ranges
 from .tail import NatsTail
@@ -34,6 +35,7 @@ _LOG = logging.getLogger(__name__)
 #: Maximum number of deleted records that the server is asked to list, which it does in one message of any size. With
 #: more, the existing records are read instead.
 MOST_LISTED = 100_000
+_RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not answer the request
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
 
 
@@ -46,7 +48,7 @@ class NatsLog(RecordLog):
     """
 
     def __init__(self, logs: LogConnection, name: str, info: StreamInfo | None = None) -> None:
-        require_name(name, "a stream")
+        _require_name(name, "a stream")
         self._logs, self._api = logs, logs.api
         self.info = logs.stream(name) if info is None else info  #: as it was when the log was opened
         retention.require_log(name, self.info.retention)
@@ -204,9 +206,9 @@ class NatsLog(RecordLog):
     # --- telemetry -------------------------------------------------------------------------------------------
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
-        """See :func:`~.progress.show_progress`. For monitoring: a failure is only logged."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. For monitoring: a failure is only logged."""
         try:
-            show_progress(self._api, self.name, name, max(0, up_to) + 1, sorted(filters_of(topics)))
+            _show_progress(self._api, self.name, name, max(0, up_to) + 1, sorted(filters_of(topics)))
         except MamaError as e:
             _LOG.warning("the progress of consumer %r on stream %r cannot be shown: %s", name, self.name, e)
 
@@ -217,3 +219,40 @@ def _rfc3339(time: int) -> str:
     except OverflowError:
         moment = _FIRST if time < 0 else _LAST
     return min(max(moment, _FIRST), _LAST).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _show_progress(api: JetStream, stream: str, consumer: str, following: int, filters: list[str]) -> None:
+    """Show that everything below ``following`` was read, as the floor of acknowledgements of the consumer; a reset
+    moves it (NATS ADR-60). It is created if missing and delivers nothing: nobody reads through it, and nothing depends
+    on it.
+    """
+    _require_name(consumer, "a consumer")
+    what = f"{stream}.{consumer}"
+    answer = api.find(f"CONSUMER.INFO.{what}", None, NO_CONSUMER)
+    if answer is not None:
+        there = ConsumerInfo.of(answer)
+        if not shows_progress(there.config):
+            raise ConfigError(f"consumer {consumer!r} of stream {stream!r} is somebody else's: choose another name")
+        if sorted(there.filters) == filters:
+            with contextlib.suppress(ApiError, Unavailable):
+                api.request(f"CONSUMER.RESET.{what}", {"seq": following}, timeout=min(_RESET_TRY, api.timeout))
+                return
+        api.request(f"CONSUMER.DELETE.{what}")
+    made: dict[str, Any] = {
+        "durable_name": consumer,
+        "name": consumer,
+        "description": "how far a query of mama-spark has come",
+        "ack_policy": "all",
+        "deliver_policy": "by_start_sequence",
+        "opt_start_seq": following,
+        "metadata": PROGRESS_METADATA,
+    }
+    if filters:
+        made["filter_subjects"] = filters
+    api.request(f"CONSUMER.CREATE.{what}", {"stream_name": stream, "config": made})
+
+
+def _require_name(name: str, of: str) -> None:
+    """:raises ConfigError: it is no name of a stream or consumer"""
+    if not name or any(c in name for c in " .*>/\\\t\r\n\0"):
+        raise ConfigError(f"{name!r} is no name of {of}")

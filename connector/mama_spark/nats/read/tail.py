@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.record_log import Records
 
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SILENCE = 2.0  #: seconds without a message after which the consumer is checked
+#: Seconds to wait for records under way, however many consumers were lost: a log may be idle for days.
+_IN_TRANSIT = Backoff(2 * SILENCE, 2 * SILENCE)
 REQUEST_TIMEOUT = 3.0  #: seconds that one request to the JetStream API may take
 
 
@@ -55,7 +58,7 @@ class NatsTail:
     def __init__(self, logs: LogConnection, stream: StreamInfo, after: int, filters: list[str], name: str) -> None:
         self.caught_up = False
         self._logs, self._stream, self._filters, self._label = logs, stream, filters, name
-        self._course = ConsumerCourse(after, time.monotonic())
+        self._course = ConsumerCourse(after, time.monotonic(), _IN_TRANSIT)
         self._creation: Future[_Consumer] | None = None
         self._consumer: _Consumer | None = None
         self._check: Future[ConsumerInfo] | None = None

@@ -155,7 +155,8 @@ class NatsServer:
                 return self
             except Unavailable:
                 # while it was down, another process may have got its port for a moment
-                if not again or not self._port_taken() or time.monotonic() > deadline:
+                port_taken = b"address already in use" in self.log.read_bytes()[self._logged :]
+                if not again or not port_taken or time.monotonic() > deadline:
                     raise
             time.sleep(0.1)
 
@@ -219,10 +220,6 @@ class NatsServer:
             answer: dict[str, Any] = json.load(page)
             return answer
 
-    def _port_taken(self) -> bool:
-        """Whether the last process ended because its port was in use."""
-        return b"address already in use" in self.log.read_bytes()[self._logged :]
-
     def stop(self) -> None:
         """Shut it down, if it is running, and remove a temporary folder."""
         self._end(signal.SIGTERM)
@@ -246,17 +243,18 @@ class NatsServer:
     def pause(self) -> None:
         """Send SIGSTOP: connections stay open without answers. Returns when all its threads have stopped, which takes a
         while on a busy machine."""
-        if self._process is None or not self.running:
-            return
-        self._process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
         until, asked = time.monotonic() + STOP_TIMEOUT, os.WSTOPPED | os.WNOWAIT | os.WNOHANG
         with contextlib.suppress(ChildProcessError):  # the process has ended
             while self.running and time.monotonic() < until and os.waitid(os.P_PID, self.pid, asked) is None:
                 time.sleep(0.001)
 
     def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self.running:
-            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(number)
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None

@@ -9,13 +9,24 @@ from typing import Any
 import pytest
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.nats.jetstream.answers import TOO_MANY_CONSUMERS, ApiError, StreamInfo
+from mama_spark.nats.jetstream.answers import TOO_MANY_CONSUMERS, ApiError, ConsumerInfo, StreamInfo
 from mama_spark.nats.read import consumer_course
+from mama_spark.nats.read.consumer_course import SubscriptionBroken
 from mama_spark.nats.read.log_connection import LogConnection
-from mama_spark.nats.read.tail import NatsTail
+from mama_spark.nats.read.tail import SILENCE, NatsTail
 from mama_spark.nats.settings import NatsSettings
 
 STREAM = StreamInfo.of({"config": {"name": "S"}, "created": "then"})
+
+
+def test_a_lost_delivery_is_noticed_however_many_consumers_an_idle_log_has_lost() -> None:
+    follower = NatsTail(LogConnection(NatsSettings(), 1.0), STREAM, 0, ["mlp.s.>"], "the live consumer")
+    course = follower._course
+    course.failed, course.heard = 12, 0.0
+    sent = ConsumerInfo.of({"name": "c", "num_waiting": 1, "delivered": {"consumer_seq": 1}})
+    course.check(sent, 2 * SILENCE)
+    with pytest.raises(SubscriptionBroken, match="1 were sent, 0 came"):
+        course.check(sent, 2 * SILENCE + 0.1)
 
 
 def test_a_stream_that_has_all_its_consumers_is_asked_again(
