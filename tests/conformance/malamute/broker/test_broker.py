@@ -120,7 +120,7 @@ def test_stopping_loses_nothing_that_was_accepted(make: Make) -> None:
     assert [d.subject for d in reader.get(500) if isinstance(d, wire.StreamDeliver)] == [b"%d" % n for n in range(500)]
 
 
-# --- the broker's start and end, and how many streams and subscriptions it holds --------------------------------------
+# --- the broker's start and end, and how many streams it holds -------------------------------------------------------
 
 
 def test_many_streams_and_as_many_clients(make: Make) -> None:
