@@ -45,10 +45,8 @@ class ZmqPublisher:
             for kind, port in zip((zmq.PUB, zmq.XPUB), ports, strict=True):
                 found = self._context.socket(kind)
                 self._open.append(found)
-                if kind == zmq.XPUB:
-                    found.setsockopt(
-                        zmq.XPUB_VERBOSER, 1
-                    )  # receive the subscription of each connection, not only the first and last
+                if kind == zmq.XPUB:  # receive the subscription of each connection, not only the first and last
+                    found.setsockopt(zmq.XPUB_VERBOSER, 1)
                 found.setsockopt(zmq.LINGER, 0)
                 found.setsockopt(zmq.SNDHWM, hwm)
                 found.setsockopt(zmq.IPV6, 1 if ":" in host else 0)
