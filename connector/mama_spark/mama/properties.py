@@ -190,19 +190,26 @@ class Expanded:
     """Options completed from the properties file.
 
     :ivar options: those of Spark, plus those of the transport
-    :ivar discovery_supported: the transport's property; None = no transport was named, so the bridge's capability
-        applies
-    :ivar supported_key: name of that property, empty if no transport was named
+    :ivar transport: its properties; None = no transport was named
     :ivar where: file and key prefix, for error texts
     :ivar shared: names, in lower case, of the options that the file adds for all uses of the transport
     """
 
     options: dict[str, str]
-    discovery_supported: bool | None = None
-    supported_key: str = ""
+    transport: TransportProperties | None = None
     fields: SourceFields = field(default=DEFAULT_FIELDS)
     where: str = "options"
     shared: frozenset[str] = frozenset()
+
+    @property
+    def discovery_supported(self) -> bool | None:
+        """The transport's property; None: the bridge's capability applies."""
+        return None if self.transport is None else self.transport.discovery_supported
+
+    @property
+    def supported_key(self) -> str:
+        """Name of that property, empty if no transport was named."""
+        return "" if self.transport is None else self.transport.supported_key
 
 
 def expand(given: Mapping[str, str], known: Iterable[str], environ: Mapping[str, str]) -> Expanded:
@@ -254,8 +261,7 @@ def expand(given: Mapping[str, str], known: Iterable[str], environ: Mapping[str,
             added[spelled.get(option, prop)] = value
     return Expanded(
         {**added, **given},
-        transport.discovery_supported,
-        transport.supported_key,
+        transport,
         fields,
         f"{properties.path}: {transport.prefixes[0]}*",
         frozenset(name.lower() for name in added),

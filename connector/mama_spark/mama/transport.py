@@ -16,7 +16,7 @@ from ..options import SinkOptions, option_names
 from .bridge_loop import BridgeLoop
 from .messages.source_records import DEFAULT_FIELDS, SourceFields
 from .messages.status import Status, StatusError
-from .properties import Properties, TransportProperties, expand
+from .properties import TransportProperties, expand
 from .queue import Queue
 from .states import TransportEvent, TransportTopicEvent
 
@@ -139,10 +139,8 @@ class Transport:
         """
         given = {"transport": name, "bridge": middleware, **({} if path is None else {"properties": path})}
         expanded = expand(given, option_names(SinkOptions), os.environ)
-        found = Properties.find(os.environ.get("WOMBAT_PATH")) if path is None else Properties.load(path)
-        properties = TransportProperties(found, middleware, name)
         options = SinkOptions.parse(expanded.options, shared=expanded.shared)
-        return cls.create(name, options, properties=properties, fields=expanded.fields, **more)
+        return cls.create(name, options, properties=expanded.transport, fields=expanded.fields, **more)
 
     # --- callbacks -------------------------------------------------------------------------------------------
 

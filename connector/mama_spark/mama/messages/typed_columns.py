@@ -116,9 +116,11 @@ def first_of_each(blocks: Iterable[FieldBlock], n: int) -> tuple[Int64s, list[Fi
 
 
 def _column(field: TypedField, blocks: Iterable[FieldBlock], n: int, reasons: dict[int, str]) -> pa.Array:
-    at, mine = first_of_each([block for block in blocks if field.takes(block.name, block.fid)], n)
+    mine = [block for block in blocks if field.takes(block.name, block.fid)]
     if not mine:
         return pa.nulls(n, field.type)
+    whole = len(mine) == 1 and len(mine[0].rows) == n  # rows are ascending, so these are all
+    at, mine = (None, mine) if whole else first_of_each(mine, n)
     parts = []
     for block in mine:
         values, unfit = converted(block, field.type)
@@ -129,9 +131,7 @@ def _column(field: TypedField, blocks: Iterable[FieldBlock], n: int, reasons: di
                 int(block.rows[i]), f"field {field.name}: {block.type.name} {shown} is no {field.type} without loss"
             )
     values = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-    if len(values) == n and len(mine) == 1 and len(mine[0].rows) == n:
-        return values
-    return values.take(pa.array(at, mask=at < 0))
+    return values if at is None else values.take(pa.array(at, mask=at < 0))
 
 
 #: Values in the wanted type, and which of them do not fit (None: all do).

@@ -16,7 +16,7 @@ from mama_spark.contracts.record_log import Records
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns
 from mama_spark.mama.messages.sequence_numbers import HIGHEST
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
-from mama_spark.mama.messages.typed_columns import TypedField, typed_columns
+from mama_spark.mama.messages.typed_columns import first_of_each
 from mama_spark.openmama.recorder.gaps import GapTracker, MissingNumbers
 from mama_spark.openmama.wire.frame_filter import FrameColumns
 from mama_spark.openmama.wire.records import (
@@ -158,7 +158,7 @@ class FrameRecorder:
         decoded = decode_records(unpacked.values)
         found = self._decoder.decode(decoded.data, decoded.begins, decoded.ends)
         numbers, senders = (_numbers(found, name, len(decoded)) for name in ("MdSeqNum", "MamaSenderId"))
-        numbers = np.where(numbers > HIGHEST, 0, numbers)
+        numbers[numbers > HIGHEST] = 0
         return decoded.heads, topics.take(pa.array(unpacked.records)), numbers, senders
 
     def _gaps(
@@ -234,11 +234,21 @@ def _is_number(name: str, fid: int) -> bool:
 
 def _numbers(found: DecodedColumns, name: str, n: int) -> Numbers:
     """A field of whole numbers of each message, shape (n,); 0 where it is missing, negative or no number."""
-    arrays = [block for block in found.blocks if isinstance(block.values, np.ndarray)]
-    numbers = [block for block in arrays if block.values.dtype.kind in "iu"]
-    (column,), _ = typed_columns(DecodedColumns(numbers), [TypedField(name, pa.uint64(), _NUMBERS[name])], n)
-    made: Numbers = column.fill_null(0).to_numpy()
-    return made
+    fid = _NUMBERS[name]
+    named = [block for block in found.blocks if block.name == name or block.fid == fid]
+    mine = [block for block in named if isinstance(block.values, np.ndarray) and block.values.dtype.kind in "iu"]
+    if len(mine) == 1 and len(mine[0].rows) == n:  # rows are ascending, so these are all
+        return _unsigned(mine[0].values)
+    at, ordered = first_of_each(mine, n)
+    numbers = np.zeros(n, np.uint64)
+    if ordered:
+        values: npt.NDArray[Any] = np.concatenate([_unsigned(block.values) for block in ordered])
+        numbers[at >= 0] = values[at[at >= 0]]
+    return numbers
+
+
+def _unsigned(values: npt.NDArray[Any]) -> Numbers:
+    return np.where(values < 0, 0, values).astype(np.uint64) if values.dtype.kind == "i" else values.astype(np.uint64)
 
 
 def _answer_kind(ask: MarketDataAsk, kind: int, status: int) -> MamaRecordKind:
