@@ -49,7 +49,7 @@ def flights(folder: Path) -> list[dict[str, Any]]:
     return [row for row in logged(folder) if row.get("kind", "flight") == "flight"]
 
 
-class StoredLog:
+class FilledLog:
     """A log in memory."""
 
     def __init__(self, name: str) -> None:
