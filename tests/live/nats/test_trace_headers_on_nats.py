@@ -9,8 +9,7 @@ import pytest
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
-from mama_spark.spark.sink.job import SinkJob, TaskInfo
+from mama_spark.spark.sink.job import ColumnPlan, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
