@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
-from mama_spark.spark.sink.job import SinkJob, TaskInfo
+from mama_spark.spark.sink.job import ColumnPlan, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.telemetry.spark.partition_metrics import PublisherMetrics
 from opentelemetry.exporter.prometheus import PrometheusMetricReader

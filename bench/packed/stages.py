@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.ids.ids import IdMaker
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.encoding.row_encoder import RowEncoder
+from mama_spark.spark.sink.job import ColumnPlan
 from mama_spark.spark.sink.last_form import GiveIds
 from mama_spark.spark.sink.marks import MarkUnpackable
 from mama_spark.spark.sink.open_write import PACKED_IDS_MEMORY, pack_codec

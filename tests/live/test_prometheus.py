@@ -34,8 +34,7 @@ from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from mama_spark.recording.log_follower import LogFollower
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.query_progress import QueryProgress
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
-from mama_spark.spark.sink.job import SinkJob, TaskInfo
+from mama_spark.spark.sink.job import ColumnPlan, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.tango.bridge import RecordCodec

@@ -23,8 +23,7 @@ from mama_spark.cli.top.model import LiveModel
 from mama_spark.mama.messages.event_records import EventRecord
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
-from mama_spark.spark.sink.job import SinkJob, TaskInfo
+from mama_spark.spark.sink.job import ColumnPlan, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.tango.log.records import RecordKind, device_topic, record_topic
 from mama_spark.testing.waiting import eventually

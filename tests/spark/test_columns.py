@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from mama_spark.contracts.errors import SchemaError
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
+from mama_spark.spark.sink.job import ColumnPlan
 from pyspark.sql.types import StructType
 
 pytestmark = pytest.mark.usefixtures("spark")  # parsing the schemas needs a session

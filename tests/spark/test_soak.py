@@ -32,7 +32,7 @@ from tests.support.nats.nats_servers import Admin, FetchedMessage
 from tests.support.processes import connected_to, descendants, is_java, resident_memory
 from tests.support.proxy import Proxy
 from tests.support.spark.flight_data import flight_lines
-from tests.support.spark.loop_harness import DDL, DriverProcess
+from tests.support.spark.loop_harness import DDL, KillableDriver
 from tests.support.spark.sink_harness import counts, flights, verdict
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "soak.py"
@@ -124,7 +124,7 @@ class Memory:
                 self.growth = max(self.growth, used - first)
 
 
-class Job(DriverProcess):
+class Job(KillableDriver):
     """``driver_scripts/soak.py``, connected through a proxy."""
 
     def __init__(self, folder: Path, proxy: Proxy) -> None:

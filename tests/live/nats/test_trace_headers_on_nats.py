@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
-from mama_spark.spark.sink.job import SinkJob, TaskInfo
+from mama_spark.spark.sink.job import ColumnPlan, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 
 from tests.support.nats.mamasub import read

@@ -140,7 +140,7 @@ class Lane:
         return {"name": self.name, "url": self.place.url, "rate": str(self.rate), "publish": self.publish, **typed}
 
 
-class DriverProcess(ABC):
+class KillableDriver(ABC):
     """A script that is a driver of Spark, in a process of its own."""
 
     process: subprocess.Popen[bytes]
@@ -185,7 +185,7 @@ class DriverProcess(ABC):
         eventually(lambda: none_alive(family), "JVM and workers ended with their driver", self.patience)
 
 
-class FlightLoop(DriverProcess):
+class FlightLoop(KillableDriver):
     """``driver_scripts/loop.py``."""
 
     def __init__(self, script: Path, folder: Path, source: Path, *lanes: Lane) -> None:

@@ -13,8 +13,7 @@ from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLog, MemoryLogs
 from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
-from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.job import ColumnPlan, PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
@@ -49,7 +48,7 @@ def flights(folder: Path) -> list[dict[str, Any]]:
     return [row for row in logged(folder) if row.get("kind", "flight") == "flight"]
 
 
-class StoredLog:
+class FilledLog:
     """A log in memory."""
 
     def __init__(self, name: str) -> None:

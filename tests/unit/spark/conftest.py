@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from mama_spark.memory import MemoryBroker
 
-from tests.support.spark.memory_harness import StoredLog
+from tests.support.spark.memory_harness import FilledLog
 
 
 @pytest.fixture
-def log(broker: MemoryBroker) -> StoredLog:
-    return StoredLog(broker.name)
+def log(broker: MemoryBroker) -> FilledLog:
+    return FilledLog(broker.name)

@@ -1,4 +1,5 @@
-"""The data that travels between the driver and the tasks of one write: the job, and the report of each partition.
+"""The data that travels between the driver and the tasks of one write: the job with its plan of
+columns, and the report of each partition.
 
 Spark unpickles these in processes that only plan or commit, so this module imports no Arrow, no bridge and no Delta.
 """
@@ -23,10 +24,38 @@ if TYPE_CHECKING:
     from mama_spark.mama.messages.source_records import SourceRecord
     from mama_spark.options import SinkOptions
 
-    from .encoding.column_plan import ColumnPlan
-
 #: Failures that a report names.
 MAX_FIRST_FAILURES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """Names of the columns (as the DataFrame spells them) by their use; None = there is none.
+
+    :ivar topic: column with the topic; or ``parts`` join to it; or the option ``topic`` gives it
+    :ivar value: payload; without it the columns ``json`` become one JSON object
+    :ivar headers_form: ``map``, ``multimap`` or ``kafka``
+    :ivar id: message id
+    :ivar trace: column with the ``traceparent`` of each row
+    :ivar log: columns that go to the flight log
+    :ivar stream: column with the stream of each row; None = all go to the stream of the options
+    :ivar typed: columns that are packed with their types (``pack=arrow`` without a value); empty = none
+    :ivar native: columns for the row codec of the bridge: (its name, name in the DataFrame); with them, only ``id`` and
+        ``log`` are used
+    """
+
+    topic: str | None
+    parts: tuple[tuple[str, str], ...]
+    value: str | None
+    json: tuple[str, ...]
+    headers: str | None
+    headers_form: str
+    id: str | None
+    log: tuple[str, ...]
+    stream: str | None = None
+    typed: tuple[str, ...] = ()
+    native: tuple[tuple[str, str], ...] = ()
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

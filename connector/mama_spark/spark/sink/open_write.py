@@ -28,10 +28,9 @@ from mama_spark.registry import batch_ledger, publisher_bridge, row_codec
 
 from ..write_counts import TaskCounts
 from .announcer import SourceAnnouncer, source_record
-from .encoding.column_plan import ColumnPlan
 from .encoding.row_encoder import CodecRows, RowEncoder
 from .failure_policy import knows_ids, on_outage
-from .job import PartitionReport, SinkJob, TaskInfo
+from .job import ColumnPlan, PartitionReport, SinkJob, TaskInfo
 from .last_form import FinishPacks, GiveIds, TakeIdsAway
 from .marks import MarkDoubledIds, MarkUnpackable
 from .match import MatchStored, unpack_digests

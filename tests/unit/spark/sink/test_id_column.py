@@ -15,9 +15,8 @@ from mama_spark.memory import MemoryBroker
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink import packs
 from mama_spark.spark.sink.data_source import MamaPubWriter
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
-from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.job import ColumnPlan, PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from pyspark.sql import types as T
 from pyspark.sql.datasource import WriterCommitMessage

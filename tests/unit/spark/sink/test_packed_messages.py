@@ -18,9 +18,8 @@ from mama_spark.memory import MemoryBroker
 from mama_spark.memory.broker import MemoryMessage
 from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
-from mama_spark.spark.sink.job import PartitionReport, SinkJob
+from mama_spark.spark.sink.job import ColumnPlan, PartitionReport, SinkJob
 from mama_spark.spark.sink.open_write import check_capabilities
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.schema import SCHEMA

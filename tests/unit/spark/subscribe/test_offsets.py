@@ -31,7 +31,7 @@ from mama_spark.spark.subscribe.offsets import (
 from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.support.spark.memory_harness import StoredLog
+from tests.support.spark.memory_harness import FilledLog
 from tests.support.tables import each
 
 # --- offsets and plans of ``mamasub``: where a query stands, what the next batch takes, what is lost ------------------
@@ -249,7 +249,7 @@ def test_a_limit_of_rows_is_one_of_as_many_records_as_have_them(each: dict[str, 
     assert end["S"].rows == round(n * each.get("S", 1.0))
 
 
-def test_a_query_that_takes_what_there_is_ends_where_the_stream_ended_when_it_began(log: StoredLog) -> None:
+def test_a_query_that_takes_what_there_is_ends_where_the_stream_ended_when_it_began(log: FilledLog) -> None:
     log.put(5)
     stream = log.source().streamReader(SCHEMA)
     start = stream.initialOffset()

@@ -22,7 +22,7 @@ from mama_spark.openmama.wire.records import MamaRecord, MamaRecordKind, record_
 from mama_spark.spark.formats import MamaSubDataSource
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from tests.support.spark.memory_harness import StoredLog
+from tests.support.spark.memory_harness import FilledLog
 
 AT = 1_700_000_000_000_000_000
 ENTRIES = [DictionaryEntry(237, "wBidPrice", FieldType.PRICE), DictionaryEntry(238, "wBidSize", FieldType.U32)]
@@ -46,18 +46,18 @@ def record(n: int, framing: str = "oz") -> bytes:
     return MamaRecord(MamaRecordKind.MESSAGE, record_topic("OM.IBM"), AT + n, frame, framing, at).encode()
 
 
-def put(log: StoredLog, payloads: list[bytes], topic: str = "mama.OM.IBM") -> None:
+def put(log: FilledLog, payloads: list[bytes], topic: str = "mama.OM.IBM") -> None:
     log.append(payloads, topic)
 
 
-def rows_of(log: StoredLog, schema: StructType | None = None, **options: str) -> list[dict[str, Any]]:
+def rows_of(log: FilledLog, schema: StructType | None = None, **options: str) -> list[dict[str, Any]]:
     source = log.source(**{"topics": ">", "omnm": "true", **options})
     reader = source.reader(source.schema() if schema is None else schema)
     there = pickle.loads(pickle.dumps(reader))
     return [row for task in reader.partitions() for batch in there.read(task) for row in batch.to_pylist()]
 
 
-def test_records_of_both_framings_and_plain_messages_are_structs(log: StoredLog) -> None:
+def test_records_of_both_framings_and_plain_messages_are_structs(log: FilledLog) -> None:
     put(log, [record(1), record(2, "zmq"), encode(tick(3))])
     rows = rows_of(log)
     assert [row["mama"]["framing"] for row in rows] == ["oz", "zmq", None]
@@ -74,7 +74,7 @@ def test_records_of_both_framings_and_plain_messages_are_structs(log: StoredLog)
 
 
 @pytest.mark.spec("OW29")
-def test_packed_records_are_the_rows_that_single_ones_are(log: StoredLog) -> None:
+def test_packed_records_are_the_rows_that_single_ones_are(log: FilledLog) -> None:
     """Of one stream: a log that a recorder went on with packs; a corrupt pack is one row with the reason."""
     single = [record(n) for n in range(1, 8)]
     put(log, single)
@@ -95,7 +95,7 @@ def test_packed_records_are_the_rows_that_single_ones_are(log: StoredLog) -> Non
         rows_of(log, failOnCorrupt="true")
 
 
-def test_fields_are_columns_of_the_types_that_the_query_says(log: StoredLog) -> None:
+def test_fields_are_columns_of_the_types_that_the_query_says(log: FilledLog) -> None:
     put(log, [record(n) for n in range(1, 101)])
     rows = rows_of(
         log, fields="wBidPrice double, wBidSize int, wIssueSymbol string, MamaSenderId decimal(20,0), none int"
@@ -108,7 +108,7 @@ def test_fields_are_columns_of_the_types_that_the_query_says(log: StoredLog) -> 
     assert rows[0]["mama"]["seq_num"] == 1
 
 
-def test_the_map_and_typed_columns_have_the_same_value(log: StoredLog) -> None:
+def test_the_map_and_typed_columns_have_the_same_value(log: FilledLog) -> None:
     """A price without the hint that it is valid has its number, and a time that was never set is null."""
     msg = tick(1)
     msg.add(FieldType.PRICE, "wAskPrice", 239, MamaPrice(7.5, hints=0))
@@ -120,13 +120,13 @@ def test_the_map_and_typed_columns_have_the_same_value(log: StoredLog) -> None:
         assert [typed["wAskPrice"], typed["wTime"], typed["mama"]["reason"]] == ["7.5", None, None]
 
 
-def test_the_schema_of_the_user_names_fields_too(log: StoredLog) -> None:
+def test_the_schema_of_the_user_names_fields_too(log: FilledLog) -> None:
     put(log, [record(1)])
     schema = StructType([StructField("wBidPrice", DoubleType()), StructField("topic", StringType())])
     assert rows_of(log, schema) == [{"wBidPrice": 101.0, "topic": "mama.OM.IBM"}]
 
 
-def test_a_value_that_does_not_fit_is_null_and_the_row_says_why(log: StoredLog) -> None:
+def test_a_value_that_does_not_fit_is_null_and_the_row_says_why(log: FilledLog) -> None:
     put(log, [encode(tick(1)), encode(tick(2, price=1.5))])
     rows = rows_of(log, fields="wBidPrice int")
     assert [row["wBidPrice"] for row in rows] == [101, None]
@@ -134,7 +134,7 @@ def test_a_value_that_does_not_fit_is_null_and_the_row_says_why(log: StoredLog) 
     assert rows[1]["mama"]["kind"] == "message"
 
 
-def test_types_come_from_a_dictionary_file(log: StoredLog, tmp_path: Path) -> None:
+def test_types_come_from_a_dictionary_file(log: FilledLog, tmp_path: Path) -> None:
     path = tmp_path / "data.dict"
     path.write_text("237|wBidPrice|27\n238|wBidSize|U32\n102|wActivityTime|26\n")
     put(log, [encode(tick(1))])
@@ -148,7 +148,7 @@ def test_types_come_from_a_dictionary_file(log: StoredLog, tmp_path: Path) -> No
     assert (row["wBidPrice"], row["wActivityTime"]) == (101.0, None)
 
 
-def test_types_and_numbers_come_from_the_feeds_own_dictionary(log: StoredLog) -> None:
+def test_types_and_numbers_come_from_the_feeds_own_dictionary(log: FilledLog) -> None:
     body = encode(dictionary_message(ENTRIES))
     put(log, [MamaRecord(MamaRecordKind.DICTIONARY, "", AT, b"head" + body, "oz", 4).encode()], "mama._dictionary.OM")
     unnamed = MamaMsg()
@@ -160,7 +160,7 @@ def test_types_and_numbers_come_from_the_feeds_own_dictionary(log: StoredLog) ->
     assert '"name":"wBidPrice","type":"PRICE"' in dictionary["mama"]["detail"]
 
 
-def test_gaps_and_peers_are_rows_without_fields(log: StoredLog) -> None:
+def test_gaps_and_peers_are_rows_without_fields(log: FilledLog) -> None:
     frame = encode_naming(NamingFrame(CONNECT, "capturereplayc", "host", 17, "u" * 36, "tcp://127.0.0.1:1"))
     put(
         log,
@@ -177,7 +177,7 @@ def test_gaps_and_peers_are_rows_without_fields(log: StoredLog) -> None:
 
 
 @pytest.mark.spec("OW7")
-def test_what_is_no_message_is_a_row_with_its_bytes_and_the_reason(log: StoredLog) -> None:
+def test_what_is_no_message_is_a_row_with_its_bytes_and_the_reason(log: FilledLog) -> None:
     qpid = FRAMINGS["oz"].encode(BridgeFrame(FrameType.PUBLISH, "OM.IBM", b"Qpid"))
     put(
         log,
@@ -208,7 +208,7 @@ def test_what_is_no_message_is_a_row_with_its_bytes_and_the_reason(log: StoredLo
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_read(
-    log: StoredLog, options: dict[str, str], error: type[MamaError], text: str
+    log: FilledLog, options: dict[str, str], error: type[MamaError], text: str
 ) -> None:
     put(log, [encode(tick(1))])
     with pytest.raises(error, match=text):

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tests.support.spark.memory_harness import StoredLog
+from tests.support.spark.memory_harness import FilledLog
 
 Headers = dict[str, str]
 Message = tuple[str, bytes, Headers | None]
@@ -321,13 +321,13 @@ def test_the_mode_is_refused_where_it_decides_nothing() -> None:
 # --- how many rows ---------------------------------------------------------------------------------------------
 
 
-def put(log: StoredLog, packs: int, rows: int, announced: int | None = None) -> None:
+def put(log: FilledLog, packs: int, rows: int, announced: int | None = None) -> None:
     """Packs of lines."""
     said = str(rows if announced is None else announced)
     log.append([b"\n".join([b"x" * 9] * rows)] * packs, headers={"Mama-Pack": ["lines;v=1"], "Mama-Pack-Rows": [said]})
 
 
-def test_rows_of_a_sequence_are_estimated_from_the_first_messages(log: StoredLog) -> None:
+def test_rows_of_a_sequence_are_estimated_from_the_first_messages(log: FilledLog) -> None:
     put(log, SAMPLE_SEQUENCES, 30)
     put(log, 100, 1)
     assert rows_per_sequence(log.log, 0, 1_000, ()) == 30
@@ -337,7 +337,7 @@ def test_rows_of_a_sequence_are_estimated_from_the_first_messages(log: StoredLog
     assert rows_per_sequence(log.log, 0, 2, ()) == 30
 
 
-def test_micro_batches_take_about_as_many_rows_as_they_may_and_say_so(log: StoredLog) -> None:
+def test_micro_batches_take_about_as_many_rows_as_they_may_and_say_so(log: FilledLog) -> None:
     put(log, 100, 30)
     stream = log.source(maxRowsPerTrigger="600").streamReader(SCHEMA)
     limit = stream.getDefaultReadLimit()
@@ -352,7 +352,7 @@ def test_micro_batches_take_about_as_many_rows_as_they_may_and_say_so(log: Store
     assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())[log.name]["next"] == 101
 
 
-def test_both_limits_hold_and_a_message_of_more_rows_goes_alone(log: StoredLog) -> None:
+def test_both_limits_hold_and_a_message_of_more_rows_goes_alone(log: FilledLog) -> None:
     put(log, 20, 500)
     both = log.source(maxRowsPerTrigger="5000", maxOffsetsPerTrigger="3").streamReader(SCHEMA)
     assert both.latestOffset(both.initialOffset(), both.getDefaultReadLimit())[log.name]["next"] == 4
@@ -361,14 +361,14 @@ def test_both_limits_hold_and_a_message_of_more_rows_goes_alone(log: StoredLog) 
     assert (end[log.name]["next"], end[log.name]["rows"]) == (2, 500)
 
 
-def test_a_lie_about_rows_slows_a_query_and_does_not_stop_it(log: StoredLog) -> None:
+def test_a_lie_about_rows_slows_a_query_and_does_not_stop_it(log: FilledLog) -> None:
     put(log, 40, 2, announced=1_000_000)
     stream = log.source(maxRowsPerTrigger="100").streamReader(SCHEMA)
     end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
     assert end[log.name]["next"] == 2
 
 
-def test_tasks_are_as_many_as_the_rows_are_worth(log: StoredLog) -> None:
+def test_tasks_are_as_many_as_the_rows_are_worth(log: FilledLog) -> None:
     put(log, 40, 1_000)
     assert len(log.source().reader(SCHEMA).partitions()) >= 2
     assert len(log.source(unpack="false").reader(PLAIN_SCHEMA).partitions()) == 1

@@ -14,7 +14,7 @@ from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.testing.waiting import eventually
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.support.spark.memory_harness import StoredLog
+from tests.support.spark.memory_harness import FilledLog
 
 
 def raiser(error: Exception) -> Callable[[], int]:
@@ -53,7 +53,7 @@ def test_copy_in_another_process_has_no_plan() -> None:
     assert copy.take("a") is None
 
 
-def test_tasks_are_planned_before_spark_asks_and_are_those_of_a_reader_that_plans_then(log: StoredLog) -> None:
+def test_tasks_are_planned_before_spark_asks_and_are_those_of_a_reader_that_plans_then(log: FilledLog) -> None:
     log.put(40)
     first, second = (log.source(minPartitions="4", waitTimeout="200ms").streamReader(SCHEMA) for _ in range(2))
     start = first.initialOffset()

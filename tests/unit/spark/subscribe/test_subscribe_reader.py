@@ -20,19 +20,19 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tests.support.spark.memory_harness import StoredLog
+from tests.support.spark.memory_harness import FilledLog
 from tests.support.tables import each
 
 
-def delete(log: StoredLog, *sequences: int) -> None:
+def delete(log: FilledLog, *sequences: int) -> None:
     MemoryBroker.get(log.name).delete(sequences)
 
 
-def stream_of(log: StoredLog, **options: str) -> MamaSubStreamReader:
+def stream_of(log: FilledLog, **options: str) -> MamaSubStreamReader:
     return log.source(**options).streamReader(SCHEMA)
 
 
-def batch_of(log: StoredLog, **options: str) -> MamaSubReader:
+def batch_of(log: FilledLog, **options: str) -> MamaSubReader:
     return log.source(**options).reader(SCHEMA)
 
 
@@ -46,7 +46,7 @@ def upto(n: int) -> list[int]:
     return list(range(1, n + 1))
 
 
-def test_micro_batches_follow_each_other_without_gap_or_overlap(log: StoredLog) -> None:
+def test_micro_batches_follow_each_other_without_gap_or_overlap(log: FilledLog) -> None:
     log.put(25)
     stream = stream_of(log, maxOffsetsPerTrigger="10")
     limit = stream.getDefaultReadLimit()
@@ -60,7 +60,7 @@ def test_micro_batches_follow_each_other_without_gap_or_overlap(log: StoredLog) 
     assert stream.reportLatestOffset() == {log.name: {"next": 26, "identity": at[log.name]["identity"]}}
 
 
-def test_same_range_gives_the_same_rows_in_the_same_tasks(log: StoredLog) -> None:
+def test_same_range_gives_the_same_rows_in_the_same_tasks(log: FilledLog) -> None:
     log.put(40)
     first, second = stream_of(log, minPartitions="4"), stream_of(log, minPartitions="4")
     start = first.initialOffset()
@@ -71,7 +71,7 @@ def test_same_range_gives_the_same_rows_in_the_same_tasks(log: StoredLog) -> Non
         assert [read(stream, [t]) for t in tasks] == [list(range(a, a + 10)) for a in (1, 11, 21, 31)]
 
 
-def test_batch_without_records_reads_nothing(log: StoredLog) -> None:
+def test_batch_without_records_reads_nothing(log: FilledLog) -> None:
     log.put(3)
     reader = batch_of(log, startingOffsets=f'{{"{log.name}": -1}}')
     assert reader.partitions() == []
@@ -81,7 +81,7 @@ def test_batch_without_records_reads_nothing(log: StoredLog) -> None:
 # --- outages ---------------------------------------------------------------------------------------------------
 
 
-def test_outage_is_waited_for_on_the_driver_and_in_tasks(log: StoredLog) -> None:
+def test_outage_is_waited_for_on_the_driver_and_in_tasks(log: FilledLog) -> None:
     log.put(10)
     stream = stream_of(log, waitTimeout="30s")
     start = stream.initialOffset()
@@ -98,7 +98,7 @@ def test_outage_is_waited_for_on_the_driver_and_in_tasks(log: StoredLog) -> None
         assert question()
 
 
-def test_outage_that_lasts_is_an_error_that_may_be_retried(log: StoredLog) -> None:
+def test_outage_that_lasts_is_an_error_that_may_be_retried(log: FilledLog) -> None:
     log.put(10)
     stream = stream_of(log, waitTimeout="200ms")
     start = stream.initialOffset()
@@ -112,10 +112,10 @@ def test_outage_that_lasts_is_an_error_that_may_be_retried(log: StoredLog) -> No
 
 # --- losses ----------------------------------------------------------------------------------------------------
 
-Damage = Callable[[StoredLog], None]
+Damage = Callable[[FilledLog], None]
 
 
-def again(log: StoredLog) -> None:
+def again(log: FilledLog) -> None:
     """Deleted and made again."""
     MemoryBroker.forget(log.name)
     log.rows = 0
@@ -133,7 +133,7 @@ def again(log: StoredLog) -> None:
 )
 @pytest.mark.parametrize("moment", ["planning", "reading"])
 def test_loss_between_offset_and_rows_is_found_whenever_it_happens(
-    log: StoredLog, caplog: pytest.LogCaptureFixture, moment: str, damage: Damage, reason: str, left: list[int]
+    log: FilledLog, caplog: pytest.LogCaptureFixture, moment: str, damage: Damage, reason: str, left: list[int]
 ) -> None:
     log.put(20)
     strict, lax = stream_of(log), stream_of(log, failOnDataLoss="false")
@@ -149,9 +149,9 @@ def test_loss_between_offset_and_rows_is_found_whenever_it_happens(
     assert reason in caplog.text
 
 
-def test_stream_that_is_gone_when_its_task_runs_is_a_loss(log: StoredLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_stream_that_is_gone_when_its_task_runs_is_a_loss(log: FilledLog, caplog: pytest.LogCaptureFixture) -> None:
     log.put(20)
-    other = StoredLog(uuid4().hex)  # the name of a log is the broker's: a task that looks for another one finds none
+    other = FilledLog(uuid4().hex)  # the name of a log is the broker's: a task that looks for another one finds none
     strict, lax = stream_of(log), stream_of(log, failOnDataLoss="false")
     start = strict.initialOffset()
     (task,) = strict.partitions(start, strict.latestOffset(start, ReadAllAvailable()))
@@ -162,7 +162,7 @@ def test_stream_that_is_gone_when_its_task_runs_is_a_loss(log: StoredLog, caplog
     assert "20 sequences 1 to 20" in caplog.text
 
 
-def test_stream_made_again_is_found_by_the_next_offset(log: StoredLog) -> None:
+def test_stream_made_again_is_found_by_the_next_offset(log: FilledLog) -> None:
     log.put(20)
     strict, lax = stream_of(log), stream_of(log, failOnDataLoss="false")
     start = strict.initialOffset()
@@ -174,7 +174,7 @@ def test_stream_made_again_is_found_by_the_next_offset(log: StoredLog) -> None:
     assert read(lax, lax.partitions(end, now)) == upto(50)
 
 
-def test_data_loss_is_reported_once(log: StoredLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_data_loss_is_reported_once(log: FilledLog, caplog: pytest.LogCaptureFixture) -> None:
     """The offset moves behind the gap although there is nothing new, so the next look does not find it again."""
     log.put(20)
     lax = stream_of(log, failOnDataLoss="false", startingOffsets=f'{{"{log.name}": 3}}')
@@ -187,7 +187,7 @@ def test_data_loss_is_reported_once(log: StoredLog, caplog: pytest.LogCaptureFix
     assert caplog.text.count("removed before they were read") == 1
 
 
-def test_what_was_deleted_between_an_offset_and_its_tasks_is_lost(log: StoredLog) -> None:
+def test_what_was_deleted_between_an_offset_and_its_tasks_is_lost(log: FilledLog) -> None:
     log.put(20)
     strict = stream_of(log)
     start = strict.initialOffset()
@@ -197,7 +197,7 @@ def test_what_was_deleted_between_an_offset_and_its_tasks_is_lost(log: StoredLog
         stream_of(log).partitions(start, end)
 
 
-def test_progress_is_shown_when_it_is_wanted(log: StoredLog) -> None:
+def test_progress_is_shown_when_it_is_wanted(log: FilledLog) -> None:
     log.put(20)
     for stream in (stream_of(log), stream_of(log, progressConsumer="dashboard")):
         end = stream.latestOffset(stream.initialOffset(), ReadMaxRows(12))
@@ -208,7 +208,7 @@ def test_progress_is_shown_when_it_is_wanted(log: StoredLog) -> None:
 # --- what is refused -------------------------------------------------------------------------------------------
 
 
-def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(log: StoredLog) -> None:
+def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(log: FilledLog) -> None:
     with pytest.raises(OptionError, match=r"endingOffsets has no effect in a stream read"):
         stream_of(log, endingOffsets='{"A": 3}')
     with pytest.raises(OptionError, match=r"startingOffsets=latest is for streams"):
@@ -243,7 +243,7 @@ def test_wrong_options_are_refused_with_the_reason(options: dict[str, str], reas
     assert reason in str(e.value)
 
 
-def test_options_may_stand_in_a_properties_file(log: StoredLog, tmp_path: Any) -> None:
+def test_options_may_stand_in_a_properties_file(log: FilledLog, tmp_path: Any) -> None:
     log.put(3)
     file = tmp_path / "mama.properties"
     file.write_text(f"mama.memory.transport.desk.url=memory://{log.name}\nmama.memory.transport.desk.topics=orders.>\n")

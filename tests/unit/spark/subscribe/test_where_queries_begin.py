@@ -16,23 +16,23 @@ from mama_spark.spark.subscribe.offsets import ending_offsets, starting_offsets
 from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.support.spark.memory_harness import StoredLog
+from tests.support.spark.memory_harness import FilledLog
 from tests.support.tables import each
 
 Options = dict[str, str]
 
 
-def micros(log: StoredLog, sequence: int) -> int:
+def micros(log: FilledLog, sequence: int) -> int:
     (records,) = log.log.read(sequence - 1, sequence)
     return int(records.times[0])
 
 
-def iso(log: StoredLog, sequence: int) -> str:
+def iso(log: FilledLog, sequence: int) -> str:
     """The time of a record, as a person writes it."""
     return datetime.fromtimestamp(micros(log, sequence) / 1e6, UTC).isoformat()
 
 
-def load(log: StoredLog, **options: str) -> MamaSubDataSource:
+def load(log: FilledLog, **options: str) -> MamaSubDataSource:
     """As Spark does: made by ``load()``, pickled from then on."""
     return pickle.loads(pickle.dumps(log.source(**options)))  # type: ignore[no-any-return]
 
@@ -53,14 +53,14 @@ def stream(source: MamaSubDataSource) -> list[int]:
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp"])
-def test_now_is_the_time_of_load_and_not_of_the_first_micro_batch(log: StoredLog, option: str) -> None:
+def test_now_is_the_time_of_load_and_not_of_the_first_micro_batch(log: FilledLog, option: str) -> None:
     log.put(3)
     source = load(log, **{option: "now"})
     log.put(2)
     assert stream(source) == [4, 5]
 
 
-def test_a_time_is_where_a_query_begins_and_a_batch_ends(log: StoredLog) -> None:
+def test_a_time_is_where_a_query_begins_and_a_batch_ends(log: FilledLog) -> None:
     log.put(5)
     assert stream(load(log, startingOffsets=iso(log, 3))) == [3, 4, 5]
     assert stream(load(log, startingTimestamp=iso(log, 3))) == [3, 4, 5]
@@ -71,7 +71,7 @@ def test_a_time_is_where_a_query_begins_and_a_batch_ends(log: StoredLog) -> None
 
 
 @pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
-def test_a_batch_that_ends_now_reads_the_same_each_time(log: StoredLog, option: str) -> None:
+def test_a_batch_that_ends_now_reads_the_same_each_time(log: FilledLog, option: str) -> None:
     log.put(3)
     source = load(log, **{option: "now"})
     log.put(2)
@@ -80,7 +80,7 @@ def test_a_batch_that_ends_now_reads_the_same_each_time(log: StoredLog, option: 
 
 
 @pytest.mark.parametrize("there", [0, 2])
-def test_a_checkpoint_wins_over_the_time_of_a_restart(log: StoredLog, there: int) -> None:
+def test_a_checkpoint_wins_over_the_time_of_a_restart(log: FilledLog, there: int) -> None:
     """Also where its first micro-batch was planned and not committed: Spark asks for the initial offset again."""
     log.put(3)
     first = load(log, startingOffsets="now")
@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused(use: Any, given: Options, reason: str) -> Non
 
 
 @pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp"])
-def test_a_batch_does_not_begin_now(log: StoredLog, option: str) -> None:
+def test_a_batch_does_not_begin_now(log: FilledLog, option: str) -> None:
     with pytest.raises(OptionError, match=f"{option}=now is for streams: a batch would read nothing"):
         load(log, **{option: "now"}).reader(SCHEMA)
 
@@ -139,12 +139,12 @@ class Clock:
         return self.time
 
 
-def waiting(log: StoredLog, clock: Clock, **options: str) -> MamaSubStreamReader:
+def waiting(log: FilledLog, clock: Clock, **options: str) -> MamaSubStreamReader:
     made = load(log, minOffsetsPerTrigger="10", maxTriggerDelay="1m", **options).streamReader(SCHEMA)
     return MamaSubStreamReader(made.options, made.columns, clock)
 
 
-def test_a_micro_batch_waits_for_enough_records_or_for_the_delay(log: StoredLog) -> None:
+def test_a_micro_batch_waits_for_enough_records_or_for_the_delay(log: FilledLog) -> None:
     clock = Clock()
     reader = waiting(log, clock)
 
@@ -169,7 +169,7 @@ def test_a_micro_batch_waits_for_enough_records_or_for_the_delay(log: StoredLog)
     assert planned(third) == third, "nothing is there, however long it waits"
 
 
-def test_records_that_nobody_reads_are_not_waited_for(log: StoredLog) -> None:
+def test_records_that_nobody_reads_are_not_waited_for(log: FilledLog) -> None:
     reader = waiting(log, Clock())
     log.put(1)
     first = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
@@ -180,7 +180,7 @@ def test_records_that_nobody_reads_are_not_waited_for(log: StoredLog) -> None:
     assert reader.latestOffset(first, reader.getDefaultReadLimit())[log.name]["next"] == 112
 
 
-def test_a_query_that_takes_what_there_is_does_not_wait(log: StoredLog) -> None:
+def test_a_query_that_takes_what_there_is_does_not_wait(log: FilledLog) -> None:
     reader = waiting(log, Clock(), maxOffsetsPerTrigger="10")
     log.put(13)
     reader.prepareForTriggerAvailableNow()

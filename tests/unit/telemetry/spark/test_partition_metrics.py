@@ -14,8 +14,7 @@ from mama_spark.contracts.errors import ConfigError, OptionError
 from mama_spark.memory.broker import MemoryBroker
 from mama_spark.options import SinkOptions
 from mama_spark.spark.query_progress import QueryProgress
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
-from mama_spark.spark.sink.job import SinkJob, TaskInfo
+from mama_spark.spark.sink.job import ColumnPlan, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.telemetry import provider as provider_module
 from mama_spark.telemetry.provider import meter_provider

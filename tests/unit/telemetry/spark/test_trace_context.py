@@ -19,10 +19,9 @@ from mama_spark.memory.broker import MemoryBroker
 from mama_spark.options import SinkOptions
 from mama_spark.options.values import is_traceparent
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.encoding.headers import with_trace_headers
-from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.job import ColumnPlan, PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.trace_column import valid_traces
 from opentelemetry import trace

@@ -14,7 +14,7 @@ from mama_spark.options import SinkOptions, nearest
 from mama_spark.packing.format import check_types
 from mama_spark.registry import row_codec
 
-from .column_plan import ColumnPlan
+from ..job import ColumnPlan
 
 #: Columns that the sink uses by name, and their types, for people.
 KNOWN = {

@@ -14,8 +14,8 @@ from mama_spark.contracts.topics import PART_HEADERS, topic_head
 from mama_spark.packing.json_text import json_rows
 
 from ...trace_column import valid_traces
+from ..job import ColumnPlan
 from ..stages import SinkBatch
-from .column_plan import ColumnPlan
 from .headers import HeaderEntries, header_maps, one_value_lists, part_entries
 
 

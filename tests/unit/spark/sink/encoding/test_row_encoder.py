@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import SchemaError
 from mama_spark.options import SinkOptions
-from mama_spark.spark.sink.encoding.column_plan import ColumnPlan
 from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.encoding.row_encoder import RowEncoder
+from mama_spark.spark.sink.job import ColumnPlan
 from mama_spark.spark.sink.stages import SinkBatch
 from pyspark.sql import types as T
 
