@@ -75,8 +75,11 @@ class NatsBatchLedger:
             return
         try:
             config = self._logs.api.request(f"STREAM.INFO.{self._place}")["config"]
-        except (ApiForbidden, ApiError):
-            return  # it is missing, or only its messages may be asked for
+        except ApiForbidden:
+            connection.cache(known, True)
+            return
+        except ApiError:
+            return  # it is missing, and will be made
         try:
             require_newest(self._place, config)
             if not any(covers(subject, f"{self._place}.>") for subject in config.get("subjects") or ()):
