@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.cli.commands.sub import _Cursor as Cursor
+from mama_spark.contracts.errors import OptionError
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLogBridge, went_back
 from mama_spark.memory import MemoryBroker
@@ -101,3 +102,9 @@ def test_the_command_that_shows_messages(one: Log, grown: int, capsys: pytest.Ca
     one.restore(grown)
     assert (cursor.to(one.log).last, cursor.shown) == (grown, LEFT)
     assert "was restored from an older copy: going on at 6" in capsys.readouterr().err
+
+
+def test_a_sequence_that_is_yet_to_come_is_no_log_that_went_back(one: Log) -> None:
+    assert Cursor(one.log, READ + 1).shown == READ
+    with pytest.raises(OptionError, match=f"--from {READ + 2}: {one.name} ends at {READ}"):
+        Cursor(one.log, READ + 2)

@@ -79,8 +79,11 @@ class NatsBatchLedger:
             return
         try:
             info = StreamInfo.of(self._logs.api.request(f"STREAM.INFO.{self._place}"))
-        except (ApiForbidden, ApiError):
-            return  # it is missing, or only its messages may be asked for
+        except ApiForbidden:
+            connection.cache(known, True)
+            return
+        except ApiError:
+            return  # it is missing, and will be made
         try:
             require_newest(info)
             if not any(covers(subject, f"{self._place}.>") for subject in info.subjects):

@@ -328,6 +328,25 @@ def test_a_topic_that_is_mapped_to_another_of_its_stream_is_stored_once(server: 
     assert [message.topic for message in admin.messages("WITHIN")] == ["within.b"]
 
 
+@pytest.mark.parametrize("batch", [None, 7], ids=["batch", "stream"])
+@pytest.mark.parametrize(
+    "mode", [{}, {"ackMode": "batch"}, {"order": "partition"}, {"ackMode": "batch", "pack": "arrow"}], ids=str
+)
+def test_what_is_mapped_and_transformed_is_stored_once_in_every_mode(
+    server: NatsServer, admin: Admin, mode: dict[str, str], batch: int | None
+) -> None:
+    config = {"subjects": ["in.>"], "subject_transform": {"src": "in.>", "dest": "out.>"}}
+    name = f"M{next(_numbers)}"
+    make(admin, case := Case(name, "alias", "out", config))
+    options = {"txnAppId": name, "txnVersion": "1"} if batch is None else {"batchesStream": name + "-MARKS"}
+    once = replace(query(server, case, **options, **mode), batch=batch)
+    for run, known in (("first", 0), ("again", len(ROWS))):
+        counts = once.attempt(ROWS, run=run).counts
+        assert (counts.acked, counts.duplicates) == (len(ROWS), known)
+        forget_ids(admin)
+    assert admin.info(name)["state"]["messages"] == (3 if "pack" in mode else len(ROWS))
+
+
 def test_streams_that_get_their_messages_from_others_are_read_by_topic_when_they_are_named(
     server: NatsServer, admin: Admin, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import string
 from functools import cache
 from itertools import product
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.message import MessageBatch
@@ -96,6 +98,12 @@ def test_a_filter_is_a_topic_with_wildcards_in_their_places(topic: str) -> None:
             assert not read
         else:
             assert read
+
+
+@each(("topic", "meant"), [("B.t.1*", "B.t.*"), ("a.b>", "a.>"), ("*a.b", "*.b"), ("a>.b", "*.b")])
+def test_a_wildcard_that_is_a_piece_of_a_part_is_said_with_what_was_meant(topic: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"Read {meant!r}")):
+        topic_patterns(topic)
 
 
 # --- what wildcards stand for ----------------------------------------------------------------------------------------

@@ -70,10 +70,15 @@ def _begin(word: str) -> int | None:
 
 
 class _Cursor:
-    """The last sequence of one log that was shown, and when its record was stored, where that is known."""
+    """The last sequence of one log that was shown, and when its record was stored, where that is known.
+
+    :raises OptionError: the sequence to begin at is yet to come
+    """
 
     def __init__(self, log: RecordLog, begin: int | None) -> None:
         bounds = log.bounds()
+        if begin is not None and begin > bounds.last + 1:
+            raise OptionError(f"--from {begin}: {log.name} ends at {bounds.last}; now shows what comes")
         self.name, self.identity = log.name, bounds.identity
         self.shown, self.time = (bounds.last, bounds.time) if begin is None else (begin - 1, None)
 

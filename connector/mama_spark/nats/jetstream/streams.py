@@ -67,8 +67,11 @@ class StreamCache:
             self.filters.add(subject, stream.name)
 
     def reuse(self) -> None:
-        """For another bridge: what was not there may be by now, and streams may have other settings."""
-        self.asked -= self.unrouted
+        """For another bridge: what was not there may be by now, streams may have other settings, and what an account
+        maps by weights it may map otherwise."""
+        weighted = {topic for topic, streams in self.led.items() if len(streams) > 1}
+        self.led = {topic: streams for topic, streams in self.led.items() if topic not in weighted}
+        self.asked -= self.unrouted | weighted
         self.unrouted.clear()
         self.complete = False
         self.fresh.clear()
