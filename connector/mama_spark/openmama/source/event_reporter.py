@@ -240,7 +240,7 @@ class SourceEventReporter:
         self._task.start()
 
     def lifecycle(self, event: str, *, status: str | None = None, info: str | None = None) -> None:
-        """See :meth:`.source_events.SourceEvents.lifecycle`."""
+        """See :meth:`SourceEvents.lifecycle`."""
         with self._lock:
             self._events.lifecycle(event, _now(), status=status, info=info)
 

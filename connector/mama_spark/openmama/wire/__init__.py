@@ -1,2 +1,4 @@
-"""OpenMAMA over ZeroMQ, as its two ZeroMQ bridges speak it: ``protocol`` (pure) and ``peer`` (sockets). What its
-messages hold is in :mod:`mama_spark.mama.messages`."""
+"""OpenMAMA over ZeroMQ, as its two bridges speak it: what is on the wire and in a recorder's log (pure), and a peer.
+
+What its messages hold is in :mod:`mama_spark.mama.messages`.
+"""
