@@ -192,6 +192,7 @@ def test_only_what_was_written_to_a_reader_is_acknowledged(caplog: pytest.LogCap
         assert [set(flights.state.tolist()) for flights in finished] == [{FlightState.ACKED}, {FlightState.TIMEOUT}]
         assert "a reader takes nothing" in caplog.text
         bridge.close()
+        assert "not everything was written within 0.1 s: a reader takes nothing" in caplog.text
         got = reader.messages(10 + n, 1.0)
     assert 10 < len(got) < 10 + n, "what the system had taken of them arrives"
 

@@ -215,6 +215,26 @@ def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> N
     site.healthy()
 
 
+def test_an_end_waits_until_clients_have_taken_what_waits_for_them(make: Make) -> None:
+    site = make(timeout=60.0)
+    reader, writer = site.peer(b"r", hwm=10), site.peer(b"w")
+    reader.ask(wire.StreamRead(b"st", b""))
+    writer.ask(wire.StreamWrite(b"st"))
+    loop = site.broker._loop
+    assert loop is not None
+    loop._settings = replace(loop._settings, linger=60.0)
+    n = 0
+    while not loop.clients.blocked:
+        writer.ask(*[wire.StreamSend(b"s", [b"x" * 10_000])] * 100)
+        n += 100
+        assert n < 100_000
+    end = threading.Thread(target=site.broker.stop)
+    end.start()
+    assert {type(command) for command in reader.get(n)} == {wire.StreamDeliver}
+    end.join(60)
+    assert not end.is_alive()
+
+
 @pytest.mark.parametrize(
     ("number", "size", "said"),
     [
