@@ -148,8 +148,8 @@ class _EmptyApi(_BehindApi):
 def test_stored_records_that_consumers_deny_end_no_range(shared: NatsServer, full: str, consumers: int) -> None:
     """As those of a server do whose count is wrong, or whose sequences are beyond what it can."""
     with reading(shared.url, timeout=1.5) as logs:
+        logs.api = _EmptyApi(logs.api, consumers)  # type: ignore[assignment]
         log = logs.log(full)
-        log._api = _EmptyApi(log._api, consumers)  # type: ignore[assignment]
         if consumers == 2:
             assert len(everything(log.read(0, 10))) == 10
             return
