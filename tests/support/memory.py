@@ -69,6 +69,12 @@ def arrow_peak_of(act: Callable[..., object], *args: Any) -> int:
     return _in_a_process(False, act, args).arrow
 
 
+def alone(act: Callable[..., object], *args: Any) -> None:
+    """Run a function once in a process of its own, whose descriptors and threads are nobody else's. It raises where
+    anything is wrong; it and its arguments can be pickled."""
+    _in_a_process(False, act, args)
+
+
 def peak_memory() -> int:
     """Largest memory of this process so far, in bytes. (``ru_maxrss`` of a child begins with that of its parent.)"""
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -23,6 +23,7 @@ from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import TIMEOUT, eventually
 
+from tests.support.memory import alone
 from tests.support.nats.nats_servers import make_certificates
 from tests.support.ports import lasting_port
 from tests.support.proxy import Proxy
@@ -226,14 +227,18 @@ def sockets() -> set[str]:
     return {os.readlink(link) for link in links if os.path.lexists(link) and "socket" in os.readlink(link)}
 
 
-def test_connections_leave_neither_descriptors_nor_threads(nats_server: NatsServer) -> None:
-    with opened(nats_server.url) as connection:
+def _open_and_close(url: str, times: int) -> None:
+    with opened(url) as connection:
         assert echoes(connection)
     before = descriptors(), threading.active_count()
-    for _ in range(200):
-        with opened(nats_server.url) as connection:
+    for _ in range(times):
+        with opened(url):
             assert (descriptors(), threading.active_count()) == (before[0] + 1, before[1])
     assert (descriptors(), threading.active_count()) == before
+
+
+def test_connections_leave_neither_descriptors_nor_threads(nats_server: NatsServer) -> None:
+    alone(_open_and_close, nats_server.url, 1000)
 
 
 def test_a_fork_inherits_nothing(nats_server: NatsServer) -> None:
