@@ -357,6 +357,14 @@ def test_a_rejected_message_is_no_gap(fixture: PublisherFixture) -> None:
     assert [int(m.payload) for m in fixture.broker.messages()] == [0, 2, 3]
 
 
+def test_a_broker_that_is_down_ends_every_wait(fixture: PublisherFixture) -> None:
+    publisher = fixture.publisher(outage_timeout=0.1)
+    fixture.broker.up = False
+    publisher.put(batch(5))
+    with pytest.raises(BackgroundTaskFailed, match="takes no messages"):
+        publisher.drain()
+
+
 def test_without_acknowledgements_published_is_terminal(fixture: PublisherFixture) -> None:
     publisher = fixture.publisher(bridge=MemoryBridge(fixture.name, acks=False))
     flights = publisher.put(batch(5000))
