@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands
-from mama_spark.malamute.protocol.commands import BadFrame, Command, Confirm, Ok, decode, encode
+from mama_spark.malamute.protocol.commands import BadFrame, Command, Confirm, Ok, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import (
     ALL,
     NO_EXTENSION,
@@ -145,6 +145,24 @@ def opened(machine: ServerMachine, client: bytes, features: Feature) -> None:
 def said(machine: ServerMachine) -> list[Command]:
     out = machine.clients.take_output()
     return [decode(frames) for _, frames in out]
+
+
+def test_a_ping_is_answered_when_the_engines_of_all_streams_have_answered() -> None:
+    machine = server()
+    opened(machine, b"w", Feature.ACKS)
+    for stream in (b"a", b"b"):
+        machine.receive(b"w", encode(commands.StreamWrite(stream)), 0.0)
+        machine.command_done(stream)
+        machine.receive(b"w", encode(commands.StreamSend(b"s", [b"1"])), 0.0)
+    said(machine)
+    machine.receive(b"w", encode(commands.Ping()), 0.0)
+    run = AckRun(StoreOutcome.STORED, 1, 1)
+    machine.command_done(b"b", outcomes=(run,))
+    assert said(machine) == []
+    machine.command_done(b"a", outcomes=(run,))
+    (pong,) = said(machine)
+    assert isinstance(pong, Pong)
+    assert read(pong.trailing).acks == (run, run)
 
 
 @each("service", [False, True])
