@@ -203,11 +203,15 @@ class SocketConnection:
         if callback is not None:
             self._callbacks[b"%d" % sid] = callback
         told: list[bool] = []
-        with self.watch(subject, lambda: told.append(True)):
-            self.ping(timeout)
-        if told:
-            self.unsubscribe(sid)
-        return None if told else sid
+        confirmed = False
+        try:
+            with self.watch(subject, lambda: told.append(True)):
+                self.ping(timeout)
+            confirmed = not told
+        finally:
+            if not confirmed:
+                self.unsubscribe(sid)
+        return sid if confirmed else None
 
     def unsubscribe(self, sid: int) -> None:
         """Nothing more comes."""
