@@ -149,10 +149,10 @@ class SocketConnection:
                     self.listener.on_reconnected()
             case wire.Denied(kind, subject):
                 self._on_denied(kind, subject)
-            case wire.Lost():
+            case wire.Lost(cause):
                 was_up, self._was_up = self._was_up, False
                 if was_up and self.listener is not None:
-                    self.listener.on_disconnected()
+                    self.listener.on_disconnected("" if cause is Cause.CLOSED else _error_of(event))
 
     def _on_received(self, frame: Frame) -> None:
         if not frame.subject.startswith(self.inbox):
