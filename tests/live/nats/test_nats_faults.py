@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +103,23 @@ def test_a_cut_in_message_mode_without_ids_is_owned_up_to(admin: Admin, proxy: P
         driver.drain()
         assert set(driver.events()) <= {"acked", "timeout"}
         driver.conserved(admin)
+
+
+def test_what_a_server_says_before_it_closes_the_connection_is_the_reason(tmp_path: Path) -> None:
+    """It takes smaller messages from now on, and tells only who connects."""
+    with NatsServer(tmp_path / "nats") as server, Admin(server.url) as admin:
+        admin.create_stream("S", ["s.>"])
+        with Driver(server.url, deadline=0.5, **MESSAGE) as driver:
+            driver.begin(["s.a"], 1)
+            with (server.folder / "nats-server.conf").open("a") as config:
+                config.write("max_payload: 1000\n")
+            os.kill(server.pid, signal.SIGHUP)
+            eventually(lambda: server.ask("varz")["max_payload"] == 1000, "the server has read it")
+            driver.put(["s.a"], 1, size=5_000)
+            driver.drain()
+            assert driver.events() == {"acked": 1, "timeout": 1}
+            assert "Maximum Payload Violation" in driver.reasons[0]
+            driver.conserved(admin)
 
 
 @pytest.mark.own_server

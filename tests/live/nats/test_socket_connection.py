@@ -174,6 +174,25 @@ def test_a_way_that_says_nothing_any_more_is_left(nats_server: NatsServer) -> No
         connection.close()
 
 
+def test_a_subscription_that_was_not_confirmed_in_time_is_not_there(nats_server: NatsServer) -> None:
+    """Who subscribes again would get all of it twice."""
+    with Proxy(nats_server.url) as proxy, opened(proxy.url) as connection:
+        got: list[Frame] = []
+        proxy.silence()
+        with pytest.raises(Unavailable, match="did not answer"):
+            connection.subscribe("a", got.append, 0.05)
+        proxy.cut()
+        proxy.speak()
+        connection.drive(TIMEOUT, lambda: not connection.up)
+        with pytest.raises(Unavailable, match="not connected"):
+            connection.subscribe("a", got.append, TIMEOUT)
+        until(connection, lambda: connection.up)
+        assert connection.subscribe("a", got.append, TIMEOUT) is not None
+        connection.publish("a", b"")
+        connection.ping(TIMEOUT)
+        assert len(got) == 1
+
+
 @pytest.mark.own_server
 def test_attempts_that_did_not_come_about_are_closed_at_once(nats_server: NatsServer) -> None:
     """Also while nothing is collected: a server that comes and goes must not cost a socket each time."""

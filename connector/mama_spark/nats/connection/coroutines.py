@@ -23,6 +23,7 @@ from .socket_connection import SocketConnection, is_nobody, new_inbox
 T = TypeVar("T")
 
 _STEP = 0.005  #: seconds for which the connection is waited for, while coroutines may wait for something else
+_TURNS = 8  #: turns of the loop after which what an answer woke has asked the next question, or waits again
 
 
 class _Version(NamedTuple):
@@ -89,7 +90,8 @@ class CoroutineConnection:
     async def _run(self, work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
         task, until = asyncio.ensure_future(work), time.monotonic() + timeout
         while not task.done():
-            await asyncio.sleep(0)
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
             if time.monotonic() >= until:
                 task.cancel()
                 await asyncio.wait({task})

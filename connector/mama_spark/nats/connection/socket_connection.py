@@ -149,10 +149,10 @@ class SocketConnection:
                     self.listener.on_reconnected()
             case wire.Denied(kind, subject):
                 self._on_denied(kind, subject)
-            case wire.Lost():
+            case wire.Lost(cause):
                 was_up, self._was_up = self._was_up, False
                 if was_up and self.listener is not None:
-                    self.listener.on_disconnected()
+                    self.listener.on_disconnected("" if cause is Cause.CLOSED else _error_of(event))
 
     def _on_received(self, frame: Frame) -> None:
         if not frame.subject.startswith(self.inbox):
@@ -203,11 +203,15 @@ class SocketConnection:
         if callback is not None:
             self._callbacks[b"%d" % sid] = callback
         told: list[bool] = []
-        with self.watch(subject, lambda: told.append(True)):
-            self.ping(timeout)
-        if told:
-            self.unsubscribe(sid)
-        return None if told else sid
+        confirmed = False
+        try:
+            with self.watch(subject, lambda: told.append(True)):
+                self.ping(timeout)
+            confirmed = not told
+        finally:
+            if not confirmed:
+                self.unsubscribe(sid)
+        return sid if confirmed else None
 
     def unsubscribe(self, sid: int) -> None:
         """Nothing more comes."""

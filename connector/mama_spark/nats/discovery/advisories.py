@@ -96,7 +96,7 @@ def reader(record: StoredMessage) -> AdvisoryReader | None:
             or client.get("kind") == "JetStream"
             or shows_progress(config),
         )
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):  # of JSON and of numbers, too
         return None
 
 

@@ -129,11 +129,12 @@ class NatsAnswers:
             translated = Rejected(str(translated))
         self._queue.refusals(Refusals(np.array([token - self.base]), translated, time.monotonic()))
 
-    def on_disconnected(self) -> None:
+    def on_disconnected(self, why: str = "") -> None:
         self.unacknowledged.clear()
         if self._fast_ingest is not None:
             self._fast_ingest.on_disconnected()
-        self._queue.event(BridgeEvent(EventKind.DISCONNECTED, "the connection to NATS was lost", time.monotonic()))
+        text = "the connection to NATS was lost" + (why and f": {why}")
+        self._queue.event(BridgeEvent(EventKind.DISCONNECTED, text, time.monotonic()))
 
     def on_reconnected(self) -> None:
         if self._fast_ingest is None or not self._fast_ingest.resolve(self._reconnected):

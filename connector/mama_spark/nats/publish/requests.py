@@ -38,11 +38,11 @@ class NatsRequests:
         if self._inbox is None:
             self._inbox = self._subscribe(f"{self._prefix}*", self._on_answer)
             self._connection.denial_handlers.append(self._denied)
+        self._connection.publish(topic, payload, f"{self._prefix}{inbox}".encode())
         topics = self._inbox_topics.setdefault(inbox, {})
         topics.pop(topic, None)
         topics[topic] = None
         self._sent.append((topic, inbox))
-        self._connection.publish(topic, payload, f"{self._prefix}{inbox}".encode())
 
     def forget(self, inbox: int) -> None:
         """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""

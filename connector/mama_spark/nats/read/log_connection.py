@@ -79,7 +79,7 @@ class LogConnection:
         for subscription in list(self.subscriptions):
             subscription.on_denied(kind, subject)
 
-    def on_disconnected(self) -> None:
+    def on_disconnected(self, why: str = "") -> None:
         self._fail("the connection to NATS was lost")
 
     def on_closed(self, info: str) -> None:

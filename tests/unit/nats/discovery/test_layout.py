@@ -145,6 +145,13 @@ def test_any_json_is_an_advisory_or_none(audit: object, answer: object) -> None:
         assert advisories.reader(StoredMessage(1, TIME, advisories.AUDITS, marked)) is None
 
 
+@pytest.mark.parametrize("wrong", [{"num_pending": "many"}, {"delivered": {"consumer_seq": "x"}}, {"config": 1}])
+def test_an_audit_with_a_wrong_value_is_none(wrong: dict[str, object]) -> None:
+    answer = {"stream_name": "S", "name": "c", "config": {}} | wrong
+    audit = orjson.dumps({"type": "consumer_create_response", "response": orjson.dumps(answer).decode()})
+    assert advisories.reader(StoredMessage(1, TIME, advisories.AUDITS, audit)) is None
+
+
 def test_an_audit_tells_what_a_reader_filters() -> None:
     answer = {"type": "io.nats.jetstream.api.v1.consumer_create_response", "stream_name": "S", "name": "c",
               "created": "1970-01-01T00:00:00.0000075Z", "config": {"filter_subjects": ["a.*", "b"]}}  # fmt: skip

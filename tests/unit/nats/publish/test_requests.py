@@ -1,0 +1,42 @@
+"""What was not sent is no request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mama_spark.contracts.errors import PermissionDenied, Unavailable
+from mama_spark.nats.publish.requests import NatsRequests
+
+
+class Connection:
+    """That is up or down."""
+
+    up = True
+
+    def __init__(self) -> None:
+        self.denial_handlers: list[Callable[[str, str], bool]] = []
+
+    def subscribe(self, *_: Any) -> int:
+        return 1
+
+    def publish(self, *_: Any) -> None:
+        if not self.up:
+            raise Unavailable("not connected")
+
+    def drive(self, timeout: float) -> None: ...
+
+
+def test_a_denial_is_that_of_the_request_that_was_sent() -> None:
+    connection: Any = Connection()
+    requests = NatsRequests(connection, 1.0)
+    requests.request("a", b"", 1)
+    connection.up = False
+    with pytest.raises(Unavailable):
+        requests.request("b", b"", 2)
+    connection.up = True
+    requests.request("b", b"", 3)
+    assert connection.denial_handlers[0]("publish", "b")
+    (denied,) = requests.received()
+    assert (denied.inbox, type(denied.error)) == (3, PermissionDenied)
