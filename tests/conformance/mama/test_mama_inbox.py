@@ -13,6 +13,7 @@ from mama_spark.mama import (
     DQPublisherManagerCallbacks,
     Inbox,
     MamaMsg,
+    MsgType,
     Publisher,
     Queue,
     Request,
@@ -98,18 +99,27 @@ def test_a_request_is_answered_to_the_inbox_and_to_no_publisher_callback(
 def test_a_reply_of_a_numbering_publisher_carries_the_number_as_it_is(harness: MamaHarness) -> None:
     asking, answering, replies = harness.transport(), harness.transport(), list[MamaMsg]()
     dq = DQPublisher.create(answering, harness.symbol, harness.source)
-    RequestListener.create(
-        answering, None, f"{ASKED}.{harness.symbol}", lambda request, _: dq.send_reply(request, a_message())
-    )
+
+    def answer(request: Request, _: Any) -> None:
+        reply = a_message()
+        reply.add(FieldType.U8, "MdMsgType", 1, (MsgType.UPDATE, MsgType.REFRESH, MsgType.UPDATE)[len(replies)])
+        dq.send_reply(request, reply)
+
+    RequestListener.create(answering, None, f"{ASKED}.{harness.symbol}", answer)
     publisher = Publisher.create(asking, harness.symbol, ASKED)
     inbox = Inbox.create(asking, None, lambda msg, _: replies.append(msg))
-    publisher.send_from_inbox(inbox, a_message())
-    until(lambda: len(replies) == 1)
+
+    def ask() -> None:
+        before = len(replies)
+        publisher.send_from_inbox(inbox, a_message())
+        until(lambda: len(replies) > before)
+
+    ask()
+    ask()
     dq.set_seq_num(0)
-    publisher.send_from_inbox(inbox, a_message())
-    until(lambda: len(replies) == 2)
+    ask()
     stamps = [tuple(msg.get(name) for name in ("MdSeqNum", "MdMsgStatus", "MamaSenderId")) for msg in replies]
-    assert stamps == [(1, 0, dq.sender_id), (None, None, dq.sender_id)]
+    assert stamps == [(1, 0, dq.sender_id), (1, 0, dq.sender_id), (None, None, dq.sender_id)], "whatever its type"
 
 
 def test_answers_come_on_the_queue_of_the_inbox(harness: MamaHarness) -> None:

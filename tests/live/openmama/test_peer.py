@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+from errno import EMFILE
 
 import pytest
 import zmq
 from mama_spark.contracts.errors import ConfigError, PublishError
+from mama_spark.openmama.wire import sockets
 from mama_spark.openmama.wire.frames import OZ, BridgeFrame, FrameType
 from mama_spark.openmama.wire.naming import PeerPresence
 from mama_spark.openmama.wire.peer import JoinTimeout, OpenMamaPeer
 from mama_spark.openmama.wire.settings import PeerSettings
-from mama_spark.openmama.wire.sockets import _PORTION, receive_single
+from mama_spark.openmama.wire.sockets import _PORTION, make_socket, receive_single
 
 from tests.support.openmama.network import Watched, message, naming, peer, url_of
 from tests.support.ports import lasting_port
@@ -109,6 +111,22 @@ def test_without_a_name_server_joining_fails_and_names_its_address() -> None:
     with pytest.raises(JoinTimeout, match=f"no name server answered at tcp://127.0.0.1:{port} within 0.3 s"):
         lone.open()
     assert "closed" in repr(lone)
+
+
+def test_a_peer_that_has_too_few_sockets_to_join_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts = list[zmq.Context[sockets.Socket]]()
+
+    def too_few(context: zmq.Context[sockets.Socket], kind: int, *rest: int) -> sockets.Socket:
+        contexts.append(context)
+        if kind == zmq.PUB:
+            raise zmq.ZMQError(EMFILE)
+        return make_socket(context, kind, *rest)
+
+    monkeypatch.setattr(sockets, "make_socket", too_few)
+    with pytest.raises(zmq.ZMQError) as caught:
+        OpenMamaPeer(PeerSettings(OZ, ("tcp://127.0.0.1:1",))).open()
+    assert caught.value.__traceback__ is not None, "what is not closed lives as long as the error"
+    assert [context.closed for context in contexts] == [True] * 3
 
 
 @pytest.mark.spec("OW24")

@@ -129,13 +129,18 @@ class NamingSockets:
     """Takes part in the naming service of OZ: receives what others announce, and announces this peer.
 
     :ivar incoming: to be polled
+    :raises zmq.ZMQError: no more sockets or files
     """
 
     def __init__(self, me: NamingFrame, servers: int, high_water_mark: int) -> None:
         self.client = NamingClient(me, servers)
         self._context = open_context()
-        self.incoming = make_socket(self._context, zmq.SUB, MAX_SUBSCRIPTION, high_water_mark)
-        self._outgoing = make_socket(self._context, zmq.PUB, MAX_SUBSCRIPTION, high_water_mark)
+        try:
+            self.incoming = make_socket(self._context, zmq.SUB, MAX_SUBSCRIPTION, high_water_mark)
+            self._outgoing = make_socket(self._context, zmq.PUB, MAX_SUBSCRIPTION, high_water_mark)
+        except zmq.ZMQError:
+            self._context.destroy()
+            raise
         self.incoming.subscribe(NAMING_TOPIC.encode())
 
     def serve(self, data: Socket | None, now: float) -> list[PeerChange]:

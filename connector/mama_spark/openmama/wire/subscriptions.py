@@ -1,7 +1,7 @@
 """Which prefixes of topics the connected readers want, and who waits for them: requests and replies of a peer. Pure.
 
 An XPUB socket delivers an octet (1 = begin, 0 = end) and a prefix for each subscription of each reader; when a reader's
-connection ends, its subscriptions end, too. A subscription is a prefix of the whole message, so one to ``FOO\0`` is to
+connection ends, its subscriptions end, too. A subscription is a prefix of the whole message, so one to ``FOO\\0`` is to
 the topic FOO alone, and one to ``FOO`` also to FOOBAR: real programs subscribe so and compare topics when they receive.
 
 A reply is a message to a topic, so it is lost unless its requester's subscription has arrived: replies wait for that.

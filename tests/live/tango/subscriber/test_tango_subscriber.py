@@ -10,10 +10,10 @@ from mama_spark.tango.client.subscription_events import SubscriptionEventKind as
 from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.errors import DevFailed, DeviceAway
 from mama_spark.tango.giop.ior import BadAddress
-from mama_spark.tango.types import Quality
+from mama_spark.tango.types import AttributeConfig, DataReady, InterfaceChange, Quality
 
 from tests.support.tango.tango_subscriptions import Watch, numbers
-from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoServer
+from tests.support.tango_processes.servers import PATIENT, TIMEOUT, DeviceProbe, TangoServer
 
 
 @pytest.mark.spec("TG-12", "TG-19", "TG-22", "TG-23")
@@ -36,6 +36,29 @@ def test_every_event_type_with_a_value_arrives(either: TangoServer, subscriber: 
         assert event_of is not None
         assert event_of.topic.event is subscription.event
     watch.until(lambda: len(watch.of(Kind.EVENT, periodic)) >= 2)
+
+
+def test_configurations_interfaces_and_ready_data_of_either_release_arrive(
+    either: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe
+) -> None:
+    config, ready = (subscriber.subscribe(either.address(), "double", name) for name in ("attr_conf", "data_ready"))
+    interface = subscriber.subscribe(either.address(), event="intr_change")
+    watch = Watch(subscriber)
+    watch.more()
+    assert [len(watch.of(Kind.INITIAL, one)) for one in (config, ready, interface)] == [1, 0, 1]
+    watch.until(lambda: watch.of(Kind.EVENT, ready), lambda: either.do("data_ready", "double", counter=42))
+    assert watch.of(Kind.EVENT, ready)[0].data == DataReady("double", 5, 42)
+    probe.call("configure", device=either.address(), attribute="double", changes={"label": "new label"})
+    watch.until(lambda: watch.of(Kind.EVENT, config))
+    changed = watch.of(Kind.EVENT, config)[0].data
+    assert isinstance(changed, AttributeConfig)
+    assert changed.label == "new label"
+    either.do("add", "double_more")
+    watch.until(lambda: watch.of(Kind.EVENT, interface))
+    before, after = (watch.of(kind, interface)[0].data for kind in (Kind.INITIAL, Kind.EVENT))
+    assert isinstance(before, InterfaceChange)
+    assert isinstance(after, InterfaceChange)
+    assert {one.name for one in after.atts} - {one.name for one in before.atts} == {"double_more"}
 
 
 def test_the_first_value_is_delivered_as_initial(either: TangoServer, subscriber: TangoSubscriber) -> None:

@@ -192,6 +192,23 @@ def test_gap_and_restart_precede_their_event_for_every_subscription() -> None:
     assert (counts.events, counts.duplicates, counts.gaps, counts.missed, counts.restarts) == (3, 1, 1, 2, 1)
 
 
+def test_what_two_checks_of_a_server_tell_goes_to_every_subscription_and_losses_are_counted_once() -> None:
+    dispatcher, other, uncounted = EventDispatcher(), TOPIC.replace(b"/d.", b"/e."), b"tango://h:1/a/b/c/d.data_ready"
+    for topic, kind, target in (
+        (TOPIC, EventType.CHANGE, "one"), (TOPIC, EventType.CHANGE, "two"), (other, EventType.CHANGE, "three"),
+        (uncounted, EventType.DATA_READY, "four"),
+    ):  # fmt: skip
+        dispatcher.add(topic, kind, target)
+    dispatcher.dispatch([frames(5)], 1)
+    sent = [dict.fromkeys((b"tango://h:1/of/nobody/x.change", uncounted, TOPIC, other), n) for n in (8, 9)]
+    assert dispatcher.check_counters(sent[0], 77) == []
+    assert dispatcher.check_counters(sent[1], 77) == [
+        *(SubscriptionEvent(target, Kind.GAP, 77, None, 0, SequenceGap(6, 8)) for target in ("one", "two")),
+        SubscriptionEvent("three", Kind.CHECK, 77, None, 8),
+    ]
+    assert (dispatcher.counts.gaps, dispatcher.counts.missed) == (1, 3)
+
+
 def test_the_counter_of_data_ready_means_nothing() -> None:
     dispatcher, target = EventDispatcher(), Target()
     topic = b"tango://h:1/a/b/c/d.data_ready"

@@ -334,6 +334,13 @@ def test_a_reconnection_replaces_the_connections_and_reads_the_value() -> None:
     assert machine.tick(30.0) == []  # its heartbeat counts from here
 
 
+def test_the_first_error_after_a_recovery_is_reported_at_once() -> None:
+    machine, id = connected()
+    assert reasons(machine.tick(20.0)) == ["API_EventTimeout"]
+    machine.on_negotiated(21.0, id, negotiated())
+    assert reasons(machine.on_disconnected(22.0, CHANNEL)) == ["API_EventTimeout"]
+
+
 def test_other_endpoints_restart_the_counters() -> None:
     machine, id = connected()
     machine.tick(20.0)
