@@ -22,11 +22,23 @@ IDL = 5
 _IDL_PREFIX = f"idl{IDL}_"
 #: Event types whose data exist in several versions of the IDL, which their topics name.
 VERSIONED = frozenset((EventType.CHANGE, EventType.PERIODIC, EventType.ARCHIVE, EventType.USER, EventType.ATTR_CONF))
-_FORBIDDEN = re.compile(r"[\s#\x00-\x1f]")
+#: Printable ASCII without the characters, and the arrow, that Tango reserves.
+_NAME = re.compile(r"(?!.*->)[!\"$-.0-9;-~]+")
+_MEANS_MORE = frozenset(".*?>")  #: in topics of records, and in patterns of devices and topics
 
 
 class BadEventTopic(MamaError):
     """Not a topic of a Tango event or heartbeat."""
+
+
+def is_name(text: str) -> bool:
+    """Tango allows it as an attribute, or as a part of the name of a device."""
+    return _NAME.fullmatch(text) is not None
+
+
+def is_publishable(name: str) -> bool:
+    """As :func:`is_name`, and rows and sources of ours may have it."""
+    return is_name(name) and _MEANS_MORE.isdisjoint(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +103,8 @@ def parse(text: str) -> Topic:
     rest, _, name_part = text.lower().rpartition(".")
     bare = rest.removesuffix(NO_DATABASE)
     host, *names = bare.removeprefix(SCHEME).split("/")
-    if not rest.startswith(SCHEME) or len(names) not in (3, 4) or not all((host, *names)) or _FORBIDDEN.search(bare):
+    allowed = all(map(is_name, (host.replace(":", ""), *names)))
+    if not rest.startswith(SCHEME) or len(names) not in (3, 4) or not allowed:
         raise BadEventTopic(f"no topic of Tango: {text[:200]!r}")
     attribute = names[3] if len(names) == 4 else None
     event, idl = _event(name_part, text)

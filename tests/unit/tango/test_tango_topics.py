@@ -76,7 +76,8 @@ def test_topics_are_in_lower_case_whatever_the_names_are() -> None:
         "tango://h:1/a/b/c/d/e.change", "tango://h:1/a//c/d.change", "tango://h:1/a/b/c/d.intr_change",
         "tango://h:1/a/b/c/d.heartbeat", "tango://h:1/a/b/c d/e.change", "tango://h:1/a/b/c/d#dbase=yes.change",
         "tango://h:1/a/b/c/d#dbase=no#dbase=no.change", "tango://h:1/a/b/c/d\0.change", "tango://h:1/a/b/c/.change",
-        "tango://h:1/a/b/c/#dbase=no.change",
+        "tango://h:1/a/b/c/#dbase=no.change", "tango://h:1/a/b/c/d:e.change", "tango://h:1/a/b->p/c/d.change",
+        "tango://h 1:1/a/b/c/d.change", "tango://h:1/a/b/é/d.change",
     ],
 )  # fmt: skip
 def test_invalid_topics_are_refused(text: str) -> None:

@@ -21,12 +21,12 @@ from mama_spark.contracts.batch_ledger import MARKERS_KEPT, Marker, MarkerChange
 from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Rejected, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds, Records
+from mama_spark.malamute.protocol.commands import MAX_STRING
 from mama_spark.malamute.protocol.ttl import EXPECTED, MARKER, TTL
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from .bridge import MalamuteBridge
-from .frames import MAX_TOPIC
 from .log_queries import LogQueries
 from .logs import MalamuteLog
 from .records import ID_HEADER
@@ -166,7 +166,7 @@ class MalamuteBatchLedger:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. The stream takes every topic."""
         with self._lock:
             self._opened()
-        return [self._name if len(topic.encode()) <= MAX_TOPIC else None for topic in topics.to_pylist()]
+        return [self._name if len(topic.encode()) <= MAX_STRING else None for topic in topics.to_pylist()]
 
     def _opened(self) -> MalamuteLog:
         if self._log is None:
@@ -225,9 +225,9 @@ class MalamuteBatchLedger:
             if records:
                 yield from (_with_prefix(some, prefix) for some in log.read(after, up_to))
                 return
-            for sequences, ids in log.ids(after, up_to, prefix[:255]):
-                wanted = [i for i, one in enumerate(ids) if one.startswith(prefix)] if len(prefix) > 255 else None
-                if wanted is not None:
+            for sequences, ids in log.ids(after, up_to, prefix[:MAX_STRING]):
+                if len(prefix) > MAX_STRING:
+                    wanted = [i for i, one in enumerate(ids) if one.startswith(prefix)]
                     sequences, ids = sequences[wanted], [ids[i] for i in wanted]
                 yield StoredIds(sequences, ids, None, len(ids))
         finally:

@@ -30,6 +30,7 @@ from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.malamute.client.calls import Call, CallFailed, refused
 from mama_spark.malamute.client.connection_settings import endpoint
 from mama_spark.malamute.client.states import ClientState
+from mama_spark.malamute.protocol.commands import MAX_STRING
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 
 from . import frames as fr
@@ -91,7 +92,7 @@ class MalamuteBridge(PublisherBridge):
             headers=self._carries_headers,
             ordered=False,
             max_payload=fr.MAX_PAYLOAD,
-            max_topic=fr.MAX_TOPIC,
+            max_topic=MAX_STRING,
         )
 
     # --- opening and closing -------------------------------------------------------------------------------------

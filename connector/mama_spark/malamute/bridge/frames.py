@@ -16,10 +16,9 @@ from mama_spark.contracts.errors import BadRow, BadTopic, PublishError, TooLarge
 from mama_spark.contracts.headers import MAX_HEADERS, HeaderLines, bad_values, reject_lines
 from mama_spark.contracts.message import Int64s, MessageBatch, payload_sizes
 from mama_spark.contracts.topics import unpublishable, why_unpublishable
-from mama_spark.malamute.protocol.commands import StreamSend, encode
+from mama_spark.malamute.protocol.commands import MAX_STRING, StreamSend, encode
 from mama_spark.malamute.protocol.message_blocks import pack
 
-MAX_TOPIC = MAX_STREAM = 255  #: bytes; a length is one byte
 #: Bytes of payload, headers and id together. The protocol has no limit; a broker holds whole messages in memory.
 MAX_PAYLOAD = 16 * 1024 * 1024
 _MAX_FIELD = 65_535  #: bytes of an id, or of a header's name and value
@@ -156,7 +155,7 @@ def check(batch: MessageBatch, carries: bool) -> list[tuple[int, PublishError]]:
 
 def _check_topics(topics: pa.DictionaryArray, bad: dict[int, PublishError]) -> None:
     names = topics.dictionary
-    too_long = pc.fill_null(pc.greater(pc.binary_length(names), MAX_TOPIC), True).to_numpy(zero_copy_only=False)
+    too_long = pc.fill_null(pc.greater(pc.binary_length(names), MAX_STRING), True).to_numpy(zero_copy_only=False)
     faults = np.append(unpublishable(names) | too_long, True)  # the last one: null
     if not faults[:-1].any() and not topics.null_count:
         return
@@ -169,20 +168,20 @@ def _check_topics(topics: pa.DictionaryArray, bad: dict[int, PublishError]) -> N
 
 def _check_streams(streams: pa.DictionaryArray, bad: dict[int, PublishError]) -> None:
     names = streams.dictionary
-    wrong = pc.or_(pc.match_substring_regex(names, r"\x00|^$"), pc.greater(pc.binary_length(names), MAX_STREAM))
+    wrong = pc.or_(pc.match_substring_regex(names, r"\x00|^$"), pc.greater(pc.binary_length(names), MAX_STRING))
     faults = np.append(pc.fill_null(wrong, True).to_numpy(zero_copy_only=False), True)  # the last one: null
     if not faults.any():
         return
     indices = pc.fill_null(streams.indices, len(names)).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(faults[indices]).tolist():
-        bad.setdefault(row, BadRow(f"the stream is null, empty, longer than {MAX_STREAM} octets, or has a NUL"))
+        bad.setdefault(row, BadRow(f"the stream is null, empty, longer than {MAX_STRING} octets, or has a NUL"))
 
 
 def _why(topic: str | None) -> str | None:
     if topic is None:
         return "the topic is null"
-    if len(topic.encode()) > MAX_TOPIC:
-        return f"a topic of {len(topic.encode())} octets; a subject has at most {MAX_TOPIC}"
+    if len(topic.encode()) > MAX_STRING:
+        return f"a topic of {len(topic.encode())} octets; a subject has at most {MAX_STRING}"
     return why_unpublishable(topic)
 
 

@@ -14,6 +14,7 @@ from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records
 from mama_spark.contracts.topics import TopicFilter
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
+from mama_spark.malamute.protocol.commands import MAX_STRING
 from mama_spark.malamute.protocol.log_query import (
     FETCH_OCTETS,
     LogQuery,
@@ -29,7 +30,7 @@ from mama_spark.publishing.window.blocking_sender import BlockingSender
 from . import records as rc
 from .bridge import MalamuteBridge
 from .log_queries import LogQueries, ReadSession
-from .settings import MAX_NAME, MalamuteSettings
+from .settings import MalamuteSettings
 
 T = TypeVar("T")
 #: Prefix of the broker's own streams; topics do not find them.
@@ -107,8 +108,8 @@ class MalamuteLog(RecordLog):
     def __init__(self, queries: LogQueries, name: str, pattern: str | None = None) -> None:
         self._queries, self._pattern = queries, pattern
         self._name, self._stream = name, name.encode()
-        if len(self._stream) > MAX_NAME or 0 in self._stream:
-            raise ConfigError(f"there is no stream {name!r}: a name has at most {MAX_NAME} octets, and no NUL")
+        if len(self._stream) > MAX_STRING or 0 in self._stream:
+            raise ConfigError(f"there is no stream {name!r}: a name has at most {MAX_STRING} octets, and no NUL")
         answer = self._bounds()
         self._identity = answer.identity
         self._limits = parse_texts(parse_numbers(answer.body, 2)[1])

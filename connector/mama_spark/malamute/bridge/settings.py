@@ -8,10 +8,9 @@ from urllib.parse import urlsplit
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
+from mama_spark.malamute.protocol.commands import MAX_STRING
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.options import SinkOptions, TransportOptions
-
-MAX_NAME = 255  #: bytes of a stream or a subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,8 @@ class MalamuteSettings:
 
     def __post_init__(self) -> None:
         octets = (self.stream or "").encode()
-        if len(octets) > MAX_NAME or 0 in octets:
-            raise ConfigError(f"the name of a stream has at most {MAX_NAME} octets, and no NUL")
+        if len(octets) > MAX_STRING or 0 in octets:
+            raise ConfigError(f"the name of a stream has at most {MAX_STRING} octets, and no NUL")
 
     @classmethod
     def from_options(cls, o: TransportOptions) -> Self:

@@ -19,6 +19,7 @@ from mama_spark.contracts.errors import MamaError
 SIGNATURE = b"\xaa\xa8"
 PROTOCOL = b"MALAMUTE"
 VERSION = 1
+MAX_STRING = 255  #: bytes of a string (a subject, stream, address, ...), for its length is one byte
 
 
 class BadFrame(MamaError):
@@ -279,13 +280,18 @@ _LENGTH = [bytes([n]) for n in range(256)]
 def string(value: bytes) -> bytes:
     """Encode a string field: length and bytes.
 
-    :raises BadFrame: longer than 255 bytes, or with a NUL, at which the peer would truncate it
+    :raises BadFrame: longer than :data:`MAX_STRING`, or with a NUL, at which the peer would truncate it
     """
-    if len(value) > 255:
-        raise BadFrame(f"a string of {len(value)} octets; there are at most 255")
+    if len(value) > MAX_STRING:
+        raise BadFrame(f"a string of {len(value)} octets; there are at most {MAX_STRING}")
     if 0 in value:
         raise BadFrame("a string with a NUL octet")
     return _LENGTH[len(value)] + value
+
+
+def shortened(text: bytes) -> bytes:
+    """What a string field takes of a text."""
+    return text.replace(b"\0", b"?")[:MAX_STRING]
 
 
 def _number(value: int, width: int) -> bytes:

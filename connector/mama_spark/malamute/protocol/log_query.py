@@ -46,7 +46,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from .commands import BadFrame, StatusCode, string
+from .commands import BadFrame, StatusCode, shortened, string
 
 #: Most messages and bytes that one FETCH returns; a larger message is returned alone.
 FETCH_ROWS = 4096
@@ -187,8 +187,8 @@ class LogQueryAnswer:
     body: bytes = b""
 
     def pack(self) -> bytes:
-        reason = self.reason.replace(b"\0", b"?")[:255]
-        return b"".join((_ANSWER.pack(self.number, self.code), string(reason), string(self.identity), self.body))
+        head = _ANSWER.pack(self.number, self.code)
+        return b"".join((head, string(shortened(self.reason)), string(self.identity), self.body))
 
 
 def parse_answer(packed: bytes) -> LogQueryAnswer | None:
@@ -219,8 +219,8 @@ def parse_numbers(body: bytes, count: int) -> tuple[tuple[int, ...], bytes]:
 
 
 def texts(values: Iterable[bytes]) -> bytes:
-    """Encode texts, each truncated to 255 bytes."""
-    return b"".join(string(value.replace(b"\0", b"?")[:255]) for value in values)
+    """Encode texts, each as much as a string takes."""
+    return b"".join(string(shortened(value)) for value in values)
 
 
 def parse_texts(body: bytes) -> list[bytes]:

@@ -19,6 +19,7 @@ from .api import JetStreamClient
 from .client import JetStream
 from .retry import BACKOFF
 
+KEPT = 30.0  #: seconds without a request after which the server deletes our consumers, if the stream allows
 #: Seconds of each attempt to create a consumer.
 _ATTEMPTS = Backoff(3.0, 60.0)
 _LEAST = 0.05

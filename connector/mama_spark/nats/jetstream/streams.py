@@ -153,7 +153,7 @@ async def create(
         "subjects": subjects,
         "storage": "file",
         "num_replicas": 1,
-        "duplicate_window": int(_duplicate_window(settings) * 1e9),
+        "duplicate_window": int(duplicate_window(settings) * 1e9),
         "allow_batched": True,
         **more,
     }
@@ -179,7 +179,7 @@ async def advice_to_create(api: JetStreamClient, name: str) -> str:
     return "createStream=true makes what is missing"
 
 
-def _duplicate_window(settings: NatsSettings) -> float:
+def duplicate_window(settings: NatsSettings) -> float:
     """Seconds for which the stream has to know an id: for all resends, or for what may be on its way."""
     return max(window_for(settings.wait_timeout if settings.exactly_once else settings.retry_deadline), 0.1)
 

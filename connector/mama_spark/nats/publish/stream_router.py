@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from mama_spark.contracts.errors import BadTopic, ConfigError, MamaError, PublishError, Rejected
 from mama_spark.contracts.topics import unpublishable, why_unpublishable
-from mama_spark.publishing.ids.id_lifetime import window_for
 
 from ..connection.connection import Connection
 from ..jetstream import streams as st
@@ -182,7 +181,7 @@ class StreamRouter:
         self._require_safe_dedup(stream.name)
         if stream.retention == "interest" and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
-        wanted = window_for(self.settings.retry_deadline)
+        wanted = st.duplicate_window(self.settings)
         if self.settings.dedup and not self.settings.exactly_once and stream.duplicate_window < wanted:
             self._warn(
                 f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only, and resends go "

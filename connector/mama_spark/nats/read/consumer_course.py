@@ -14,7 +14,6 @@ from mama_spark.contracts.errors import Unavailable
 from ..jetstream.answers import ConsumerInfo
 from ..protocol.records import DeliveryNumbers, OutOfOrder
 
-KEPT = 30.0  #: seconds without a request after which the server deletes our consumers, if the stream allows
 #: Delays before the next consumer, after the one that is replaced at once.
 BACKOFF = Backoff(0.05, 1.0)
 #: Seconds to wait for records under way, by the number of consecutive consumers without a record.

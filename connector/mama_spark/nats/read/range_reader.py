@@ -17,10 +17,10 @@ from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.record_log import Records
 
 from ..jetstream.answers import NO_CONSUMER, ApiError, ConsumerInfo, StreamInfo
-from ..jetstream.consumers import create_consumer, delete_consumer
+from ..jetstream.consumers import KEPT, create_consumer, delete_consumer
 from ..protocol.parser import ProtocolError
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers, delivery_numbers, records_of, records_up_to
-from .consumer_course import KEPT, ConsumerCourse, SubscriptionBroken
+from .consumer_course import ConsumerCourse, SubscriptionBroken
 from .log_connection import LogConnection
 from .pull_subscription import UNKNOWN, PullSubscription
 

@@ -20,10 +20,10 @@ from mama_spark.contracts.record_log import Records
 
 from ..jetstream.answers import TOO_MANY_CONSUMERS, ApiError, ConsumerInfo, StreamInfo
 from ..jetstream.api import JetStreamClient
-from ..jetstream.consumers import new_consumer
+from ..jetstream.consumers import KEPT, new_consumer
 from ..protocol.parser import ProtocolError
 from ..protocol.records import delivery_numbers, records_of
-from .consumer_course import KEPT, ConsumerCourse, SubscriptionBroken
+from .consumer_course import ConsumerCourse, SubscriptionBroken
 from .log_connection import LogConnection
 from .pull_subscription import PullSubscription
 

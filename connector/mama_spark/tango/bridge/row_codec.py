@@ -23,7 +23,7 @@ from ..events.event_codec import LITTLE, usual_call, write_data
 from ..events.frame_layout import FrameLayout
 from ..giop.cdr import CdrError
 from ..log.records import RecordFrames, RecordHeads, RecordKind, encode, record_topic
-from ..topics import IDL, BadEventTopic, Topic, event_topic
+from ..topics import IDL, BadEventTopic, Topic, event_topic, is_publishable
 from ..types import (
     DTYPES,
     KIND_OF,
@@ -171,7 +171,7 @@ def attribute_topics_of(source: str, prefix: str, device: str, attribute: str) -
     if not attribute or "/" in attribute:
         raise BadTopic(f"invalid attribute name: {attribute[:200]!r}")
     both = f"{device}/{attribute}"
-    if len(both) > 255 or not both.isascii() or not both.isprintable() or any(c in both for c in "*?:>#. "):
+    if len(both) > 255 or not all(map(is_publishable, both.split("/"))):
         raise BadTopic(f"Tango does not allow this attribute name: {both[:200]!r}")
     try:
         topic = event_topic(source, device, attribute, EventType.CHANGE, dbase=False)

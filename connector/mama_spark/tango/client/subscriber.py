@@ -11,7 +11,6 @@ This module is the interface for users; :mod:`~mama_spark.tango.client.event_con
 from __future__ import annotations
 
 import os
-import re
 import time
 import warnings
 from collections.abc import Iterable, Sequence
@@ -23,14 +22,13 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, Conf
 
 from ..errors import CallLost
 from ..giop.ior import parse_device
+from ..topics import is_name
 from ..types import EVENT_NAMES, EventType
 from .event_consumer import EventConsumer
 from .event_queue import OCTETS
 from .subscription import Callback, EventSubMode, SubscriberCounts, Subscription
 from .subscription_events import SubscriptionEvent
 from .subscription_states import Timeouts
-
-_ATTRIBUTE = re.compile(r"[!\"$-.0-~\xa1-\xff]+")
 
 
 class TangoSubscriber:
@@ -153,10 +151,12 @@ class TangoSubscriber:
         kind = event if isinstance(event, EventType) else EVENT_NAMES.get(event.lower())
         if kind is None:
             raise ConfigError(f"unknown Tango event type {event!r}; give one of {', '.join(EVENT_NAMES)}")
+        if not all(map(is_name, name.device.split("/"))):
+            raise ConfigError(f"invalid device name: {device[:200]!r}")
         found = (attribute or name.attribute or "").lower()
         if kind is EventType.INTERFACE_CHANGE:
             found = ""
-        elif not _ATTRIBUTE.fullmatch(found):
+        elif not is_name(found):
             raise ConfigError(f"invalid attribute name for {device}: {found[:200]!r}")
         delivery = self._consumer.delivery
         queue = delivery.shared_queue if callback is None else delivery.callback_queue

@@ -6,13 +6,13 @@ attribute configurations. They contain no values.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mama_spark.contracts.errors import ConfigError
 
 from ..giop.cdr import CdrError, CdrWriter
+from ..topics import is_publishable
 from ..types import (
     DTYPES,
     KIND_OF,
@@ -30,7 +30,6 @@ from ..value_changes import WITHOUT_THRESHOLDS
 
 NOT_SPECIFIED = "Not specified"  #: text of Tango for a property without a value
 MAX_X, MAX_Y = 1_000_000, 10_000  #: default of the largest dimensions of spectra and images
-_NAME = re.compile(r"[^\s/#.:\x00-\x1f]+")
 Threshold = float | tuple[float, float] | None
 
 
@@ -123,7 +122,7 @@ class Attribute:
     enum_labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or not self.name.isascii():
+        if not is_publishable(self.name):
             raise ConfigError(f"invalid attribute name: {self.name!r:.100}")
         if self.format is Format.UNKNOWN or self.data_type not in KIND_OF:
             raise ConfigError(f"{self.name}: an attribute cannot be {self.format!r} of {self.data_type!r}")
@@ -208,7 +207,7 @@ def check_device_name(name: str) -> str:
     :raises ConfigError: the name is no ``domain/family/member``
     """
     parts = name.split("/")
-    if len(parts) != 3 or not all(_NAME.fullmatch(part) for part in parts) or not name.isascii():
+    if len(parts) != 3 or not all(map(is_publishable, parts)):
         raise ConfigError(f"invalid device name: {name!r:.100}; it must be domain/family/member")
     return name.lower()
 

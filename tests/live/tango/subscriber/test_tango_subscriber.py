@@ -106,9 +106,11 @@ def test_invalid_names_and_settings_are_refused_before_any_call(subscriber: Tang
             subscriber.subscribe(name, "x")
     with pytest.raises(ConfigError, match="unknown Tango event type 'changes'"):
         subscriber.subscribe("tango://h:1/a/b/c", "x", "changes")
-    for attribute in (None, "", "a/b", "a#b", "\u20ac"):
+    for attribute in (None, "", "a/b", "a#b", "\u20ac", "a:b", "a->b", "\u00e9"):
         with pytest.raises(ConfigError, match="invalid attribute name"):
             subscriber.subscribe("tango://h:1/a/b/c", attribute)
+    with pytest.raises(ConfigError, match="invalid device name"):
+        subscriber.subscribe("tango://h:1/a/b/c d", "x")
 
 
 def test_a_subscriber_that_is_not_open_takes_no_subscriptions(lab: TangoServer) -> None:

@@ -193,7 +193,7 @@ def test_later_changes_of_an_array_do_not_change_the_set_value() -> None:
     assert found.value(attribute).content.tolist() == [1.0, 2.0]  # type: ignore[union-attr]
 
 
-@each("name", ["", "a b", "a/b", "a#b", "a.b", "ä"])
+@each("name", ["", "a b", "a/b", "a#b", "a.b", "ä", "a:b", "a->b", "a*", "a?", "a>", "a\x7f"])
 def test_names_that_topics_do_not_allow_are_refused(name: str) -> None:
     with pytest.raises(ConfigError):
         Attribute(name)

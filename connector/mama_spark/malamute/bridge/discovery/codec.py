@@ -23,7 +23,7 @@ from typing import NamedTuple
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.discovery.source_expiry import state_by_marker, state_by_markers, suspect_after
-from mama_spark.malamute.protocol.commands import BadFrame, StreamDeliver, decode
+from mama_spark.malamute.protocol.commands import MAX_STRING, BadFrame, StreamDeliver, decode
 from mama_spark.malamute.protocol.extensions import Extension, read
 from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, RENEWAL, TTL
 from mama_spark.options import TransportOptions
@@ -31,7 +31,6 @@ from mama_spark.options import TransportOptions
 EVENTS = "_MAMA_EVENTS"  #: the broker's own stream, unless its configuration has another name
 REC, WARN, EVENT, IMAGE = "rec", "warn", "event", "image"
 WITHDRAWN = b"Mama-Withdrawn"  #: of ``rec`` and ``warn``: the source was withdrawn
-MAX_SUBJECT = 255  #: octets
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
 _READER_EVENTS = {"SUBSCRIBED": DiscoveryEventKind.SUBSCRIBED, "UNSUBSCRIBED": DiscoveryEventKind.UNSUBSCRIBED}
@@ -122,8 +121,8 @@ class DiscoveryCodec:
             octets = subject.encode()
         except UnicodeEncodeError as e:
             raise ConfigError(f"the name of a source is no text: {e}") from None
-        if len(octets) > MAX_SUBJECT or "\0" in subject:
-            most = MAX_SUBJECT - len(octets) + len(source.name.encode())
+        if len(octets) > MAX_STRING or "\0" in subject:
+            most = MAX_STRING - len(octets) + len(source.name.encode())
             raise ConfigError(f"the name of a source has at most {most} octets here, and no NUL: {source.name[:60]!r}")
         return subject
 

@@ -29,6 +29,8 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from mama_spark.malamute.protocol.commands import shortened
+
 #: Prefix of the subjects of discovery records, the only subjects of the broker's own stream that clients may write.
 RECORD_PREFIX = b"_"
 
@@ -46,7 +48,7 @@ class BrokerEvent(NamedTuple):
 
     @property
     def subject(self) -> bytes:
-        return (self.kind.encode() + b"." + (self.stream or self.client))[:255]
+        return shortened(self.kind.encode() + b"." + (self.stream or self.client))
 
     @property
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:

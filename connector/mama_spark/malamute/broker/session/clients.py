@@ -295,4 +295,4 @@ def frames_size(frames: Frames) -> int:
 
 
 def error_frames(code: StatusCode, reason: bytes) -> Frames:
-    return commands.encode(commands.Error(code, reason.replace(b"\0", b"?")[:255]))
+    return commands.encode(commands.Error(code, commands.shortened(reason)))

@@ -25,6 +25,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from mama_spark.contracts.headers import MSG_ID, NATS_PREFIX, HeaderLines
 from mama_spark.contracts.record_log import Records
+from mama_spark.malamute.protocol.commands import MAX_STRING
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,6 @@ Header = tuple[bytes, bytes]
 EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
 SENDER, FRAMES, ORIGIN, HEADERS = "Mlp-Sender", "Mlp-Frames", "Mlp-Origin", "Mlp-Headers"
 MAX_FIELD = 65_535  #: octets of an id, or of a header with its name and the name's length
-MAX_STRING = 255  #: octets of a subject or address: a length is one octet on the wire of Malamute
 _EMPTY = "%"  #: an empty part; every other % of ours is followed by two digits
 GENERATED_ID = "%!"  #: prefix of generated ids; encoded ids of clients never have it
 
@@ -168,7 +168,7 @@ def decode(subject: str, payload: bytes, headers: Iterable[tuple[str, str]]) -> 
 
     :param subject: without the prefix
     :param headers: as they are stored
-    :raises Unreadable: subject or sender have more than 255 octets or a NUL, or a header does not fit in a field
+    :raises Unreadable: subject or sender are longer than a string or a NUL, or a header does not fit in a field
     """
     sender, message_id, lengths = b"", b"", b""
     origin: Origin | None = None
