@@ -134,6 +134,19 @@ def test_what_overruns_a_server_is_not_lost(tmp_path: Path) -> None:
         fresh_message_gets_through(server.url, "s.new")
 
 
+def test_rows_wait_until_an_account_whose_limits_are_reached_has_room(tmp_path: Path) -> None:
+    limits = "accounts { A: { jetstream: {max_mem: 100000}, users: [ {user: a, password: p} ] } }"
+    login: dict[str, Any] = {"user": "a", "password": "p"}
+    with NatsServer(tmp_path / "n", config=limits) as server, Admin(server.url, **login) as admin:
+        admin.create_stream("S", ["s.>"], storage="memory")
+        with Driver(server.url, deadline=110.0, ack_mode="message", **login) as driver:
+            driver.put(["s.a"], 15, size=10_000)
+            eventually(lambda: driver.counters.sends > 15 or driver.reasons, "those that do not fit are sent again")
+            admin.api("STREAM.PURGE.S")
+            driver.drain()
+            assert driver.events() == {"acked": 15}, driver.reasons[:1]
+
+
 def test_header_and_payload_over_the_limit_never_reach_the_server(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "n", config="max_payload: 1024") as server, Admin(server.url) as admin:
         admin.create_stream("S", ["s.>"])
