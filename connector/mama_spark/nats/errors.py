@@ -28,10 +28,11 @@ UNKNOWN_BATCH = 10208
 
 #: JetStream ``err_code`` of a publish reply -> error.
 BY_CODE: Mapping[int, type[PublishError]] = {
+    10002: OutOfResources,  # resource limits exceeded for the account
     10008: OutOfResources,  # JetStream system temporarily unavailable
     10009: OutOfResources,  # no leader of the cluster
     10023: OutOfResources,  # insufficient resources
-    10028: OutOfResources,  # resource limits exceeded for the account
+    10028: OutOfResources,  # insufficient memory
     10039: OutOfResources,  # JetStream not enabled for the account
     10047: OutOfResources,  # insufficient storage
     10054: TooLarge,  # message size exceeds the stream's maximum
@@ -66,8 +67,9 @@ _STORAGE_USED_UP = (
 )
 #: Cause and remedy of errors whose text names neither, by ``err_code``.
 CURES: Mapping[int, str] = {
+    10002: "the JetStream limits of this account are reached: delete messages of its streams, or raise the limits",
     10023: _STORAGE_USED_UP,
-    10028: "the JetStream limits of this account are reached: delete messages of its streams, or raise the limits",
+    10028: "streams in memory take all of max_mem of nats-server: delete messages, or raise it",
     10047: _STORAGE_USED_UP,
 }
 

@@ -110,14 +110,16 @@ def test_streams_are_found_in_memory_on_disk_and_in_the_configuration(tmp_path: 
         assert len(broker.streams()) == 4
 
 
-def test_a_stream_that_is_named_is_the_only_log_and_the_brokers_own_are_not_found_by_topics(tmp_path: Path) -> None:
+def test_a_stream_that_is_named_is_the_only_log_and_topics_find_no_streams_of_our_own(tmp_path: Path) -> None:
     engines = (EngineChoice(b".", "durable", {"folder": str(tmp_path)}),)
     with Broker(BrokerSettings("tcp://127.0.0.1:*", engines=engines, linger=0.5)) as broker:
         with MalamuteClient(broker.endpoint, timeout=TIMEOUT) as client:
-            for name in ("a", "b"):
+            for name in ("a", "b", "MAMA_BATCHES"):
                 client.write(name)
         with logs(broker.endpoint) as b:
-            eventually(lambda: b.names(()) == ["_MAMA_EVENTS", "a", "b"], "the broker tells of its clients")
+            eventually(
+                lambda: b.names(()) == ["MAMA_BATCHES", "_MAMA_EVENTS", "a", "b"], "the broker tells of its clients"
+            )
             assert b.names(["t"]) == ["a", "b"]
         with logs(broker.endpoint, "b") as b:
             assert b.names(()) == b.names(["t"]) == ["b"]

@@ -148,3 +148,14 @@ def test_fast_batches_hold_the_topics_of_the_stream_that_stores_them(server: Nat
         assert (report.fatal, report.counts.acked) == (None, len(mixed))
         new = {name: len(kept) - len(before[name]) for name, kept in stored(admin).items()}
         assert new == {"THERE": len(STAYS), "HERE": len(MOVED)}
+
+
+def test_subscribers_see_nothing_of_the_question_whether_a_stream_takes_a_topic(
+    server: NatsServer, admin: Admin
+) -> None:
+    with admin.hearing("nowhere.>") as heard:
+        for options in ({"exactlyOnce": "false"}, {"exactlyOnce": "false", "stream": "HERE"}, ONCE):
+            report = Query(url_of(server, "free"), options, batch=None).attempt([("nowhere.a", b"x"), BOTH[1]])
+            assert (report.fatal, report.counts.acked) == (None, 1)
+            assert "no stream takes topic 'nowhere.a'" in str(report.counts.first_failures)
+    assert not heard

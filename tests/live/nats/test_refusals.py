@@ -93,6 +93,8 @@ def test_of_fast_batches_exactly_those_rows_fail_that_the_server_refuses(
             failed = sorted(int(o.payload[:8]) for o in driver.outcomes if o.event != "acked")
             assert failed == list(refused), driver.reasons[:3]
             assert all(SAID.get(cause, "subject exceeded") in r for r in driver.reasons)
+            if cause == "all taken":
+                assert driver.counters.sends < 2 * n, "behind the first refusal each message is sent alone, once more"
             if order.get("ordered"):
                 stored = [m for m in admin.messages("S") if m.payload]
                 assert [m.payload for m in stored] == sorted(m.payload for m in stored)
@@ -130,6 +132,19 @@ def test_what_overruns_a_server_is_not_lost(tmp_path: Path) -> None:
             assert driver.events() == {"acked": 2_100}, driver.reasons[:3]
             driver.conserved(admin)
         fresh_message_gets_through(server.url, "s.new")
+
+
+def test_rows_wait_until_an_account_whose_limits_are_reached_has_room(tmp_path: Path) -> None:
+    limits = "accounts { A: { jetstream: {max_mem: 100000}, users: [ {user: a, password: p} ] } }"
+    login: dict[str, Any] = {"user": "a", "password": "p"}
+    with NatsServer(tmp_path / "n", config=limits) as server, Admin(server.url, **login) as admin:
+        admin.create_stream("S", ["s.>"], storage="memory")
+        with Driver(server.url, deadline=110.0, ack_mode="message", **login) as driver:
+            driver.put(["s.a"], 15, size=10_000)
+            eventually(lambda: driver.counters.sends > 15 or driver.reasons, "those that do not fit are sent again")
+            admin.api("STREAM.PURGE.S")
+            driver.drain()
+            assert driver.events() == {"acked": 15}, driver.reasons[:1]
 
 
 def test_header_and_payload_over_the_limit_never_reach_the_server(tmp_path: Path) -> None:
@@ -177,7 +192,8 @@ def test_tls_is_checked_against_the_named_ca(tmp_path: Path) -> None:
 
 
 def test_what_does_not_serve_is_refused_at_open(nats_server: NatsServer, admin: Admin, tmp_path: Path) -> None:
-    refuses("nats://a:secret@127.0.0.1:9", "127.0.0.1:9", Unavailable, connect_timeout=0.5)
+    limit = r"127\.0\.0\.1:9.*the limit is option connectTimeout; waitTimeout begins when messages are sent"
+    refuses("nats://a:secret@127.0.0.1:9", limit, Unavailable, connect_timeout=0.5)
     admin.create_stream("OTHER", ["o.>"])
     refuses(nats_server.url, "OTHER", stream="S")
     with NatsServer(tmp_path / "n", jetstream=None) as without:

@@ -60,6 +60,16 @@ def test_messages_replaced_by_newer_ones_of_their_topic_are_a_loss(nats_server: 
     assert read(query(nats_server.url, topics="latest.>", failOnDataLoss="false")) == [1, 3, 4]
 
 
+def test_a_topic_of_wildcards_alone_finds_no_buckets_and_no_streams_of_our_own(nats_server: NatsServer) -> None:
+    """These keep the last message of each subject only: a query of all topics would lose some."""
+    with Admin(nats_server.url) as admin:
+        for name, subject in (("ALL", "a.>"), ("MAMA_BATCHES", "MAMA_BATCHES.>"), ("KV_b", "$KV.b.>")):
+            admin.create_stream(name, [subject], max_msgs_per_subject=1)
+            store(admin, name, plain(subject.replace(">", "x.y"), 1))
+        for name, topic in (("ALL", ">"), ("ALL", "*.x.>"), ("MAMA_BATCHES", "MAMA_BATCHES.>"), ("KV_b", "$KV.b.>")):
+            assert list(query(nats_server.url, topics=topic).offset) == [name], topic
+
+
 def test_few_permissions_do_when_the_stream_is_named_and_too_few_are_no_loss(tmp_path: Path) -> None:
     """With ``failOnDataLoss=false`` a loss would be skipped, and these messages are still there."""
     login = {"user": "admin", "password": "secret"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -160,12 +160,17 @@ class Admin:
             await sub.unsubscribe()
         return found
 
-    def subscribe_forever(self, subject: str) -> None:
-        """A plain subscriber, so that somebody listens."""
+    @contextlib.contextmanager
+    def hearing(self, subject: str) -> Iterator[list[bytes]]:
+        """Payloads that a plain subscriber gets; all of them at the end."""
+        heard: list[bytes] = []
 
-        async def ignore(_: Msg) -> None: ...
+        async def hear(message: Msg) -> None:
+            heard.append(message.data)
 
-        self._run(self._client.subscribe(subject, cb=ignore))
+        self._run(self._client.subscribe(subject, cb=hear))
+        self._run(self._client.flush())
+        yield heard
         self._run(self._client.flush())
 
 

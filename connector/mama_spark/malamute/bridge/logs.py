@@ -24,6 +24,7 @@ from mama_spark.malamute.protocol.log_query import (
     parse_numbers,
     parse_texts,
 )
+from mama_spark.options import SinkOptions
 from mama_spark.options.window import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 
@@ -33,8 +34,9 @@ from .log_queries import LogQueries, ReadSession
 from .settings import MalamuteSettings
 
 T = TypeVar("T")
-#: Prefix of the broker's own streams; topics do not find them.
-_RESERVED = "_MAMA_"
+#: What the names of the broker's own streams begin with, and the stream of markers as it is called where no option says
+#: otherwise; topics do not find them.
+_RESERVED = ("_MAMA_", SinkOptions.batches_stream)
 _LARGEST = 2**63 - 1
 _MOST_MATCHING = 2**32 - 1  #: a number of the question has four bytes
 
@@ -74,7 +76,8 @@ class MalamuteLogs(RecordLogBridge):
 
     def names(self, topics: Sequence[str]) -> list[str]:
         """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`. A stream takes every topic, so it is the one
-        that the settings name, or all that are stored, without the broker's own where topics are given."""
+        that the settings name, or all that are stored, without the broker's and the connector's own where topics are
+        given."""
         named = self._queries.settings.stream
         if named is not None:
             return [named] if topics or named in self._all() else []

@@ -194,7 +194,7 @@ class Connection:
         subject = self.inbox.decode() + ">"
         self.subscription = await self.subscribe(subject, self._on_message, timeout, unlimited=True)
         if self.subscription is None:
-            raise ConfigError(f"no permission to subscribe to the inbox {subject!r}: no acknowledgement would arrive")
+            raise ConfigError(f"no permission to subscribe to the inbox {subject!r}: no answer would arrive")
         self._up = True
         if self._rows:
             self._start_publishing()

@@ -117,9 +117,7 @@ class SocketConnection:
                 raise _connect_error(self.driver, self._settings)
             subject = self.inbox.decode() + ">"
             if self.subscribe(subject, None, timeout) is None:
-                raise ConfigError(
-                    f"no permission to subscribe to the inbox {subject!r}: no acknowledgement would arrive"
-                )
+                raise ConfigError(f"no permission to subscribe to the inbox {subject!r}: no answer would arrive")
         except BaseException:
             self.close()
             raise

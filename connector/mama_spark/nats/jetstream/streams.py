@@ -32,8 +32,9 @@ _ASKED_AT_ONCE = 256
 #: Questions, at least, about where topics lead: an account may map one by weights, so that its messages go to several
 #: streams. So many topics are asked for again, each until this number is reached.
 _QUESTIONS = 64
-#: First version of the server that traces messages, a client's event in a trace, and events that change the subject.
-_TRACES_SINCE, _FROM_CLIENT, _LEADS_AWAY = (2, 11), 0, ("sm", "si")
+#: First version of the server that traces messages; of a trace: a client's event, events that change the subject, and
+#: the delivery to a client or another server.
+_TRACES_SINCE, _FROM_CLIENT, _LEADS_AWAY, _SENT_ON = (2, 11), 0, ("sm", "si"), "eg"
 
 
 class StreamCache:
@@ -225,8 +226,9 @@ async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -
 
 
 async def led_away(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Those of the topics that mappings or imports of the account lead to another stream than their subjects say, and
-    those of which the server does not tell: it is too old, or the user may not publish to an inbox.
+    """Those of the topics that mappings or imports of the account lead to another stream than their subjects say, with
+    those without a stream that go on to another server; and those of which the server does not tell: it is too old, or
+    the user may not publish to an inbox.
 
     Each is traced (NATS ADR-41): the server tells what it would do with a message, and delivers none.
     """
@@ -242,7 +244,8 @@ async def led_away(api: JetStreamClient, cache: StreamCache, topics: list[str]) 
             return  # of a server behind the one that maps
         unheard.discard(first["subj"])
         if "error" not in first:
-            (away if any(event["type"] in _LEADS_AWAY for event in others) else straight).add(first["subj"])
+            owned = cache.filters.owner(first["subj"]) is not None
+            (away if any(_leads_away(event, owned) for event in others) else straight).add(first["subj"])
         if not unheard:
             told.set()
 
@@ -268,6 +271,10 @@ async def led_away(api: JetStreamClient, cache: StreamCache, topics: list[str]) 
     await subscription.unsubscribe()
     cache.asked |= straight
     return [t for t in waiting if t in away], [t for t in waiting if t not in away | straight]
+
+
+def _leads_away(event: dict[str, Any], owned: bool) -> bool:
+    return event["type"] in _LEADS_AWAY or (not owned and event["type"] == _SENT_ON and event["kind"] != _FROM_CLIENT)
 
 
 async def ask_server(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:

@@ -307,11 +307,10 @@ class StreamRouter:
             self._warn_unchecked("STREAM.NAMES", None)
             return
         fitting = {self.settings.stream or cache.filters.owner(t) for t in topics} - {None}
-        unsure = [t for t in topics if cache.filters.owner(t) not in fitting]
-        if self._must_know_streams():
-            away, untold = await st.led_away(api, cache, [t for t in topics if t not in unsure])
-            unsure += away + (untold if self.settings.exactly_once else [])
-        await st.ask_server(api, cache, unsure)
+        unsure = {t for t in topics if cache.filters.owner(t) not in fitting}
+        traced = [t for t in topics if t in unsure or self._must_know_streams()]
+        away, untold = await st.led_away(api, cache, traced)
+        await st.ask_server(api, cache, away + [t for t in untold if t in unsure or self.settings.exactly_once])
         self._refuse_weights(topics)
         unrouted_topics = [t for t in topics if cache.filters.owner(t) is None]
         if unrouted_topics and self.settings.create_stream:

@@ -9,6 +9,7 @@ from typing import Any, Self
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import LogStatus, ReaderStatus, RecordLogBridge
 from mama_spark.contracts.served_log import LogSettings
+from mama_spark.options import SinkOptions
 
 from ..jetstream.answers import ApiError, ConsumerInfo, StreamInfo
 from ..jetstream.api import JetStreamClient
@@ -24,6 +25,11 @@ __all__ = ["NatsLog", "NatsLogs"]
 _NOBODYS = "?"
 #: Names of streams that keep buckets of values and objects.
 _BUCKETS = ("KV_", "OBJ_")
+#: Streams of the connector's own, as they are called where no option says otherwise.
+_OWN = (
+    *(SinkOptions.batches_stream, SinkOptions.sources_stream),
+    *(SinkOptions.events_stream, SinkOptions.advisories_stream),
+)
 _MAY_NOT_LIST = "whether the permissions hide the list of streams"
 _JETSTREAM_CHECKED = "whether JetStream answers"
 
@@ -61,7 +67,8 @@ class NatsLogs(LogConnection, RecordLogBridge):
     def names(self, topics: Sequence[str]) -> list[str]:
         """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`; all streams when no topic is given. A topic is
         what a stream stores, not what it takes. Streams without subjects of their own (mirrors, streams that only
-        source others) are not found by topic."""
+        source others) are not found by topic, and those that keep the last message of a subject for somebody (buckets,
+        streams of the connector's own) not by one that begins with a wildcard."""
         if not topics:
             return sorted(self._names(None))
         found: set[str] = set()
@@ -74,10 +81,12 @@ class NatsLogs(LogConnection, RecordLogBridge):
 
     def _names_of(self, topic: str) -> list[str]:
         """:raises ConfigError: no stream stores this topic"""
-        takes = {name: self._config(name) for name in self._names(topic)}
+        named = not topic.startswith(("*", ">"))
+        takes = {name: self._config(name) for name in self._names(topic) if named or not _is_own(name)}
         stores = {name for name, config in takes.items() if config is None or may_store(config, topic)}
         streams = self._streams()  # a stream stores what its transform makes beside one that takes it
-        if stores := stores | {stream.name for stream in streams if may_store(stream.config, topic)}:
+        stores |= {one.name for one in streams if may_store(one.config, topic) and (named or not _is_own(one.name))}
+        if stores:
             return sorted(stores)
         text = "".join(f"; stream {name!r} {stores_text(config)}" for name, config in takes.items() if config)
         if others := [stream.name for stream in streams if may_store(stream.config, topic) is None]:
@@ -128,6 +137,10 @@ class NatsLogs(LogConnection, RecordLogBridge):
                 if self.api.stream(name) is not None:  # another process has created it meanwhile
                     return
             raise ConfigError(f"stream {name!r} cannot be created: {e}") from e
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN or name.startswith(_BUCKETS)
 
 
 # --- lists of the JetStream API --------------------------------------------------------------------------------------

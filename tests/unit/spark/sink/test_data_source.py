@@ -87,6 +87,18 @@ def test_parts_that_the_driver_does_not_find_fail_the_write(broker: MemoryBroker
     assert flights(log).num_rows == 0
 
 
+def test_rows_that_failed_in_a_write_that_goes_on_are_told_by_reason_below_its_line(
+    broker: MemoryBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.denied.add("b")
+    writer = plan(broker, onError="log", flightLog=str(tmp_path))
+    writer.commit([run(writer, partition) for partition in range(2)])
+    line, *below = capsys.readouterr().err.splitlines()
+    assert line.startswith("mamapub: 4 rows: 2 acked, 2 failed, 0 timed out, ")
+    (failed,) = below
+    assert failed.startswith("  2 x PUBLISH_ERROR_NOT_ENTITLED: "), failed
+
+
 @pytest.mark.parametrize("pack", ["off", "arrow"])
 def test_dead_letters_have_the_columns_to_join_with_where_no_flight_log_is_kept(
     broker: MemoryBroker, tmp_path: Path, pack: str
