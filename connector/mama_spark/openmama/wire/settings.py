@@ -198,7 +198,7 @@ def property_urls(
     :param receiver: as ``from_urls`` is called
     :raises ConfigError: an endpoint is no ``tcp://host:port``
     """
-    framing = framing or OZ.name
+    framing = OZ.name if framing is None else framing
     if framing not in FRAMINGS:
         raise ConfigError(f"framing must be one of {', '.join(sorted(FRAMINGS))}, got {framing!r}")
     if framing == "oz" and _number(_get(properties, name, "is_naming"), 1):
