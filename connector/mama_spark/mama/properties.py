@@ -249,7 +249,7 @@ def expand(given: Mapping[str, str], known: Iterable[str], environ: Mapping[str,
         )
     if middleware is not None and middleware.property_urls is not None and not {"url", "servers"} & low.keys():
         property_urls = part(bridge, "property_urls")
-        given = {"url": ",".join(property_urls(properties, transport.name, below.get("framing", "oz"))), **given}
+        given = {"url": ",".join(property_urls(properties, transport.name, below.get("framing"))), **given}
     spelled = {option.lower(): option for option in known}
     families = tuple(option.removesuffix("*") for option in spelled if option.endswith(".*"))
     taken = {_ALIASES.get(key, key) for key in low}

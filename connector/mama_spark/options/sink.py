@@ -13,7 +13,7 @@ from .paths import absolute_path, is_inside
 from .publishing import PublishingOptions
 from .urls import middleware_of, split_stream
 from .values import is_traceparent
-from .window import RetryPolicy, WindowConfig
+from .window import RetryPolicy, WindowConfig, usual_refill
 
 #: Where sources are announced.
 _PLACES = ("discovery_topic", "sources_stream", "events_stream", "advisories_stream")
@@ -42,7 +42,7 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
             retry = RetryPolicy.doubling(
                 self.retry_backoff, self.retry_max_backoff, self.retry_deadline, self.retry_attempts
             )
-        refill = self.max_in_flight // 2 if self.refill_allowed_at is None else self.refill_allowed_at
+        refill = usual_refill(self.max_in_flight) if self.refill_allowed_at is None else self.refill_allowed_at
         return WindowConfig(
             max_in_flight=self.max_in_flight, refill_allowed_at=refill, wait_timeout=self.wait_timeout, retry=retry,
             resend_uncertain=self.on_uncertain == "resend", ordered=self.order == "partition",

@@ -64,6 +64,11 @@ class RetryPolicy:
         return self.backoffs[min(max(resend, 1), len(self.backoffs)) - 1]
 
 
+def usual_refill(max_in_flight: int) -> int:
+    """``refill_allowed_at`` where nobody says it: a window that was full lets in more when half of it is left."""
+    return max_in_flight // 2
+
+
 @dataclass(frozen=True, slots=True)
 class WindowConfig:
     """The rules of one window; the defaults are the specification's (MP-04..MP-06, MP-09).

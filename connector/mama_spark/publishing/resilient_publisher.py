@@ -21,7 +21,7 @@ from ..contracts.backoff import RECONNECT
 from ..contracts.bridge import PublisherBridge
 from ..contracts.errors import ConfigError, MamaError, PublishError
 from ..contracts.message import Int64s, MessageBatch
-from ..options.window import RetryPolicy, WindowConfig
+from ..options.window import RetryPolicy, WindowConfig, usual_refill
 from .batch_config import BatchConfig, BatchHooks
 from .batch_publisher import BatchPublisher
 from .window.flight import FlightState
@@ -178,7 +178,7 @@ class ResilientPublisher:
     def _window_config(self, bridge: PublisherBridge) -> WindowConfig:
         return WindowConfig(
             max_in_flight=self._max_in_flight,
-            refill_allowed_at=self._max_in_flight // 2,
+            refill_allowed_at=usual_refill(self._max_in_flight),
             wait_timeout=self._wait_timeout,
             retry=RetryPolicy.doubling(RECONNECT.first, RECONNECT.most, _FOREVER),
             ordered=bridge.capabilities.ordered,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mama_spark.tango.client.keep_alive import Timeouts
 from mama_spark.tango.client.subscription_machine import SubscriptionMachine
 from mama_spark.tango.client.subscription_states import (
     Action,
@@ -9,7 +10,6 @@ from mama_spark.tango.client.subscription_states import (
     NegotiatedChannel,
     ReportError,
     SubscriptionRequest,
-    Timeouts,
 )
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.types import DevError, EventType, Severity

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from mama_spark.contracts.backoff import Backoff
+from mama_spark.tango.client.keep_alive import Timeouts
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription_states import Timeouts
 
 from tests.support.tango_processes.servers import PATIENT, TIMEOUT, DeviceProbe, TangoDatabase, TangoServer
 

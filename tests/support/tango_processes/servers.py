@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Never, Self
 
-from mama_spark.tango.client.subscription_states import Timeouts
+from mama_spark.tango.client.keep_alive import Timeouts
 from mama_spark.testing.waiting import TIMEOUT
 
 from tests.support.ports import lasting_port

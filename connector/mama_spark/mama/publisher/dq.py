@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..inbox import Request, RequestListener
 from ..messages.msg import FieldType, MamaMsg, MamaTime, reserved_field
-from ..messages.sequence_numbers import HIGHEST, next_number
+from ..messages.sequence_numbers import HIGHEST, SILENT, next_number, uses_up
 from ..messages.status import ISSUE_SYMBOL, RESERVED, MsgStatus, MsgType, Status, StatusError, SubscriptionMsgType
 from ..states import PublisherState
 from ..topics import SUBSCRIPTION_ROOT, join_topic
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
     from ..inbox import Inbox, Request
     from ..queue import Queue
     from ..transport import Transport
-
-
-#: Messages that repeat data: stamped with the status and the current number.
-REPEATING = frozenset({MsgType.INITIAL, MsgType.BOOK_INITIAL, MsgType.RECAP, MsgType.BOOK_RECAP})
-#: Messages without data: stamped with the current number, without a status.
-SILENT = frozenset({MsgType.REFRESH, MsgType.SYNC_REQUEST, MsgType.MISC, MsgType.NOT_PERMISSIONED, MsgType.NOT_FOUND})
 
 
 class DQPublisher:
@@ -151,7 +145,7 @@ class DQPublisher:
         if self._number:
             if reply or kind not in SILENT:
                 _put(msg, "MdMsgStatus", self._status)
-                if not reply and kind not in REPEATING:
+                if not reply and uses_up(kind):
                     self._number = next_number(self._number)
             _put(msg, "MdSeqNum", self._number)
         if self._sender:

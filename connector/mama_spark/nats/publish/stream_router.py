@@ -15,7 +15,7 @@ from ..connection.connection import Connection
 from ..jetstream import streams as st
 from ..jetstream.answers import ApiForbidden, StreamInfo
 from ..jetstream.api import JetStreamClient
-from ..jetstream.stream_sets import describe_load, prepare_members, time_limit
+from ..jetstream.set_members import describe_load, prepare_members, time_limit
 from ..settings import NatsSettings
 from ..stream_set import StreamSet
 from ..subjects import is_request
@@ -107,7 +107,7 @@ class StreamRouter:
         ]
 
     def describe_load(self, connection: Connection, streams: StreamSet) -> list[str]:
-        """See :func:`~..jetstream.stream_sets.describe_load`."""
+        """See :func:`~..jetstream.set_members.describe_load`."""
         work = describe_load(self._api(connection), streams, self.settings.grow_streams)
         return connection.loop.run(
             work, time_limit(streams, self.settings.connect_timeout), "asking for the streams of the set"

@@ -15,6 +15,7 @@ from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import integer, plain_name, some_names, text
+from mama_spark.packing.format import MAX_ROWS
 from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
 
 
@@ -62,7 +63,7 @@ class OpenMamaRecorderSettings:
         "duration", duration, 10.0, GROUP, "Of an answer to a subscription; it is asked three times.", shown="10s"
     )
     pack_max_rows: int = option(
-        "integer", integer(1, 1_000_000), 1, GROUP,
+        "integer", integer(1, MAX_ROWS), 1, GROUP,
         "Messages of one topic that become one record of the log together, in their order, as [packed messages]"
         "(packed-messages.md) do: the log then bounds the rate no more. 1: each message is a record.",
     )  # fmt: skip
@@ -153,4 +154,4 @@ def _url(given: Mapping[str, Any]) -> Any:
     if "url" in given or not {"properties", "transport"} <= named.keys():
         raise ConfigError("properties and transport go together, and instead of url: where is the network to record?")
     properties = Properties.load(named["properties"])
-    return property_urls(properties, named["transport"], named.get("framing", "oz"), receiver=True)
+    return property_urls(properties, named["transport"], named.get("framing"), receiver=True)

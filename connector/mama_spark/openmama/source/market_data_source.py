@@ -18,7 +18,7 @@ from mama_spark.contracts.errors import MamaError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg, reserved_field
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
-from mama_spark.mama.messages.sequence_numbers import next_number
+from mama_spark.mama.messages.sequence_numbers import REPEATING, next_number, uses_up
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError, SubscriptionMsgType
 from mama_spark.mama.messages.values import MamaPrice, MamaTime
 from mama_spark.openmama.wire.dictionary import DictionaryEntry, by_name, dictionary_message
@@ -37,7 +37,7 @@ from mama_spark.openmama.wire.market_data import (
 )
 
 #: Types of messages that hold all fields of a topic: they are served as updates.
-_WHOLE = {MsgType.INITIAL, MsgType.SNAPSHOT, MsgType.RECAP, MsgType.BOOK_INITIAL, MsgType.BOOK_SNAPSHOT}
+_WHOLE = REPEATING | {MsgType.SNAPSHOT, MsgType.BOOK_SNAPSHOT}
 
 
 class BadRecord(MamaError):
@@ -233,7 +233,8 @@ class MarketDataSource:
         if topic is None:
             topic = self.topics[symbol] = PublishedTopic(symbol)
             actions.append(PublisherEvent("onCreate", symbol))
-        topic.number = next_number(topic.number)
+        if uses_up(kind):
+            topic.number = next_number(topic.number)
         for f in fields:
             topic.image[f.name, f.fid] = f
         self.changed.add(symbol)

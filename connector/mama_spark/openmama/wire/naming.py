@@ -17,12 +17,15 @@ _LAYOUT = struct.Struct("<257sc257s65sq37s257s")  # Linux on x86-64
 SIZE = _LAYOUT.size
 
 
+SUSPECT_AFTER, OFFLINE_AFTER = 5.0, 15.0  #: seconds without a word of a peer
+
+
 class PeerPresence(IntEnum):
     """Whether a peer is there; the numbers are those of records."""
 
     ONLINE = 1
-    SUSPECT = 2  #: nothing was heard of it for some seconds
-    OFFLINE = 3  #: it took its leave, or nothing was heard of it for longer
+    SUSPECT = 2  #: nothing was heard of it for :data:`SUSPECT_AFTER`
+    OFFLINE = 3  #: it took its leave, or nothing was heard of it for :data:`OFFLINE_AFTER`
 
 
 @dataclass(frozen=True, slots=True)

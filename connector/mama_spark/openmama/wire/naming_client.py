@@ -12,10 +12,20 @@ from typing import NamedTuple
 
 from mama_spark.mama.messages.omnm import BadMessage
 
-from .naming import BEACON, CONNECT, DISCONNECT, WELCOME, NamingFrame, PeerPresence, decode_naming, encode_naming
+from .naming import (
+    BEACON,
+    CONNECT,
+    DISCONNECT,
+    OFFLINE_AFTER,
+    SUSPECT_AFTER,
+    WELCOME,
+    NamingFrame,
+    PeerPresence,
+    decode_naming,
+    encode_naming,
+)
 
 CONNECT_INTERVAL, BEACON_INTERVAL = 0.1, 1.0  #: seconds, as real programs
-SUSPECT_AFTER, OFFLINE_AFTER = 5.0, 15.0  #: seconds without a word of a peer
 FORGET_AFTER = 3600.0  #: seconds offline
 MAX_PEERS = 10_000
 _CHECK_INTERVAL = 0.5  #: seconds between looks for peers that fell silent

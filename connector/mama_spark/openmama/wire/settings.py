@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from mama_spark.contracts.errors import ConfigError
 
-from .frames import FRAMINGS, Framing
+from .frames import FRAMINGS, OZ, Framing
 
 NAMING_PORT, DATA_PORT, REQUEST_PORT = 5756, 5557, 5556
 NAMING, DIRECT = "naming", "direct"
@@ -188,14 +188,17 @@ _MOST_SERVERS = 3
 _NUMBER = re.compile(r"\s*[+-]?\d+")
 
 
-def property_urls(properties: Mapping[str, str], name: str, framing: str, *, receiver: bool = False) -> list[str]:
+def property_urls(
+    properties: Mapping[str, str], name: str, framing: str | None = None, *, receiver: bool = False
+) -> list[str]:
     """URLs for :meth:`~mama_spark.openmama.wire.settings.PeerSettings.from_urls` that make the same peer.
 
     :param properties: of the file, by key
-    :param framing: ``oz`` or ``zmq``: which of the bridges the network speaks; the file does not say it
+    :param framing: ``oz`` or ``zmq``: which of the bridges the network speaks; None: ``oz``
     :param receiver: as ``from_urls`` is called
     :raises ConfigError: an endpoint is no ``tcp://host:port``
     """
+    framing = OZ.name if framing is None else framing
     if framing not in FRAMINGS:
         raise ConfigError(f"framing must be one of {', '.join(sorted(FRAMINGS))}, got {framing!r}")
     if framing == "oz" and _number(_get(properties, name, "is_naming"), 1):

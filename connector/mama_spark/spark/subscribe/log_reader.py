@@ -24,8 +24,9 @@ from mama_spark.registry import log_bridge, logs_to_read
 
 from ..gc_freeze import exempt_modules
 from ..plain_errors import plain_errors
-from .offsets import Loss, Offsets, ReadRange, data_lost, split_ranges, starting_offsets, task_count
+from .offsets import Loss, Offsets, ReadRange, data_lost, starting_offsets
 from .schema import MessageColumns
+from .task_ranges import split_ranges, task_count
 
 if TYPE_CHECKING:
     import pyarrow as pa

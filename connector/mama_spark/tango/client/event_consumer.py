@@ -25,11 +25,12 @@ from ..errors import DevFailed, ServerAway, TangoError
 from . import subscription_states
 from .device_proxy import DeviceConnectionPool
 from .event_dispatcher import EventDispatcher
+from .keep_alive import Timeouts
 from .subscription import EventDelivery, SubscriberCounts, Subscription
 from .subscription_calls import NO_COMMAND, SubscriptionCalls, errors_of, frames_of
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind
 from .subscription_machine import SubscriptionMachine
-from .subscription_states import Action, NegotiatedChannel, SubscriptionRequest, SubscriptionState, Timeouts
+from .subscription_states import Action, NegotiatedChannel, SubscriptionRequest, SubscriptionState
 from .zmq_event_receiver import ZmqEventReceiver
 
 logger = logging.getLogger(__name__)

@@ -26,9 +26,9 @@ from ..topics import is_name
 from ..types import EVENT_NAMES, EventType
 from .event_consumer import EventConsumer
 from .event_queue import OCTETS
+from .keep_alive import Timeouts
 from .subscription import Callback, EventSubMode, SubscriberCounts, Subscription
 from .subscription_events import SubscriptionEvent
-from .subscription_states import Timeouts
 
 
 class TangoSubscriber:

@@ -15,6 +15,7 @@ from mama_spark.contracts.backoff import Backoff
 
 from ..topics import heartbeat_topics
 from ..types import DevError, Severity
+from .keep_alive import Timeouts
 from .subscription_states import (
     NO_SUCH_EVENTS,
     Action,
@@ -32,7 +33,6 @@ from .subscription_states import (
     SubscribeTopic,
     SubscriptionRequest,
     SubscriptionState,
-    Timeouts,
     UnsubscribeTopic,
     channel_key,
 )

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import MamaError
 
 from ..idl.negotiation import Confirmation, EndpointPair
@@ -76,31 +75,11 @@ TABLE: dict[SubscriptionState, dict[MachineEvent, SubscriptionState]] = {
 }
 
 
-_RETRY = Backoff(1.0, 10.0, jitter=0.3)
 #: Reasons of a server for the refusal of a subscription that may be accepted later: the attribute sends no such events
 #: now, since it is not polled or has no criteria.
 NO_SUCH_EVENTS = frozenset(
     ("API_AttributePollingNotStarted", "API_EventPropertiesNotSet", "API_AttributeNotDataReadyEnabled")
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Periods of the keep-alive thread, in seconds. The defaults are those of cppTango (RFC 12, TG-36, TG-37, TG-41).
-
-    :ivar check: period of heartbeat checks; also the shortest time between two errors of one subscription
-    :ivar heartbeat: largest age of the last heartbeat of a channel; servers send one every 9 s
-    :ivar confirm: period of confirmations; servers end subscriptions that were not confirmed for 600 s
-    :ivar retry: delays between attempts to negotiate with a server that cannot be reached
-    :ivar refused: delays between attempts to subscribe to an attribute that sends no such events now; None: as
-        ``retry``
-    """
-
-    check: float = 10.0
-    heartbeat: float = 10.0
-    confirm: float = 200.0
-    retry: Backoff = _RETRY
-    refused: Backoff | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,11 @@ from mama_spark.recording.recorder import RecorderCounts
 from mama_spark.telemetry.prometheus.exposition import Metric, counter, gauge
 
 from ..client.device_proxy import device_names, open_device
+from ..client.keep_alive import Timeouts
 from ..client.subscriber import TangoSubscriber
 from ..client.subscription import EventSubMode, Subscription
 from ..client.subscription_events import SubscriptionEvent, SubscriptionEventKind, decode_events
-from ..client.subscription_states import NO_SUCH_EVENTS, Timeouts
+from ..client.subscription_states import NO_SUCH_EVENTS
 from ..errors import ServerAway
 from ..events.batch_decoder import BatchDecoder
 from ..log.record_builder import RecordBuilder

@@ -15,6 +15,7 @@ from mama_spark.options.tables import parse_table
 from mama_spark.options.values import byte_size, duration_or_off, integer, plain_name, some_names
 from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
 
+from ..client.keep_alive import HEARTBEAT_AGE
 from ..giop.ior import BadAddress, parse_device, parse_tango_host
 from ..log.device_states import RecordedDevice
 from ..log.records import PREFIX
@@ -105,7 +106,7 @@ class TangoRecorderSettings:
         "it is not looked for.", shown="60s",
     )  # fmt: skip
     heartbeat: float = option(
-        "duration", duration, 10.0, GROUP, "Heartbeats that are older are missed; servers send one every 9 s.",
+        "duration", duration, HEARTBEAT_AGE, GROUP, "Heartbeats that are older are missed; servers send one every 9 s.",
         shown="10s",
     )  # fmt: skip
 

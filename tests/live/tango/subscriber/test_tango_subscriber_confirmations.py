@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import zmq
 from mama_spark.tango.client.device_proxy import open_device
+from mama_spark.tango.client.keep_alive import Timeouts
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
-from mama_spark.tango.client.subscription_states import ConfirmSubscription, Timeouts
+from mama_spark.tango.client.subscription_states import ConfirmSubscription
 from mama_spark.tango.errors import DevFailed
 from mama_spark.tango.giop.cdr import CdrReader, CdrWriter
 from mama_spark.tango.giop.ior import parse_device

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 from mama_spark.contracts.backoff import Backoff
+from mama_spark.tango.client.keep_alive import Timeouts
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
-from mama_spark.tango.client.subscription_states import SubscriptionState, Timeouts
+from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.events.sequence_tracker import SequenceRestart
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource

@@ -6,11 +6,11 @@ import time
 
 import numpy as np
 import pytest
+from mama_spark.tango.client.keep_alive import Timeouts
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
-from mama_spark.tango.client.subscription_states import Timeouts
 from mama_spark.testing.waiting import until
 
 from tests.support.tango_processes.servers import TangoServer

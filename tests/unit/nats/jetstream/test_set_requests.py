@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.nats.jetstream.stream_sets import AT_ONCE, in_groups, time_limit
+from mama_spark.nats.jetstream.set_members import AT_ONCE, in_groups, time_limit
 from mama_spark.nats.stream_set import StreamSet
 from mama_spark.options.stream_names import StreamRange
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.msg import Field, MamaMsg
+from mama_spark.mama.messages.msg import Field, MamaMsg, reserved_field
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgType
 from mama_spark.mama.messages.values import MamaPrice, MamaTime
@@ -74,6 +74,23 @@ def test_an_image_has_all_fields_and_the_number_of_the_last_update_and_the_next_
     assert published(updated) == [("S.B", {**stamps, "y": 3}), ("S.G", {**stamps, "y": 3})]
     assert answers(one.received(ask("B", SubscriptionMsgType.SNAPSHOT)))[0]["MdSeqNum"] == 3
     assert events(one.update("C", [])) == [("onCreate", "C", "")]
+
+
+@each(
+    ("kind", "served"),
+    [
+        (MsgType.CLOSING, (MsgType.CLOSING, 3)), (MsgType.BOOK_UPDATE, (MsgType.BOOK_UPDATE, 3)),
+        (MsgType.BOOK_RECAP, (MsgType.UPDATE, 3)), (MsgType.SNAPSHOT, (MsgType.UPDATE, 3)),
+        (MsgType.MISC, (MsgType.MISC, 2)), (MsgType.NOT_FOUND, (MsgType.NOT_FOUND, 2)),
+    ],
+)  # fmt: skip
+def test_what_holds_all_fields_is_an_update_and_messages_without_data_use_up_no_number(
+    kind: MsgType, served: tuple[int, int]
+) -> None:
+    record = encode(MamaMsg([reserved_field("MdMsgType", FieldType.U8, int(kind))]))
+    found, fields = fields_of(record, {})
+    ((_, msg),) = [p for p in published(source().update("A", fields, found)) if p[0] == "S.A"]
+    assert (msg["MdMsgType"], msg["MdSeqNum"]) == served
 
 
 @pytest.mark.spec("OW18")

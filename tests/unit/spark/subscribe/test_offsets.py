@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.spark.subscribe.offsets import (
-    MAX_TASK_ROWS,
-    MIN_TASK_ROWS,
     Loss,
     Offsets,
     ReadRange,
@@ -23,12 +21,11 @@ from mama_spark.spark.subscribe.offsets import (
     ranges,
     reconcile,
     share_evenly,
-    split_ranges,
     starting_offsets,
-    task_count,
     to_json,
 )
 from mama_spark.spark.subscribe.schema import SCHEMA
+from mama_spark.spark.subscribe.task_ranges import MAX_TASK_ROWS, MIN_TASK_ROWS, split_ranges, task_count
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.spark.memory_harness import FilledLog

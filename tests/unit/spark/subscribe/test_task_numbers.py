@@ -14,7 +14,7 @@ from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.register import sized_for
-from mama_spark.spark.subscribe import offsets
+from mama_spark.spark.subscribe import task_ranges
 from mama_spark.spark.subscribe.data_source import MamaSubReader
 from pyspark import cloudpickle
 
@@ -26,7 +26,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A log in memory with as many records as make many tasks."""
     name = uuid4().hex
     MemoryLogs(name).log(name).append(MessageBatch.of(["orders.a"] * SEQUENCES, [b""] * SEQUENCES))
-    monkeypatch.setattr(offsets, "MIN_TASK_ROWS", 1)
+    monkeypatch.setattr(task_ranges, "MIN_TASK_ROWS", 1)
     yield f"memory://{name}"
     MemoryBroker.forget(name)
 

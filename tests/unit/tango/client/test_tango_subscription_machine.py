@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from mama_spark.contracts.backoff import Backoff
+from mama_spark.tango.client.keep_alive import Timeouts
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_machine import SubscriptionMachine
 from mama_spark.tango.client.subscription_states import (
@@ -26,7 +27,6 @@ from mama_spark.tango.client.subscription_states import (
     SubscribeTopic,
     SubscriptionRequest,
     SubscriptionState,
-    Timeouts,
     UnsubscribeTopic,
 )
 from mama_spark.tango.idl.negotiation import Confirmation
