@@ -170,6 +170,11 @@ class EventConsumer:
             negotiated = self._machine.negotiated(subscription.id)
         return None if negotiated is None else negotiated.topic
 
+    def interface_changed(self) -> None:
+        with self._lock:
+            self._machine.on_interface_changed(time.monotonic())
+        self._wakeup.set()
+
     def check_losses(self) -> None:
         """See :meth:`~mama_spark.tango.client.subscriber.TangoSubscriber.check_losses`."""
         with self._lock:

@@ -186,6 +186,10 @@ class TangoSubscriber:
         """All subscriptions that were not cancelled."""
         return self._consumer.subscriptions
 
+    def interface_changed(self) -> None:
+        """Confirm all subscriptions now, since the attributes of a device are others."""
+        self._consumer.interface_changed()
+
     def check_losses(self) -> None:
         """Ask all servers what they have sent, to find events that were lost and that no later event shows (TG-46).
 

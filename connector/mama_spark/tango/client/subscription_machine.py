@@ -7,6 +7,7 @@ the confirmation of all subscriptions there.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping
 from zlib import crc32
@@ -184,6 +185,12 @@ class SubscriptionMachine:
         found.disconnected, found.next_check = True, now + self.timeouts.check
         return list(self._heartbeat_missed(now, found, "the heartbeat connection ended"))
 
+    def on_interface_changed(self, now: float) -> None:
+        """A device has other attributes: of one that was removed and added the server has no subscriptions any more,
+        until they are confirmed."""
+        for channel in self._channels.values():
+            channel.next_confirm = now
+
     def on_confirmed(
         self, now: float, channel: str, refused: Mapping[int, tuple[DevError, ...]] | None = None
     ) -> list[Action]:
@@ -196,7 +203,7 @@ class SubscriptionMachine:
         if found is None:
             return []
         wait = min(self.timeouts.check, self.timeouts.confirm) if refused else self.timeouts.confirm
-        found.confirming, found.next_confirm = False, now + wait
+        found.confirming, found.next_confirm = False, min(found.next_confirm, now + wait)
         return [ReportError(id, errors) for id, errors in (refused or {}).items() if id in found.members]
 
     def on_confirmation_failed(
@@ -210,7 +217,8 @@ class SubscriptionMachine:
         found = self._channels.get(channel_key(channel))
         if found is None:
             return []
-        found.confirming, found.next_confirm = False, now + min(self.timeouts.check, self.timeouts.confirm)
+        wait = min(self.timeouts.check, self.timeouts.confirm)
+        found.confirming, found.next_confirm = False, min(found.next_confirm, now + wait)
         if unsupported:
             found.can_confirm, found.next_confirm = False, now
         return [] if unsupported or unreachable else [ReportError(id, errors) for id in found.members]
@@ -285,7 +293,7 @@ class SubscriptionMachine:
         if not ids:
             return
         if channel.can_confirm:
-            channel.confirming = True
+            channel.confirming, channel.next_confirm = True, math.inf  # until it ends
             yield ConfirmSubscription(channel.name, ids, tuple(self._subscriptions[id].confirmation for id in ids))
         else:
             yield from self._negotiate(ids)

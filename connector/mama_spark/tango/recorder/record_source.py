@@ -83,7 +83,8 @@ class DeviceSubscriptions:
         self.task.stop()
 
     def interface_changed(self) -> None:
-        """Read the attributes of all devices again, since the interface of one changed."""
+        """Read the attributes of all devices again, and confirm subscriptions, since the interface of one changed."""
+        self._subscriber.interface_changed()
         self._pending.update(self._devices)
         self._changed.set()
 

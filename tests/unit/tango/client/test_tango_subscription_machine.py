@@ -217,6 +217,16 @@ def test_all_subscriptions_of_a_channel_are_confirmed_every_200_seconds_with_eve
 
 
 @pytest.mark.spec("TG-37")
+def test_subscriptions_are_confirmed_when_a_device_has_other_attributes_also_during_a_confirmation() -> None:
+    machine, _ = connected()
+    machine.on_interface_changed(10.0)
+    assert [now for now, _ in alive(machine, 9, 18)] == [10.0]
+    machine.on_interface_changed(12.0)
+    machine.on_confirmed(17.5, CHANNEL)
+    assert [now for now, _ in alive(machine, 18, 27)] == [18.0]
+
+
+@pytest.mark.spec("TG-37")
 def test_a_failed_confirmation_is_reported_and_repeated_at_the_next_check() -> None:
     """A server that did not get the confirmation would end the subscription after 600 s."""
     machine, id = connected()
