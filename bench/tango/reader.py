@@ -198,7 +198,7 @@ class Recorder:
             bridge.open()
             stack.callback(bridge.close)
             self._bridge = bridge
-            until(lambda: self._process.poll() is not None or self._last() > ATTRIBUTES + 1)
+            until(lambda: self._process.poll() is not None or self._has_begun())
             if self._process.poll() is not None:
                 raise RuntimeError("mama record ended")
             self._begin = self._last()
@@ -215,6 +215,14 @@ class Recorder:
             except MamaError:  # not made yet
                 return 0
         return self._log.bounds().last
+
+    def _has_begun(self) -> bool:
+        """Whether the log has the first value of each attribute, and that the server is there."""
+        if not (last := self._last()):
+            return False
+        assert self._log is not None
+        kinds = [kind for records in self._log.read(0, last) for kind in decode(records.payloads).kind.tolist()]
+        return RecordKind.ONLINE in kinds and kinds.count(RecordKind.INITIAL) >= ATTRIBUTES
 
     def run(self, count: int) -> dict[str, Any]:
         """One replay, until the log has all of it."""
