@@ -22,7 +22,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
-from tests.support.nats.connections import KINDS, connected
+from tests.support.nats.connections import connected
 from tests.support.nats.nats_servers import Admin, make_certificates
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ def lets_in(url: str, admin: dict[str, Any], **login: Any) -> None:
             driver.drain()
             assert driver.events() == {"acked": 100}
             driver.conserved(a)
-        with connected("reader", NatsSettings((url,), **login)):
+        with connected(NatsSettings((url,), **login)):
             pass
 
 
@@ -97,7 +97,7 @@ def keeps_out(url: str, secret: str = "", match: str = "credentials", **login: A
         bridge.open()
     bridge.close()
     assert not secret or secret not in f"{caught.value!r}{settings!r}{bridge!r}"
-    with pytest.raises(ConfigError, match=match) as caught, connected("reader", settings):
+    with pytest.raises(ConfigError, match=match) as caught, connected(settings):
         pass
     assert not secret or secret not in repr(caught.value)
 
@@ -163,13 +163,12 @@ def valid_for_seconds(path: Path, account: Key, connect: Callable[[], T]) -> T:
     raise AssertionError("it takes longer than a minute to connect")
 
 
-@KINDS
-def test_credentials_that_expire_while_they_are_used_are_read_again(kind: str, tmp_path: Path) -> None:
+def test_credentials_that_expire_while_they_are_used_are_read_again(tmp_path: Path) -> None:
     config, account = operated()
     path = tmp_path / "short.creds"
     with NatsServer(tmp_path / "n", config=config) as server, ExitStack() as ends:
         settings = NatsSettings((server.url,), credentials=str(path))
-        one = valid_for_seconds(path, account, lambda: ends.enter_context(connected(kind, settings)))
+        one = valid_for_seconds(path, account, lambda: ends.enter_context(connected(settings)))
         one.until(lambda: not one.up)
         whole = write_credentials(tmp_path / "new.creds", account).read_text()
         path.write_text(whole[: whole.index("SEED")])  # as who reads it while it is written finds it

@@ -6,12 +6,11 @@ and written with the header ``Nats-Expected-Last-Subject-Sequence``: only if nob
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +21,9 @@ from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.contracts.topics import covers
 
-from .connection.connection import Connection
-from .jetstream.answers import NO_STREAM, ApiError, ApiForbidden, StreamInfo
-from .jetstream.api import JetStreamClient
+from .connection.socket_connection import SocketConnection
+from .jetstream.answers import NO_MESSAGE, NO_STREAM, ApiError, ApiForbidden, StreamInfo
+from .jetstream.client import message_of
 from .protocol.headers import EXPECTED_LAST, EXPECTED_STREAM
 from .protocol.records import DeliveryBuffer, DeliveryNumbers, records_of
 from .publish.stream_router import StreamRouter
@@ -35,14 +34,10 @@ from .read.stream_log import NatsLog
 from .settings import NatsSettings
 
 logger = logging.getLogger("mama_spark")
-T = TypeVar("T")
 
+ApiAnswer = dict[str, Any] | MamaError
 _LONGEST_TOPIC = 4096
 _ID = f"\r\n{MSG_ID}: ".encode()
-
-
-class _NoMarkers(ConfigError):
-    """The stream of the markers is not there."""
 
 
 class NatsBatchLedger:
@@ -65,14 +60,13 @@ class NatsBatchLedger:
         self._logs.connect()
         try:
             connection = self._logs.connection()
-            limit = 3 * self._settings.connect_timeout + 5
-            connection.loop.run(self._router.check(connection), limit, "checking JetStream")
+            self._router.check(connection)
             self._check_place(connection)
         except BaseException:
             self.close()
             raise
 
-    def _check_place(self, connection: Connection) -> None:
+    def _check_place(self, connection: SocketConnection) -> None:
         """:raises ConfigError: the stream of the markers, which somebody else has made, would lose some"""
         known = f"whether {self._place} keeps markers"
         if connection.cached(known) is not None:
@@ -147,39 +141,25 @@ class NatsBatchLedger:
 
     def marker(self, key: str) -> Marker:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
-        return self._run(lambda client: self._marker(client, key))
+        return self._ask([key], [])[0][0]
 
     def markers_and_bounds(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. One turn of the event loop for all of it, which
-        costs more than a request."""
-
-        async def ask(client: JetStreamClient) -> tuple[list[Marker], StreamInfo | None]:
-            markers = asyncio.gather(*(self._marker(client, key) for key in keys))
-            found, info = await asyncio.gather(markers, _if_there(client.stream(stream)))
-            return found, info
-
-        markers, info = self._run(ask)
-        self._by_name[stream] = log = NatsLog(self._logs, stream, info)
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. All is asked at once."""
+        markers, infos = self._ask(keys, [stream])
+        info = infos[0]
+        there = None if isinstance(info, MamaError) else StreamInfo.of(info)  # else it is asked again for the error
+        self._by_name[stream] = log = NatsLog(self._logs, stream, there)
         return markers, log.opened
 
-    def _run(self, ask: Callable[[JetStreamClient], Coroutine[Any, Any, T]]) -> T:
-        """Read markers; the stream is made if it is missing."""
-        try:
-            return self._logs.api.run(ask)
-        except _NoMarkers:
+    def _ask(self, keys: Sequence[str], streams: Sequence[str]) -> tuple[list[Marker], list[ApiAnswer]]:
+        """Read markers, and what the server says of streams; that of the markers is made if it is missing."""
+        gets = [(f"STREAM.MSG.GET.{self._place}", {"last_by_subj": f"{self._place}.{key}"}) for key in keys]
+        infos: list[tuple[str, dict[str, Any] | None]] = [(f"STREAM.INFO.{name}", None) for name in streams]
+        answers = self._logs.api.request_all([*gets, *infos])
+        if any(isinstance(answer, ApiError) and answer.code == NO_STREAM for answer in answers[: len(keys)]):
             self._create()
-            return self._logs.api.run(ask)
-
-    async def _marker(self, client: JetStreamClient, key: str) -> Marker:
-        try:
-            found = await client.message(self._place, last_by_subj=f"{self._place}.{key}")
-        except ApiForbidden as e:
-            raise ConfigError(f"option exactlyOnce: {e}; the user must be allowed to read markers there") from e
-        except ApiError as e:
-            if e.code == NO_STREAM:
-                raise _NoMarkers(str(e)) from e
-            raise
-        return Marker(0, b"") if found is None else Marker(found.sequence, found.payload)
+            answers = self._logs.api.request_all([*gets, *infos])
+        return [_marker(answer) for answer in answers[: len(keys)]], answers[len(keys) :]
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
@@ -187,9 +167,7 @@ class NatsBatchLedger:
         with contextlib.suppress(MamaError):
             connection = self._logs.connection()
             if connection.up:
-                connection.loop.soon(
-                    lambda: connection.loop.loop.create_task(_send(connection, subject, value, headers))
-                )
+                connection.publish(subject, value, headers=headers)  # whoever comes next waits a little if it is lost
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
@@ -250,17 +228,15 @@ class NatsBatchLedger:
         return self._log(stream).missing(after, up_to)
 
 
-async def _if_there(info: Coroutine[Any, Any, StreamInfo | None]) -> StreamInfo | None:
-    """What the server says of a stream; None: it says no, and is asked again for the error."""
-    try:
-        return await info
-    except ApiError:
-        return None
-
-
-async def _send(connection: Connection, subject: str, value: bytes, headers: dict[str, str]) -> None:
-    with contextlib.suppress(Exception):  # whoever comes next waits a little then
-        await connection.client.publish(subject, value, headers=headers)
+def _marker(answer: ApiAnswer) -> Marker:
+    if isinstance(answer, ApiForbidden):
+        raise ConfigError(f"option exactlyOnce: {answer}; the user must be allowed to read markers there") from answer
+    if isinstance(answer, ApiError) and answer.code == NO_MESSAGE:
+        return Marker(0, b"")
+    if isinstance(answer, MamaError):
+        raise answer
+    found = message_of(answer)
+    return Marker(found.sequence, found.payload)
 
 
 def find_ids(

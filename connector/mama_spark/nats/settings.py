@@ -49,7 +49,6 @@ class NatsSettings:
     :param max_in_flight: of the publisher
     :param exactly_once: what is stored is looked for by other means than by ids that the server remembers
     :param batches_stream: that keeps the markers of batches
-    :param fast: of a reader: parse in bulk, past the client's own calls; None = if the installed nats-py allows it
     """
 
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
@@ -78,7 +77,6 @@ class NatsSettings:
     max_in_flight: int = 4096
     exactly_once: bool = False
     batches_stream: str = "MAMA_BATCHES"
-    fast: bool | None = None
 
     def __post_init__(self) -> None:
         if not self.servers:
@@ -152,7 +150,7 @@ class NatsSettings:
         """Transports with equal keys share connections."""
         return (
             *(getattr(self, name) for name in NATS_CONNECTION),
-            *(self.servers, self.name, self.fast),
+            *(self.servers, self.name),
         )
 
 

@@ -51,9 +51,7 @@ def admin(server: NatsServer) -> Iterator[Admin]:
 _numbers = count()
 
 
-class _OnNats(LogSuite):
-    fast: bool | None
-
+class TestNatsLogs(LogSuite):
     @pytest.fixture
     def site(self, server: NatsServer, admin: Admin) -> Iterator[LogSetup]:
         name = f"T{next(_numbers)}"  # not one name again and again: a deleted stream's files go a little later
@@ -70,19 +68,10 @@ class _OnNats(LogSuite):
                 assert admin.api(f"STREAM.MSG.DELETE.{name}", {"seq": sequence})["success"]
 
         yield LogSetup(
-            make=lambda: NatsLogs(NatsSettings((server.url,), fast=self.fast), 60.0),
+            make=lambda: NatsLogs(NatsSettings((server.url,)), 60.0),
             name=name,
             fill=fill,
             delete=delete,
             root=name,
         )
         assert admin.api(f"STREAM.DELETE.{name}")["success"]
-
-
-class TestNatsLogs(_OnNats):
-    fast = None
-
-
-@pytest.mark.thorough
-class TestNatsLogsByPublicCalls(_OnNats):
-    fast = False

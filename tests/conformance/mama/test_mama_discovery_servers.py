@@ -69,7 +69,7 @@ def test_a_connection_that_was_closed_for_good_is_made_again(nats_server: NatsSe
     until(lambda: records(ear) == [first])
     connection = place._connection
     assert connection is not None
-    connection.loop.run(connection.close(), 30, "closing")
+    connection.close()
     source.announce(SourceKey("desk", 8), as_bytes(second), 60.0)
     until(lambda: records(ear) == [first, second])
     transport.destroy()

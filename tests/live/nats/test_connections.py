@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,12 +21,11 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import AttachedBridge, NatsBridge, NatsSettings
 from mama_spark.nats.commands import serve
-from mama_spark.nats.connection.event_loop import EventLoopThread
-from mama_spark.nats.connection.pool import IDLE, POOL, NatsPool, PublisherPool
+from mama_spark.nats.connection.pool import IDLE, POOL, NatsPool
+from mama_spark.nats.publish.event_loop import EventLoopThread
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
-from nats.aio.client import Client
 
 from tests.support.nats.nats_servers import Admin
 
@@ -68,15 +67,12 @@ def test_micro_batches_share_a_connection_and_other_options_and_forks_have_their
     publish_one(broker.url)
 
 
-@pytest.mark.parametrize("kind", [NatsPool, PublisherPool])
-def test_idle_connections_are_closed_after_their_time(
-    broker: NatsServer, kind: type[NatsPool] | type[PublisherPool]
-) -> None:
+def test_idle_connections_are_closed_after_their_time(broker: NatsServer) -> None:
     now = [0.0]
-    pool = kind(clock=lambda: now[0])
+    pool = NatsPool(clock=lambda: now[0])
     settings = NatsSettings((broker.url,))
     connection = pool.checkout(settings)
-    pool.give_back(settings, connection)  # type: ignore[arg-type]
+    pool.give_back(settings, connection)
     now[0] = IDLE + 1
     pool.sweep()
     eventually(lambda: connection.closed and not connection.up, "it is closed")
@@ -203,94 +199,6 @@ def test_a_server_that_is_started_again_waits_for_its_port(broker: NatsServer, t
             eventually(lambda: b"address already in use" in broker.log.read_bytes(), "it has tried")
         starting.result(60)
     publish_one(broker.url)
-
-
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), OSError("gone")])
-def test_closing_a_connection_never_raises(
-    nats_server: NatsServer, error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client's own end may be cancelled by what it cancels itself."""
-    connection = POOL.checkout(NatsSettings((nats_server.url,)))
-
-    async def close() -> None:
-        await ending()
-        raise error
-
-    ending = connection.client.close
-    monkeypatch.setattr(connection.client, "close", close)
-    connection.loop.run(connection.close(), 60, "closing")
-    assert connection.closed
-
-
-def stubborn(attempts: list[str]) -> Callable[..., Coroutine[Any, Any, None]]:
-    """Connects to nothing, and swallows that it is cancelled once, as ``asyncio.wait_for`` before Python 3.12."""
-
-    async def connect(*_: object) -> None:
-        attempts.append("begun")
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            if len(attempts) > 1:
-                raise
-            raise ConnectionRefusedError from None
-
-    return connect
-
-
-@pytest.mark.own_server
-def test_a_closed_connection_does_not_go_on_connecting(
-    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if an attempt that fails in that moment swallows that it was cancelled."""
-    connection = POOL.checkout(NatsSettings((nats_server.url,)))
-    attempts: list[str] = []
-    monkeypatch.setattr(connection.client, "_connect_to_server", stubborn(attempts))
-    nats_server.kill()
-    eventually(lambda: attempts == ["begun"], "it tries to connect again")
-    reconnecting = connection.client._reconnection_task
-    connection.loop.run(connection.close(), 60, "closing")
-    assert reconnecting is not None
-    assert reconnecting.done()
-
-
-@pytest.mark.own_server
-@pytest.mark.parametrize("end", ["connected", "closed"])
-def test_a_forgotten_attempt_to_connect_does_not_go_on(
-    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    """The client cancels the one before when it begins another, and that may be swallowed, too."""
-    connection = POOL.checkout(NatsSettings((nats_server.url,)))
-    connect, held = connection.client._connect_to_server, stubborn([])
-    first: list[asyncio.Task[Any] | None] = []
-
-    async def try_to(server: Any) -> None:
-        if not first:
-            first.append(asyncio.current_task())
-        await (held if asyncio.current_task() in first else connect)(server)
-
-    async def fail() -> None:
-        connection.client._status = Client.CONNECTED
-        await connection.client._process_op_err(OSError("once more"))
-
-    monkeypatch.setattr(connection.client, "_connect_to_server", try_to)
-    nats_server.kill()
-    eventually(lambda: first, "it tries to connect again")
-    connection.loop.run(fail(), 60, "failing")
-    assert connection.client._reconnection_task not in first
-    if end == "connected":
-        nats_server.start()
-        eventually(lambda: connection.up, "it is connected again")
-    else:
-        connection.loop.run(connection.close(), 60, "closing")
-    eventually(lambda: first[0] is not None and first[0].done(), "the first has ended")
-
-
-def test_the_first_attempt_to_connect_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if it swallows that it was cancelled."""
-    monkeypatch.setattr(Client, "_connect_to_server", stubborn([]))
-    said = r"no NATS server answers within 0\.2 s at nats://127\.0\.0\.1:1.*limit is option connectTimeout; waitTimeout"
-    with pytest.raises(Unavailable, match=said):
-        POOL.checkout(NatsSettings(("nats://127.0.0.1:1",), connect_timeout=0.2))
 
 
 @pytest.mark.own_server

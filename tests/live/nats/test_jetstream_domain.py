@@ -128,8 +128,8 @@ def test_a_context_of_the_caller_keeps_its_domain(servers: tuple[NatsServer, Nat
         try:
             bridge = AttachedBridge.attach(client.jetstream(**where))
             bridge.open()
-            assert bridge._routing is not None
-            return bridge._routing.api_prefix
+            assert bridge._client is not None
+            return bridge._client.api_prefix
         finally:
             await client.close()
 

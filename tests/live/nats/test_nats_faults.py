@@ -14,7 +14,6 @@ import pytest
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import AttachedBridge, NatsBridge, NatsSettings
-from mama_spark.nats.connection.nats_py_compat import close_abandoned
 from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
@@ -22,6 +21,7 @@ from mama_spark.testing.waiting import eventually
 from nats.aio.client import Client
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
+from tests.support.nats.client_closing import close_abandoned
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
 

@@ -22,7 +22,7 @@ from mama_spark.nats import NatsSettings
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import TIMEOUT, until
 
-from tests.support.nats.connections import KINDS, connected
+from tests.support.nats.connections import connected
 from tests.support.nats.nats_servers import Certificates, make_certificates
 from tests.support.ports import lasting_port
 
@@ -75,9 +75,8 @@ def listening(port: int = 0) -> Iterator[PlainListener]:
         listener.close()
 
 
-@KINDS
 @pytest.mark.parametrize("how", ["scheme", "SCHEME", "authority", "key"])
-def test_a_server_without_tls_gets_nothing_and_no_password(kind: str, how: str, tmp_path: Path) -> None:
+def test_a_server_without_tls_gets_nothing_and_no_password(how: str, tmp_path: Path) -> None:
     certs = make_certificates(tmp_path)
     asked: dict[str, Any] = {
         "authority": {"tls_ca": str(certs.ca)},
@@ -87,19 +86,18 @@ def test_a_server_without_tls_gets_nothing_and_no_password(kind: str, how: str, 
         scheme = {"scheme": "tls", "SCHEME": "TLS"}.get(how, "nats")
         url = f"{scheme}://127.0.0.1:{listener.port}"
         settings = NatsSettings((url,), user="bob", password="secret", **asked)
-        with pytest.raises(ConfigError, match="does not offer it: nothing was sent"), connected(kind, settings):
+        with pytest.raises(ConfigError, match="does not offer it: nothing was sent"), connected(settings):
             pass
         until(lambda: listener.clients > 0)
         assert listener.received == b""
 
 
-@KINDS
-def test_a_server_that_lost_its_tls_gets_nothing_at_a_reconnect(kind: str, tmp_path: Path) -> None:
+def test_a_server_that_lost_its_tls_gets_nothing_at_a_reconnect(tmp_path: Path) -> None:
     certs = make_certificates(tmp_path / "tls")
     login = "authorization { user: bob, password: secret }\n"
     with NatsServer(tmp_path / "n", config=login + certs.config) as server:
         url = server.url.replace("nats:", "tls:")
-        with connected(kind, NatsSettings((url,), user="bob", password="secret", tls_ca=str(certs.ca))) as client:
+        with connected(NatsSettings((url,), user="bob", password="secret", tls_ca=str(certs.ca))) as client:
             server.stop()
             with listening(server.port) as listener:
                 client.until(lambda: listener.clients > 1)  # it came back more than once
@@ -121,9 +119,8 @@ def two_servers(folder: Path, certs: Certificates, of_second: str) -> Iterator[l
         yield [a, b]
 
 
-@KINDS
 @pytest.mark.parametrize("login", ["options", "url"])
-def test_a_member_of_a_cluster_that_has_no_tls_gets_nothing(kind: str, login: str, tmp_path: Path) -> None:
+def test_a_member_of_a_cluster_that_has_no_tls_gets_nothing(login: str, tmp_path: Path) -> None:
     """One that the client was not given, but heard of from the server that it was connected to."""
     certs = make_certificates(tmp_path / "tls")
     with listening() as listener, ExitStack() as ends:
@@ -131,21 +128,20 @@ def test_a_member_of_a_cluster_that_has_no_tls_gets_nothing(kind: str, login: st
         first, _ = ends.enter_context(two_servers(tmp_path, certs, advertised))
         given: dict[str, Any] = {"user": "bob", "password": "secret"} if login == "options" else {}
         url = first.url.replace("nats://", "tls://" if given else "tls://bob:secret@")
-        client = ends.enter_context(connected(kind, NatsSettings((url,), tls_ca=str(certs.ca), **given)))
+        client = ends.enter_context(connected(NatsSettings((url,), tls_ca=str(certs.ca), **given)))
         client.until(lambda: f"127.0.0.1:{listener.port}" in client.servers)
         first.stop()
         client.until(lambda: listener.clients > 1)
         assert listener.received == b""
 
 
-@KINDS
-def test_a_login_of_the_url_counts_for_members_that_a_cluster_announces(kind: str, tmp_path: Path) -> None:
+def test_a_login_of_the_url_counts_for_members_that_a_cluster_announces(tmp_path: Path) -> None:
     """Else the first reconnect to one of these is refused."""
     certs = make_certificates(tmp_path / "tls")
     with ExitStack() as ends:
         nodes = ends.enter_context(two_servers(tmp_path, certs, certs.config))
         url = nodes[0].url.replace("nats://", "tls://bob:secret@")
-        client = ends.enter_context(connected(kind, NatsSettings((url,), tls_ca=str(certs.ca))))
+        client = ends.enter_context(connected(NatsSettings((url,), tls_ca=str(certs.ca))))
         client.until(lambda: any(server.endswith(f":{nodes[1].port}") for server in client.servers))
         nodes[0].stop()
 
@@ -158,8 +154,8 @@ def test_a_login_of_the_url_counts_for_members_that_a_cluster_announces(kind: st
         assert connection["tls_version"]
 
 
-def test_clients_of_nats_are_made_in_one_place() -> None:
-    """Where it is decided that they use TLS."""
+def test_no_client_of_nats_py_is_made() -> None:
+    """It would send credentials in plain to a server that does not ask for TLS."""
     package = Path(mama_spark.__file__).parent
     makers = {
         path.relative_to(package).as_posix()
@@ -168,16 +164,15 @@ def test_clients_of_nats_are_made_in_one_place() -> None:
             r"(?<![\w.`])((Nats|Tls)?Client|NATS|nats\.connect|nats\.NATS)\(", path.read_text(encoding="utf-8")
         )
     }
-    assert makers == {"nats/connection/nats_py_compat.py"}
+    assert makers == set()
 
 
-@KINDS
-def test_a_server_where_tls_is_a_choice_is_used_with_tls(kind: str, tmp_path: Path) -> None:
+def test_a_server_where_tls_is_a_choice_is_used_with_tls(tmp_path: Path) -> None:
     certs = make_certificates(tmp_path / "tls")
     optional = certs.config.rstrip() + "\nallow_non_tls: true\n"
     with (
         NatsServer(tmp_path / "n", config=optional) as server,
-        connected(kind, NatsSettings((server.url.replace("nats:", "tls:"),), tls_ca=str(certs.ca))),
+        connected(NatsSettings((server.url.replace("nats:", "tls:"),), tls_ca=str(certs.ca))),
     ):
         (connection,) = server.ask("connz")["connections"]
         assert connection["tls_version"]
@@ -218,9 +213,8 @@ def without_key_usage(certs: Certificates) -> bytes:
     return new.add_extension(identifier, critical=False).sign(key, SHA256()).public_bytes(Encoding.PEM)
 
 
-@KINDS
 def test_an_error_of_tls_names_the_option_or_what_the_certificate_lacks(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     certs, usageless = make_certificates(tmp_path / "tls"), tmp_path / "usageless.pem"
     usageless.write_bytes(without_key_usage(certs))
@@ -251,11 +245,11 @@ def test_an_error_of_tls_names_the_option_or_what_the_certificate_lacks(
                 url = f"{scheme}://{host}:{servers[name].port}"
                 with (
                     pytest.raises((ConfigError, Unavailable), match=f"(?s){said}"),
-                    connected(kind, NatsSettings((url,), tls_ca=None if ca is None else str(files[ca]), **options)),
+                    connected(NatsSettings((url,), tls_ca=None if ca is None else str(files[ca]), **options)),
                 ):
                     pass
             assert "password" not in given or not caplog.messages, "asyncio writes nothing of its own"
         first = servers["first"].url
         settings = NatsSettings((first,), user="bob", password="secret", tls_ca=str(certs.ca), tls_handshake_first=True)
-        with connected(kind, settings) as client:
+        with connected(settings) as client:
             assert client.up

@@ -12,18 +12,18 @@ from mama_spark.testing.log_suite import LoggedRecord, everything, rows
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_cluster import Cluster
-from tests.support.nats.nats_log import BOTH, MANY, consumers, fill, held_to, reading
+from tests.support.nats.nats_log import MANY, consumers, fill, held_to, reading
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
 
 
 @pytest.mark.own_server
-@pytest.mark.parametrize(("way", "fast"), [("kill", None), ("stop", None), ("kill", False)])
-def test_a_server_that_restarts_costs_nothing(nats_server: NatsServer, fast: bool | None, way: str) -> None:
+@pytest.mark.parametrize("way", ["kill", "stop"])
+def test_a_server_that_restarts_costs_nothing(nats_server: NatsServer, way: str) -> None:
     with Admin(nats_server.url) as admin:
         admin.create_stream("S", ["S.>"])
         fill(nats_server.url, "S")
-        with reading(nats_server.url, fast) as logs:
+        with reading(nats_server.url) as logs:
             batches = logs.log("S").read(0, MANY)
             found = list(rows(next(batches)))
             nats_server.kill() if way == "kill" else nats_server.shutdown()
@@ -31,9 +31,8 @@ def test_a_server_that_restarts_costs_nothing(nats_server: NatsServer, fast: boo
             held_to(found + everything(batches))
 
 
-@BOTH
-def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, full: str, fast: bool | None) -> None:
-    with Proxy(shared.url) as proxy, reading(proxy.url, fast) as logs:
+def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, full: str) -> None:
+    with Proxy(shared.url) as proxy, reading(proxy.url) as logs:
         found: list[LoggedRecord] = []
         for i, batch in enumerate(logs.log(full).read(0, MANY)):
             found += rows(batch)
@@ -43,10 +42,9 @@ def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, full: str, f
         POOL.clear()
 
 
-@BOTH
-def test_nobody_answers_for_longer_than_the_time_limit(shared: NatsServer, full: str, fast: bool | None) -> None:
+def test_nobody_answers_for_longer_than_the_time_limit(shared: NatsServer, full: str) -> None:
     with Proxy(shared.url) as proxy:
-        with reading(proxy.url, fast) as logs:
+        with reading(proxy.url) as logs:
             log = logs.log(full)
             batches = log.read(0, MANY)
             next(batches)

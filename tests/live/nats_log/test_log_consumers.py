@@ -15,15 +15,12 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import LoggedRecord, everything, rows
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats.nats_log import BOTH, MANY, SIZE, consumers, fill, held_to, reading
+from tests.support.nats.nats_log import MANY, SIZE, consumers, fill, held_to, reading
 from tests.support.nats.nats_servers import Admin
 
 
-@BOTH
-def test_a_consumer_that_an_operator_deletes_costs_nothing(
-    shared: NatsServer, admin: Admin, full: str, fast: bool | None
-) -> None:
-    with reading(shared.url, fast) as logs:
+def test_a_consumer_that_an_operator_deletes_costs_nothing(shared: NatsServer, admin: Admin, full: str) -> None:
+    with reading(shared.url) as logs:
         found: list[LoggedRecord] = []
         for batch in logs.log(full).read(0, MANY):
             found += rows(batch)
@@ -33,9 +30,8 @@ def test_a_consumer_that_an_operator_deletes_costs_nothing(
         held_to(found)
 
 
-@BOTH
 def test_deliveries_that_are_lost_are_fetched_again(
-    shared: NatsServer, full: str, fast: bool | None, monkeypatch: pytest.MonkeyPatch
+    shared: NatsServer, full: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_buffer, turns = DeliveryParser.take_buffer, count()
 
@@ -51,7 +47,7 @@ def test_deliveries_that_are_lost_are_fetched_again(
         return buffer
 
     monkeypatch.setattr(DeliveryParser, "take_buffer", lossy)
-    with reading(shared.url, fast) as logs:
+    with reading(shared.url) as logs:
         held_to(everything(logs.log(full).read(0, 9000)), 9000)
     assert next(turns) > 4
 

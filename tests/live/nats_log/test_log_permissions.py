@@ -14,7 +14,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import numbers
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats.nats_log import BOTH, reading
+from tests.support.nats.nats_log import reading
 from tests.support.nats.nats_servers import Admin
 
 DENIED = [
@@ -58,10 +58,9 @@ def reader(denied: str) -> dict[str, Any]:
     return {"user": f"reader{READERS.index(denied)}", "password": "r"}
 
 
-@BOTH
 @pytest.mark.parametrize(("deny", "call"), DENIED)
-def test_a_missing_permission_is_named(strict: NatsServer, deny: str, call: str, fast: bool | None) -> None:
-    with reading(strict.url, fast, **reader(deny)) as logs:
+def test_a_missing_permission_is_named(strict: NatsServer, deny: str, call: str) -> None:
+    with reading(strict.url, **reader(deny)) as logs:
         calls: dict[str, Callable[[], object]] = {
             "log": lambda: logs.log("S"),
             "names": lambda: logs.names(["S.>"]),
@@ -73,10 +72,9 @@ def test_a_missing_permission_is_named(strict: NatsServer, deny: str, call: str,
             calls[call]()
 
 
-@BOTH
-def test_an_inbox_that_may_not_be_read_is_named(strict: NatsServer, fast: bool | None) -> None:
+def test_an_inbox_that_may_not_be_read_is_named(strict: NatsServer) -> None:
     """The inbox of the connection itself is allowed, that of a feed is not."""
-    logs = NatsLogs(NatsSettings((strict.url,), user="deaf", password="r", fast=fast))
+    logs = NatsLogs(NatsSettings((strict.url,), user="deaf", password="r"))
     with pytest.raises(ConfigError, match="_INBOX"):
         logs.open()
     logs.close()

@@ -6,18 +6,17 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import everything, numbers
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats.nats_log import BOTH, fill, reading
+from tests.support.nats.nats_log import fill, reading
 from tests.support.nats.nats_servers import Admin
 from tests.support.nats.plain_nats_connection import PlainNatsConnection
 
 
-@BOTH
-def test_records_larger_than_a_request_come(shared: NatsServer, admin: Admin, name: str, fast: bool | None) -> None:
+def test_records_larger_than_a_request_come(shared: NatsServer, admin: Admin, name: str) -> None:
     fill(shared.url, name, 5, 100)
     fill(shared.url, name, 2, 8 * 2**20)
     fill(shared.url, name, 5, 100)
     fill(shared.url, name, 1, 8 * 2**20)
-    with reading(shared.url, fast) as logs:
+    with reading(shared.url) as logs:
         found = everything(logs.log(name).read(0, 13))
     assert [len(r.payload) for r in found] == [100] * 5 + [8 * 2**20] * 2 + [100] * 5 + [8 * 2**20]
     assert found[6].payload == (b"1" + b"." * 8 * 2**20)[: 8 * 2**20]
@@ -31,9 +30,8 @@ def test_each_record_may_have_its_own_topic(shared: NatsServer, name: str) -> No
         assert numbers(logs.log(name).read(0, 5_000, [f"{name}.{i}" for i in (5, 4_999, 7)])) == [6, 8, 5_000]
 
 
-@BOTH
 def test_headers_and_subjects_that_are_no_text_do_not_stop_a_reader(
-    shared: NatsServer, admin: Admin, name: str, fast: bool | None
+    shared: NatsServer, admin: Admin, name: str
 ) -> None:
     blocks = [
         b"NATS/1.0\r\nA: \xff\xfe\r\nA: 2\r\n\r\n",
@@ -41,14 +39,14 @@ def test_headers_and_subjects_that_are_no_text_do_not_stop_a_reader(
         b"NATS/1.0 503\r\n\r\n",
         b"NATS/1.0\r\n\r\n",
     ]
-    subjects = [b"o", b"o.\xc3\xa9", b"o", b"$"] + ([b"\xff\xfe"] if fast is None else [])
+    subjects = [b"o", b"o.\xc3\xa9", b"o", b"$", b"\xff\xfe"]
     with PlainNatsConnection(shared.url) as raw:
         for i, subject in enumerate(subjects):
             block = blocks[i % len(blocks)]
             where = name.encode() + b"." + subject
             raw.send(b"HPUB %b %d %d\r\n%bxyz\r\n" % (where, len(block), len(block) + 3, block))
         eventually(lambda: admin.info(name)["state"]["last_seq"] == len(subjects), "all are stored")
-    with reading(shared.url, fast) as logs:
+    with reading(shared.url) as logs:
         found = everything(logs.log(name).read(0, len(subjects)))
     assert [r.payload for r in found] == [b"xyz"] * len(subjects)
     assert [r.headers for r in found[:4]] == [{"A": [r"\xff\xfe", "2"]}, {"B": [" x "]}, None, None]

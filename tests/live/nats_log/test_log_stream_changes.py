@@ -15,16 +15,13 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats.nats_log import BOTH, MANY, _names, consumers, fill, reading
+from tests.support.nats.nats_log import MANY, _names, consumers, fill, reading
 from tests.support.nats.nats_servers import Admin
 
 
-@BOTH
-def test_what_is_deleted_while_it_is_read_is_left_out(
-    shared: NatsServer, admin: Admin, name: str, fast: bool | None
-) -> None:
+def test_what_is_deleted_while_it_is_read_is_left_out(shared: NatsServer, admin: Admin, name: str) -> None:
     fill(shared.url, name)
-    with reading(shared.url, fast) as logs:
+    with reading(shared.url) as logs:
         log = logs.log(name)
         batches = log.read(0, MANY)
         found = list(rows(next(batches)))
@@ -36,12 +33,9 @@ def test_what_is_deleted_while_it_is_read_is_left_out(
         assert log.missing(0, MANY) == [(MANY - 5, MANY - 5), (MANY - 1, MANY)]
 
 
-@BOTH
-def test_a_purge_while_it_is_read_ends_the_range(
-    shared: NatsServer, admin: Admin, name: str, fast: bool | None
-) -> None:
+def test_a_purge_while_it_is_read_ends_the_range(shared: NatsServer, admin: Admin, name: str) -> None:
     fill(shared.url, name)
-    with reading(shared.url, fast) as logs:
+    with reading(shared.url) as logs:
         log = logs.log(name)
         batches = log.read(0, MANY)
         found = list(rows(next(batches)))
@@ -53,12 +47,9 @@ def test_a_purge_while_it_is_read_ends_the_range(
         assert (log.bounds().first, log.bounds().last) == (MANY + 1, MANY)
 
 
-@BOTH
-def test_a_stream_that_is_deleted_while_it_is_read_is_named(
-    shared: NatsServer, admin: Admin, name: str, fast: bool | None
-) -> None:
+def test_a_stream_that_is_deleted_while_it_is_read_is_named(shared: NatsServer, admin: Admin, name: str) -> None:
     fill(shared.url, name)
-    with reading(shared.url, fast) as logs:
+    with reading(shared.url) as logs:
         log = logs.log(name)
         batches = log.read(0, MANY)
         next(batches)

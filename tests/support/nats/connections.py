@@ -1,28 +1,23 @@
-"""A connection to a NATS server as publishers have it, and one as readers have it, for what must hold of both."""
+"""A connection to a NATS server, and time that passes for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import pytest
 from mama_spark.nats import NatsSettings
-from mama_spark.nats.connection.connection import Connection
-from mama_spark.nats.connection.event_loop import EventLoopThread
 from mama_spark.nats.connection.socket_connection import SocketConnection
-from mama_spark.testing.waiting import TIMEOUT, eventually
-
-KINDS = pytest.mark.parametrize("kind", ["publisher", "reader"])
+from mama_spark.testing.waiting import eventually
 
 
 class OpenConnection:
-    """Either of them.
+    """It is driven by who waits."""
 
-    :ivar wait: lets time pass for it
-    """
+    def __init__(self, connection: SocketConnection) -> None:
+        self._connection = connection
 
-    def __init__(self, connection: SocketConnection | Connection, wait: Callable[[], None]) -> None:
-        self._connection, self.wait = connection, wait
+    def wait(self) -> None:
+        self._connection.drive(0.01)
 
     @property
     def up(self) -> bool:
@@ -35,9 +30,7 @@ class OpenConnection:
     @property
     def servers(self) -> list[str]:
         """Addresses of those that it knows."""
-        if isinstance(self._connection, SocketConnection):
-            return [server.address for server in self._connection.driver.servers.servers]
-        return [f"{server.hostname}:{server.port}" for server in self._connection.client.discovered_servers]
+        return [server.address for server in self._connection.driver.servers.servers]
 
     def until(self, done: Callable[[], bool]) -> None:
         def look() -> bool:
@@ -48,20 +41,10 @@ class OpenConnection:
 
 
 @contextmanager
-def connected(kind: str, settings: NatsSettings) -> Iterator[OpenConnection]:
-    """:param kind: of :data:`KINDS`"""
-    if kind == "publisher":
-        own = SocketConnection(settings)
-        own.open()
-        try:
-            yield OpenConnection(own, lambda: own.drive(0.01))
-        finally:
-            own.close()
-        return
-    loop = EventLoopThread()
-    connection = loop.run(Connection.connect(loop, settings), TIMEOUT, "connecting")
+def connected(settings: NatsSettings) -> Iterator[OpenConnection]:
+    own = SocketConnection(settings)
+    own.open()
     try:
-        yield OpenConnection(connection, lambda: None)
+        yield OpenConnection(own)
     finally:
-        loop.run(connection.close(), TIMEOUT, "closing")
-        loop.stop()
+        own.close()

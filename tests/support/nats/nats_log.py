@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-import pytest
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.read.logs import NatsLogs
@@ -15,9 +14,6 @@ from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.log_suite import LoggedRecord
 
 from tests.support.nats.nats_servers import Admin
-
-BOTH = pytest.mark.parametrize("fast", [None, False], ids=["fast", "public calls"])
-
 
 #: More than a reader fetches ahead, so that the server still has some when the first batch is there.
 MANY, SIZE = 14_000, 1000
@@ -39,8 +35,8 @@ def fill(url: str, name: str, n: int = MANY, size: int = SIZE, topics: int = 2) 
 
 
 @contextmanager
-def reading(url: str, fast: bool | None = None, timeout: float = 60.0, **settings: Any) -> Iterator[NatsLogs]:
-    logs = NatsLogs(NatsSettings(tuple(url.split(",")), fast=fast, **settings), timeout)
+def reading(url: str, timeout: float = 60.0, **settings: Any) -> Iterator[NatsLogs]:
+    logs = NatsLogs(NatsSettings(tuple(url.split(",")), **settings), timeout)
     logs.open()
     try:
         yield logs

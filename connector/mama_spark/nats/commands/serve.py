@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,9 @@ from mama_spark.options.urls import is_port
 
 from ...console.output import say_as
 from ...console.signals import stop_on_signals
-from ..connection.connection import Connection
-from ..connection.event_loop import EventLoopThread
+from ..connection.socket_connection import SocketConnection
 from ..jetstream import streams
-from ..jetstream.api import JetStreamClient
+from ..jetstream.client import JetStream
 from ..server.nats_server import NatsServer
 from ..settings import NatsSettings
 
@@ -69,18 +69,9 @@ def add_demo_stream(url: str) -> None:
     :raises ConfigError, Unavailable: it cannot be created
     """
     settings = NatsSettings((url,))
-    loop = EventLoopThread()
-
-    async def make() -> None:
-        connection = await Connection.connect(loop, settings)
-        try:
-            api = JetStreamClient(connection, settings.connect_timeout)
-            if await streams.stream_info(api, streams.StreamCache(), DEMO) is None:
-                await streams.create(api, DEMO, DEMO_SUBJECTS, settings)
-        finally:
-            await connection.close()
-
-    try:
-        loop.run(make(), 60, "making the demo stream")
-    finally:
-        loop.stop()
+    connection = SocketConnection(settings)
+    connection.open()
+    with contextlib.closing(connection):
+        api = JetStream(lambda: connection, settings.connect_timeout)
+        if streams.stream_info(api, streams.StreamCache(), DEMO) is None:
+            streams.create(api, DEMO, DEMO_SUBJECTS, settings)

@@ -1,69 +1,21 @@
-"""The NATS connections of this process (:mod:`mama_spark.contracts.connection_pool`): those of nats-py for readers, and
-those that publishers drive."""
+"""The NATS connections of this process (:mod:`mama_spark.contracts.connection_pool`): each is driven by who has it."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
 
 from mama_spark.contracts.connection_pool import IDLE, ConnectionPool
-from mama_spark.contracts.errors import MamaError
 
 from ..settings import NatsSettings
-from . import event_loop
-from .connection import Connection
 from .socket_connection import SocketConnection
 
-__all__ = ["IDLE", "POOL", "PUBLISHERS", "NatsPool", "PublisherPool"]
+__all__ = ["IDLE", "POOL", "NatsPool"]
 
 
-class NatsPool(ConnectionPool[Connection]):
-    """Lends connections to bridges, by their settings."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(_usable, _close, _later, clock)
-
-    def checkout(self, settings: NatsSettings) -> Connection:
-        """A connection for these settings: an idle one, or a new one.
-
-        :raises ConfigError, Unavailable: none is idle, and none can be made
-        """
-        connection = self.take(settings.connection_key)
-        if connection is not None:
-            return connection
-        loop = event_loop.shared()
-        return loop.run(Connection.connect(loop, settings), settings.connect_timeout * 2 + 5, "connecting to NATS")
-
-    def give_back(self, settings: NatsSettings, connection: Connection) -> None:
-        """Return it to the pool; never raises."""
-        self.put(settings.connection_key, connection)
-
-    def clear(self) -> None:
-        """Close everything that is idle, of publishers, too."""
-        super().clear()
-        PUBLISHERS.clear()
-
-
-def _usable(connection: Connection) -> bool:
-    return connection.up and connection.loop.alive and not connection.closed
-
-
-def _close(connections: list[Connection]) -> None:
-    for connection in connections:
-        if connection.loop.alive:
-            with contextlib.suppress(MamaError):
-                connection.loop.soon(lambda one: one.loop.loop.create_task(one.close()), connection)
-
-
-def _later(seconds: float, call: Callable[[], None], connection: Connection) -> None:
-    with contextlib.suppress(MamaError):
-        connection.loop.soon(connection.loop.loop.call_later, seconds, call)
-
-
-class PublisherPool(ConnectionPool[SocketConnection]):
-    """Lends connections to publishers, by their settings. While nobody has one, nobody reads it."""
+class NatsPool(ConnectionPool[SocketConnection]):
+    """Lends connections, by their settings. While nobody has one, nobody reads it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(_answers, _close_sockets, self._sweep_later, clock)
@@ -112,4 +64,3 @@ def _close_sockets(connections: list[SocketConnection]) -> None:
 
 
 POOL = NatsPool()
-PUBLISHERS = PublisherPool()

@@ -1,8 +1,9 @@
 """A connection to a NATS cluster that the calling thread drives, with subscriptions, requests and one inbox for
 acknowledgements.
 
-The owner calls :meth:`SocketConnection.drive` often: between two calls nothing is read. What comes is told to a
-:class:`~.connection.ConnectionListener` on that thread. What was not written when the connection broke is discarded, so
+The owner calls :meth:`SocketConnection.drive` often: between two calls nothing is read. Threads that share one take
+turns. What comes is told to a
+:class:`ConnectionListener` on that thread. What was not written when the connection broke is discarded, so
 that nothing is sent after a reconnect that the publisher's window does not know of.
 """
 
@@ -11,8 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Protocol
 
 import nats.errors
 
@@ -21,19 +25,33 @@ from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
 from ..errors import no_responders
 from ..protocol import client_events as wire
-from ..protocol.acks import classify
+from ..protocol.acks import AckColumns, Reply, classify
+from ..protocol.client import Take
 from ..protocol.client_events import Cause
 from ..protocol.frames import PublishFrames
 from ..protocol.parser import Frame
 from ..settings import NatsSettings
 from .checks import Checks
-from .connection import ConnectionListener
 from .nats_py_errors import from_client
 from .socket_driver import SocketDriver, Written
 
 NO_RESPONDERS = 503
+MAX_UNWRITTEN = 8 * 1024 * 1024
 _FILE_DESCRIPTORS = 8  #: the socket is one; name lookups and certificates take some for a moment
+#: A request: its subject, payload and headers.
+Request = tuple[str, bytes, dict[str, str] | None]
 _REQUEST = b"_"  #: before the number of a request in its reply subject: no id of a batch or token begins so
+
+
+class ConnectionListener(Protocol):
+    """Receives what a connection reads; called on the thread that drives it."""
+
+    def on_acks(self, columns: list[AckColumns]) -> None: ...
+    def on_reply(self, subject: bytes, reply: Reply) -> None: ...
+    def on_denied(self, kind: str, subject: str, exact: bool) -> None: ...
+    def on_disconnected(self, why: str = "") -> None: ...
+    def on_reconnected(self) -> None: ...
+    def on_written(self, size: int) -> None: ...
 
 
 class SocketConnection:
@@ -54,6 +72,7 @@ class SocketConnection:
         self._pong = 0
         self._callbacks: dict[bytes, Callable[[Frame], None]] = {}  # by subscription id
         self._answers: dict[int, Callable[[Frame], None]] = {}  # by number of the request
+        self._turn = threading.RLock()
         self._requests = 0
         self._watches: list[tuple[str, Callable[[], None]]] = []  # who waits for a subject to be denied
         self.checks = Checks(clock)
@@ -160,7 +179,7 @@ class SocketConnection:
         last = frame.subject[len(self.inbox) :]
         if last.startswith(_REQUEST):
             number = int(last[1:]) if last[1:].isdigit() and len(last) < 20 else 0
-            if (answered := self._answers.pop(number, None)) is not None:
+            if (answered := self._answers.get(number)) is not None:
                 answered(frame)
         elif self.listener is not None:
             self.listener.on_reply(frame.subject, classify(frame))
@@ -176,7 +195,8 @@ class SocketConnection:
 
     def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
         """See :meth:`.SocketDriver.drive`."""
-        self.driver.drive(timeout, done)
+        with self._turn:
+            self.driver.drive(timeout, done)
 
     def write(self, frames: PublishFrames) -> None:
         """Write complete frames, now or when the socket takes them; dropped where the connection is down."""
@@ -187,8 +207,9 @@ class SocketConnection:
 
         :raises Unavailable: not connected
         """
-        self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
-        self.driver.flush()
+        with self._turn:
+            self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
+            self.driver.flush()
 
     def subscribe(self, subject: str, callback: Callable[[Frame], None] | None, timeout: float) -> int | None:
         """Subscribe, and wait until the server has accepted it: the id of the subscription; None: the permissions
@@ -196,10 +217,7 @@ class SocketConnection:
 
         :raises Unavailable: no answer within ``timeout`` seconds
         """
-        sid, data = self.driver.protocol.send_subscribe(subject)
-        self.driver.send(data)
-        if callback is not None:
-            self._callbacks[b"%d" % sid] = callback
+        sid = self.subscribe_soon(subject, callback)
         told: list[bool] = []
         confirmed = False
         try:
@@ -211,18 +229,37 @@ class SocketConnection:
                 self.unsubscribe(sid)
         return sid if confirmed else None
 
+    def subscribe_soon(
+        self, subject: str, callback: Callable[[Frame], None] | None, bulk: Callable[[int], Take] | None = None
+    ) -> int:
+        """Subscribe, without waiting for the server; returns the id of the subscription.
+
+        :param bulk: given this id, what takes messages before they become frames
+        """
+        with self._turn:
+            sid, data = self.driver.protocol.send_subscribe(subject)
+            self.driver.send(data)
+            if callback is not None:
+                self._callbacks[b"%d" % sid] = callback
+            if bulk is not None:
+                self.driver.protocol.deliveries[sid] = bulk(sid)
+            return sid
+
     def unsubscribe(self, sid: int) -> None:
         """Nothing more comes."""
-        self._callbacks.pop(b"%d" % sid, None)
-        self.driver.send(self.driver.protocol.send_unsubscribe(sid))
+        with self._turn:
+            self._callbacks.pop(b"%d" % sid, None)
+            self.driver.send(self.driver.protocol.send_unsubscribe(sid))
+            self.driver.flush()
 
     def ping(self, timeout: float) -> None:
         """Wait until the server has read everything that was sent.
 
         :raises Unavailable: it has not within ``timeout`` seconds
         """
-        number, data = self.driver.protocol.send_ping()
-        self.driver.send(data)
+        with self._turn:
+            number, data = self.driver.protocol.send_ping()
+            self.driver.send(data)
         self.drive(timeout, lambda: self._pong >= number or not self.up)
         if self._pong < number:
             why = f"within {timeout:g} s" if self.up else "because the connection was lost"
@@ -236,38 +273,52 @@ class SocketConnection:
         :raises NoResponders: nobody subscribes to the subject
         :raises Unavailable: no answer within ``timeout`` seconds
         """
-        answers: list[Frame] = []
-        told: list[bool] = []
-        number = self.ask(subject, payload, headers, answers.append)
-        try:
-            with self.watch(subject, lambda: told.append(True)):
-                self.drive(timeout, lambda: bool(answers or told) or not self.up)
-        finally:
-            self.forget(number)
-        if told:
-            return None
-        if not answers:
-            why = f"within {timeout:g} s" if self.up else "because the connection was lost"
-            raise Unavailable(f"no answer to {subject} {why}")
-        if is_nobody(answers[0]):
-            raise no_responders(subject)
-        return answers[0]
+        answer = self.request_all([(subject, payload, headers)], timeout)[0]
+        if isinstance(answer, MamaError):
+            raise answer
+        return answer
+
+    def request_all(self, requests: Sequence[Request], timeout: float) -> list[Frame | MamaError | None]:
+        """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it."""
+        answers: dict[int, Frame | MamaError | None] = {}
+        numbers: list[int] = []
+        with contextlib.ExitStack() as stack:
+            for i, (subject, payload, headers) in enumerate(requests):
+                stack.enter_context(self.watch(subject, partial(answers.__setitem__, i, None)))
+                try:
+                    numbers.append(self.ask(subject, payload, headers, partial(answers.__setitem__, i)))
+                    stack.callback(self.forget, numbers[-1])
+                except MamaError as e:
+                    answers[i] = e
+            self.drive(timeout, lambda: len(answers) == len(requests) or not self.up)
+        why = f"within {timeout:g} s" if self.up else "because the connection was lost"
+        found: list[Frame | MamaError | None] = []
+        for i, (subject, *_) in enumerate(requests):
+            answer = answers.get(i, Unavailable(f"no answer to {subject} {why}"))
+            found.append(no_responders(subject) if isinstance(answer, Frame) and is_nobody(answer) else answer)
+        return found
+
+    def expect(self, answered: Callable[[Frame], None]) -> tuple[int, bytes]:
+        """A number, and a subject for answers: ``answered`` is called with each, until :meth:`forget`."""
+        with self._turn:
+            self._requests += 1
+            self._answers[self._requests] = answered
+            return self._requests, b"%b%b%d" % (self.inbox, _REQUEST, self._requests)
 
     def ask(
         self, subject: str, payload: bytes, headers: dict[str, str] | None, answered: Callable[[Frame], None]
     ) -> int:
-        """Send a request and return its number; ``answered`` is called with the answer, until :meth:`forget`.
+        """Send a request and return its number; ``answered`` is called with the answers, until :meth:`forget`.
 
         :raises Unavailable: not connected
         """
-        self._requests += 1
-        self._answers[self._requests] = answered
+        number, reply = self.expect(answered)
         try:
-            self.publish(subject, payload, b"%b%b%d" % (self.inbox, _REQUEST, self._requests), headers)
+            self.publish(subject, payload, reply, headers)
         except MamaError:
-            self.forget(self._requests)
+            self.forget(number)
             raise
-        return self._requests
+        return number
 
     def forget(self, number: int) -> None:
         """Nobody waits for this answer any more."""

@@ -23,10 +23,10 @@ from ..protocol.client import ClientProtocol, State
 from ..protocol.client_events import Cause
 from ..protocol.server_pool import ServerPool
 from ..settings import NatsSettings
-from .connect_options import tls_context
 from .login import login_fields
 from .nats_py_errors import from_client
 from .nonblocking_socket import READ_SIZE, NonBlockingSocket, Piece
+from .tls_context import tls_context
 
 _READS = 8  #: full reads before the caller is asked whether it has enough
 _UNSEEN = 1.0  #: seconds after which a connection that nobody drives may be another one than it seems

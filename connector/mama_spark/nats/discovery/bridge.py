@@ -19,8 +19,8 @@ from mama_spark.discovery.lease_keeper import Announced, LeaseKeeper
 from mama_spark.discovery.log_offsets import IMAGE
 from mama_spark.discovery.source_expiry import check_ttl
 
-from ..connection.connection import Connection
 from ..connection.pool import POOL
+from ..connection.socket_connection import SocketConnection
 from ..jetstream.client import JetStream
 from ..jetstream.streams import StreamCache, check_jetstream
 from ..read.append import Appender
@@ -43,7 +43,7 @@ class NatsDiscovery:
 
     def __init__(self, settings: NatsSettings, layout: DiscoveryLayout | None = None) -> None:
         self.settings, self.layout = settings, layout or DiscoveryLayout()
-        self._connection: Connection | None = None
+        self._connection: SocketConnection | None = None
         self._reader: DiscoveryReader | None = None
         self._event_publisher: Appender | None = None
         self._clock_offset = 0.0
@@ -60,7 +60,7 @@ class NatsDiscovery:
         """
         connection = POOL.checkout(self.settings)
         try:
-            check_version(connection.client.connected_server_version)
+            check_version(connection.info.version)
             api = JetStream(lambda: connection, self.settings.retry_deadline, self.settings.connect_timeout)
             self._find_streams(connection, api)
         except BaseException:
@@ -68,11 +68,11 @@ class NatsDiscovery:
             raise
         self._connection, self._reader = connection, DiscoveryReader(api, self.layout, self._clock_offset)
 
-    def _find_streams(self, connection: Connection, api: JetStream) -> None:
+    def _find_streams(self, connection: SocketConnection, api: JetStream) -> None:
         """Look for the streams, once a minute per connection, because each request makes an advisory that is stored."""
         found = connection.cached(self._question)
         if found is None:
-            api.run(lambda client: check_jetstream(client, StreamCache()))
+            check_jetstream(api, StreamCache())
             streams = find_streams(api, self.layout, check=True)
             found = streams.clock_offset
             if streams.complete and streams.generations.advisories != ABSENT:
@@ -111,11 +111,11 @@ class NatsDiscovery:
                 return True
         return True
 
-    def _require_open(self) -> tuple[Connection, DiscoveryReader]:
+    def _require_open(self) -> tuple[SocketConnection, DiscoveryReader]:
         if self._connection is None or self._reader is None:
             raise ClientClosed("discovery is not open")
-        if not self._connection.loop.alive:
-            raise ClientClosed("discovery was opened in another process, or its loop has ended: open another")
+        if self._connection.closed:
+            raise ClientClosed("discovery was opened in another process: open another")
         return self._connection, self._reader
 
     # --- announcing ------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class NatsDiscovery:
         time."""
         connection, self._connection, self._reader = self._connection, None, None
         lease_keeper.release(self)
-        if self._event_publisher is not None and connection is not None and connection.loop.alive:
+        if self._event_publisher is not None and connection is not None and not connection.closed:
             self._event_publisher.close()
         self._event_publisher = None
         if connection is not None:

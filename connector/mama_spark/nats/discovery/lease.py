@@ -14,12 +14,11 @@ import math
 import time
 
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.contracts.errors import ExpectationFailed, MamaError, Unavailable
+from mama_spark.contracts.errors import ExpectationFailed, Unavailable
 from mama_spark.discovery.lease_keeper import Announced, LeaseWithdrawn
 from mama_spark.discovery.source_expiry import offline_after, renew_every, state_by_markers, suspect_after
 
-from ..connection import event_loop
-from ..connection.connection import Connection
+from ..connection.socket_connection import SocketConnection
 from ..jetstream.client import JetStream
 from ..protocol.direct_get import StoredMessage, is_sequence
 from ..protocol.headers import EXPECTED_LAST
@@ -61,24 +60,23 @@ class NatsLeases:
         self.last_sequences: dict[tuple[SourceKey, str], int] = {}
         self._unsourced: dict[SourceKey, int] = {}  # sequences of records that were written, and not waited for
         self._rewrite_at: dict[SourceKey, float] = {}  # monotonic; when a record must be rewritten, or it expires
-        self.connection: Connection | None = None
+        self.connection: SocketConnection | None = None
         self._api = JetStream(self._connect, settings.retry_deadline, settings.connect_timeout)
 
     # --- the connection ----------------------------------------------------------------------------------------
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> SocketConnection:
         """The connection of the renewals; a new one if it was closed for good."""
-        loop, limit = event_loop.shared(), 20 * self.settings.retry_deadline + 60
-        if self.connection is None or self.connection.closed or self.connection.loop is not loop:
-            self.connection = loop.run(Connection.connect(loop, self.settings), limit, "connecting for renewals")
+        if self.connection is None or self.connection.closed:
+            self.connection = SocketConnection(self.settings)
+            self.connection.open()
         return self.connection
 
     def close(self) -> None:
         connection, self.connection = self.connection, None
         self.last_sequences.clear()
-        if connection is not None and connection.loop.alive:
-            with contextlib.suppress(MamaError):
-                connection.loop.run(connection.close(), 20 * self.settings.retry_deadline + 60, "closing")
+        if connection is not None:
+            connection.close()
 
     def _store(
         self, subject: str, payload: bytes, headers: dict[str, str], last: int, timeout: float | None = None

@@ -72,7 +72,7 @@ class Snapshots:
         return DiscoveryOffset.in_image(written, generations, image_read).as_json()
 
     def _store_chunks(self, token: str, changes: list[DiscoveryEvent]) -> list[int]:
-        chunk = min(CHUNK, (self._api.connection().client.max_payload or CHUNK) // 2)
+        chunk = min(CHUNK, self._api.connection().info.max_payload // 2)
         subject, ttl = self._layout.image_subject(token), f"{max(1, round(self._layout.kept))}s"
         return [
             self._api.publish(subject, part, {TTL: ttl, _PART: f"{token}-{i}"})

@@ -1,81 +1,218 @@
-"""JetStream for threads other than that of the event loop: requests, and reading without a consumer."""
+"""Client of the JetStream API (NATS ADR-1), of direct gets, and of single acknowledged publishes (rows:
+:mod:`..publish.bridge`).
+
+Requests are repeated by the rule of :mod:`.retry`, so each must be safe to arrive twice.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from base64 import b64decode
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
-from mama_spark.contracts.errors import Unavailable
+import orjson
 
-from ..connection.connection import Connection
-from ..protocol.direct_get import StoredMessage
+from mama_spark.contracts.errors import MamaError, NoResponders, Unavailable
+from mama_spark.publishing.window.retry import may_resend
+
+from .. import errors
+from ..connection.socket_connection import Request, SocketConnection, is_nobody
+from ..protocol.direct_get import StoredMessage, headers_of
+from ..protocol.parser import Frame
+from ..subjects import to_allow
 from . import direct
-from .answers import StreamInfo
-from .api import JetStreamClient
-from .retry import BACKOFF
+from .answers import NO_MESSAGE, NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden, StreamInfo, answer_of
+from .retry import BACKOFF, ServerNotReady, retry
 
 T = TypeVar("T")
 
+#: Requests that are on their way at once.
+AT_ONCE = 32
+_ATTEMPT = 3.0  #: seconds of one attempt: a request to a stopped server is never answered
 _PAGE = 2000
 _PAGE_BYTES = 8 * 1024 * 1024
 
 
-class JetStream:
-    """See :class:`~.api.JetStreamClient`.
+class Requester(Protocol):
+    """What requests need of a connection: see :class:`~..connection.socket_connection.SocketConnection`."""
+
+    @property
+    def api_prefix(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def drive(self, timeout: float) -> None: ...
+    def request_all(self, requests: Sequence[Request], timeout: float) -> list[Frame | MamaError | None]: ...
+    def request(
+        self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None
+    ) -> Frame | None: ...
+
+
+C = TypeVar("C", bound=Requester)
+
+
+class JetStreamApi(Generic[C]):
+    """Requests over one connection, on the calling thread.
 
     :param connection: returns the connection; another one when the last was closed
     :param timeout: seconds that a call may take, repetitions included
     :param attempt_timeout: seconds that one attempt may take
     """
 
-    def __init__(
-        self, connection: Callable[[], Connection], timeout: float, attempt_timeout: float | None = None
-    ) -> None:
+    def __init__(self, connection: Callable[[], C], timeout: float, attempt_timeout: float | None = None) -> None:
         self.connection, self.timeout, self._attempt_timeout = connection, timeout, attempt_timeout
 
-    def run(self, work: Callable[[JetStreamClient], Coroutine[Any, Any, T]], timeout: float | None = None) -> T:
-        """Run ``work`` on the event loop. Calls have their own time limits; the one here guards against defects.
+    def attempt_timeout(self, timeout: float | None = None) -> float:
+        """Seconds that one attempt of a call may take, which may take ``timeout`` seconds."""
+        whole = self.timeout if timeout is None else timeout
+        return max(_ATTEMPT, whole / 4) if self._attempt_timeout is None else self._attempt_timeout
 
-        :param timeout: seconds of a call, instead of those of all calls
+    @property
+    def prefix(self) -> str:
+        """Prefix of the subjects of all requests."""
+        return self.connection().api_prefix
+
+    def retry(self, what: str, attempt: Callable[[float], T], timeout: float | None = None) -> T:
+        """See :func:`~.retry.retry`; ends early when the connection is closed for good."""
+
+        def wait(seconds: float) -> None:
+            self.connection().drive(seconds)
+
+        limit = self.timeout if timeout is None else timeout
+        return retry(what, attempt, limit, wait, lambda: not self.connection().closed)
+
+    def request(
+        self,
+        call: str,
+        body: dict[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        final: Collection[int] = (),
+    ) -> dict[str, Any]:
+        """The answer to ``$JS.API.<call>``, or to the same request below the prefix of the connection.
+
+        :param timeout: seconds, instead of those of all calls
+        :param final: ``err_code`` (or :data:`NO_RESPONDERS`) of errors that are raised at once instead of retried
+        :raises ApiForbidden: the permissions do not allow it
+        :raises ApiError: the server answers with an error
+        :raises Unavailable: no answer within the time limit
         """
-        limit, connection = self.timeout if timeout is None else timeout, self.connection()
-        client = JetStreamClient(connection, limit, self._attempt_timeout)
-        return connection.loop.run(work(client), 20 * limit + 60, "asking JetStream")
+        return _value(self._request_group([(call, body)], timeout, final)[0])
 
-    def request(self, call: str, body: dict[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:
-        """See :meth:`JetStreamClient.request`."""
-        return self.run(lambda client: client.request(call, body), timeout)
+    def request_all(self, calls: Sequence[tuple[str, dict[str, Any] | None]]) -> list[dict[str, Any] | MamaError]:
+        """The answers in order, :data:`AT_ONCE` requests at a time: each as :meth:`request` returns or raises it."""
+        found: list[dict[str, Any] | MamaError] = []
+        for first in range(0, len(calls), AT_ONCE):
+            found += self._request_group(calls[first : first + AT_ONCE])
+        return found
+
+    def _request_group(
+        self,
+        calls: Sequence[tuple[str, dict[str, Any] | None]],
+        timeout: float | None = None,
+        final: Collection[int] = (),
+    ) -> list[dict[str, Any] | MamaError]:
+        subjects = [f"{self.prefix}{call}" for call, _ in calls]
+        payloads = [b"" if body is None else orjson.dumps(body) for _, body in calls]
+        limit = self.attempt_timeout(timeout)
+        found: list[dict[str, Any] | MamaError] = [{} for _ in calls]
+        waiting = list(range(len(calls)))
+
+        def attempt(left: float) -> None:
+            asked: list[Request] = [(subjects[i], payloads[i], None) for i in waiting]
+            answers = self.connection().request_all(asked, min(left, limit))
+            again = []
+            for i, answer in zip(waiting, answers, strict=True):
+                try:
+                    found[i] = _read(subjects[i], answer, final)
+                except MamaError as e:
+                    found[i] = e
+                    if may_resend(e):
+                        again.append(i)
+            waiting[:] = again
+            if again:
+                _value(found[again[0]])
+
+        try:
+            self.retry(subjects[0] if len(calls) == 1 else f"{len(calls)} requests", attempt, timeout)
+        except Unavailable as e:
+            for i in waiting:
+                found[i] = e
+        return found
 
     def find(self, call: str, body: dict[str, Any] | None, absent: int) -> dict[str, Any] | None:
-        """See :meth:`JetStreamClient.find`."""
-        return self.run(lambda client: client.find(call, body, absent))
+        """As :meth:`request`; None if the server answers with the error ``absent``."""
+        try:
+            return self.request(call, body)
+        except ApiError as e:
+            if e.code != absent:
+                raise
+            return None
 
     def stream(self, name: str, **details: bool) -> StreamInfo | None:
-        """See :meth:`JetStreamClient.stream`."""
-        return self.run(lambda client: client.stream(name, **details))
+        """None: there is no stream of this name."""
+        answer = self.find(f"STREAM.INFO.{name}", details or None, NO_STREAM)
+        return None if answer is None else StreamInfo.of(answer)
 
     def message(self, stream: str, **which: str | int) -> StoredMessage | None:
-        """See :meth:`JetStreamClient.message`."""
-        return self.run(lambda client: client.message(stream, **which))
+        """A message as the leader of the stream has it, never stale; None: there is none.
+
+        :param which: ``seq=n``, ``last_by_subj=s``, or both ``seq=n`` and ``next_by_subj=s``
+        """
+        answer = self.find(f"STREAM.MSG.GET.{stream}", which, NO_MESSAGE)
+        return None if answer is None else message_of(answer)
+
+    def listed(self, call: str, key: str, body: dict[str, Any] | None = None) -> Iterator[Any]:
+        """The elements of a list that the server answers page by page; otherwise as :meth:`request`."""
+        offset = 0
+        while True:
+            answer = self.request(call, {"offset": offset, **(body or {})})
+            page = answer.get(key) or []
+            yield from page
+            offset += len(page)
+            if not page or offset >= int(answer.get("total", 0)):
+                return
 
     def publish(self, subject: str, payload: bytes, headers: dict[str, str], timeout: float | None = None) -> int:
-        """See :meth:`JetStreamClient.publish`."""
-        return self.run(lambda client: client.publish(subject, payload, headers), timeout)
+        """Store one message; returns its sequence in the stream.
 
-    # --- direct gets -----------------------------------------------------------------------------------------
+        :raises ApiForbidden: the permissions do not allow it
+        :raises PublishError: the server rejects it
+        :raises Unavailable: no acknowledgement within the time limit
+        """
+        limit = self.attempt_timeout(timeout)
+
+        def attempt(_: float) -> int:
+            reply = self.connection().request(subject, payload, limit, headers or None)
+            if reply is None:
+                raise ApiForbidden(f"no permission to publish to {subject!r}")
+            answer = answer_of(reply.payload)
+            if (error := answer.get("error")) is not None:
+                raise errors.from_reply(
+                    int(error.get("code", 0)), int(error.get("err_code", 0)), str(error.get("description"))
+                )
+            if not isinstance(sequence := answer.get("seq"), int):
+                raise Unavailable(f"not an acknowledgement of JetStream: {reply.payload[:100]!r}")
+            return sequence
+
+        return self.retry(f"the publish to {subject!r}", attempt, timeout)
+
+
+class JetStream(JetStreamApi[SocketConnection]):
+    """The same over a connection of our own, and direct gets."""
 
     def serves_direct_gets(self, stream: str) -> bool:
         """See :func:`~.direct.is_served`."""
-        return self.run(lambda client: direct.is_served(client, stream))
+        return direct.is_served(self, stream)
 
     def get(self, stream: str, timeout: float | None = None, **which: str | int) -> StoredMessage | None:
         """See :func:`~.direct.get`."""
-        return self.run(lambda client: direct.get(client, stream, **which), timeout)
+        return direct.get(self, stream, timeout, which)
 
     def get_many(self, stream: str, **body: Any) -> tuple[list[StoredMessage], int]:
         """See :func:`~.direct.get_many`."""
-        return self.run(lambda client: direct.get_many(client, stream, body))
+        return direct.get_many(self, stream, body)
 
     def first_and_last(self, stream: str) -> tuple[int, int]:
         """Sequences of the first and the last message; (0, 0) when there is none."""
@@ -117,3 +254,70 @@ class JetStream:
     def _ends_before(self, stream: str, subject: str, up_to: int) -> bool:
         last = self.message(stream, last_by_subj=subject)
         return last is None or last.sequence < up_to
+
+
+class Asked:
+    """A request to the JetStream API that is not waited for."""
+
+    def __init__(self, connection: SocketConnection, call: str, body: dict[str, Any] | None, timeout: float) -> None:
+        """:raises Unavailable: not connected"""
+        self._connection, self._subject = connection, f"{connection.api_prefix}{call}"
+        self._until = time.monotonic() + timeout
+        self._answers: list[Frame | None] = []
+        self._ends = contextlib.ExitStack()
+        self._ends.enter_context(connection.watch(self._subject, lambda: self._answers.append(None)))
+        payload = b"" if body is None else orjson.dumps(body)
+        try:
+            number = connection.ask(self._subject, payload, None, self._answers.append)
+        except MamaError:
+            self.close()
+            raise
+        self._ends.callback(connection.forget, number)
+
+    def answer(self) -> dict[str, Any] | None:
+        """The answer; None: it has not come yet. Otherwise as :meth:`JetStreamApi.request`, once."""
+        self._connection.drive(0)
+        if not self._answers and self._connection.up and time.monotonic() < self._until:
+            return None
+        self.close()
+        if not self._answers:
+            raise Unavailable(f"no answer to {self._subject}")
+        reply = self._answers[0]
+        nobody = reply is not None and is_nobody(reply)
+        return _read(self._subject, errors.no_responders(self._subject) if nobody else reply, ())
+
+    def close(self) -> None:
+        """The answer is not wanted any more."""
+        self._ends.close()
+
+
+def message_of(answer: dict[str, Any]) -> StoredMessage:
+    """The message of an answer to ``STREAM.MSG.GET``."""
+    found = answer["message"]
+    block = b64decode(found.get("hdrs", ""))
+    payload = b64decode(found.get("data", ""))
+    return StoredMessage(int(found["seq"]), found["time"], found["subject"], payload, headers_of(block), block)
+
+
+def _value(answer: dict[str, Any] | MamaError) -> dict[str, Any]:
+    if isinstance(answer, MamaError):
+        raise answer
+    return answer
+
+
+def _read(subject: str, answer: Frame | MamaError | None, final: Collection[int]) -> dict[str, Any]:
+    """:raises MamaError: there is no answer, or it is an error"""
+    if isinstance(answer, NoResponders) and NO_RESPONDERS in final:
+        raise ApiError("nobody listens to the JetStream API", NO_RESPONDERS) from answer
+    if isinstance(answer, MamaError):
+        raise answer
+    if answer is None:
+        raise ApiForbidden(f"no permission to publish to {subject}; allow publish to {to_allow(subject)!r}")
+    body = answer_of(answer.payload)
+    error = body.get("error")
+    if error is None:
+        return body
+    text, code = str(error.get("description")), int(error.get("err_code", 0))
+    if int(error.get("code", 0)) < 500 or code in final:
+        raise ApiError(f"{text} ({subject})", code, text)
+    raise ServerNotReady(text, code)

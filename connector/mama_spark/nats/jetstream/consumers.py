@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
-from functools import partial
 from typing import Any
-
-from nats.nuid import NUID
 
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
-from ..connection.connection import Connection
+from ..connection.socket_connection import SocketConnection
 from ..subjects import CONSUMER_PREFIX
 from .answers import NO_STREAM, TOO_MANY_CONSUMERS, ApiError, ApiForbidden, ConsumerInfo, StreamInfo
-from .api import JetStreamClient
 from .client import JetStream
 from .retry import BACKOFF
 
@@ -62,15 +59,18 @@ def new_consumer(stream: str, replicas: int, deliver: dict[str, Any], kept: floa
 
     :param replicas: 1 = one server alone keeps it; 0 = as many as the stream has
     """
-    name = f"{CONSUMER_PREFIX}{NUID().next().decode()}"
+    name = f"{CONSUMER_PREFIX}{secrets.token_hex(11)}"
     common = {"name": name, "ack_policy": "none", "num_replicas": replicas, "mem_storage": True}
     return name, {"stream_name": stream, "config": {**common, "inactive_threshold": int(kept * 1e9), **deliver}}
 
 
-async def delete_consumer(connection: Connection, stream: str, consumer: str) -> None:
-    """Delete a consumer of ours. Never raises: if it fails, the server deletes it when nobody has asked for long."""
-    with contextlib.suppress(Exception):
-        await JetStreamClient(connection, _DELETE).request(f"CONSUMER.DELETE.{stream}.{consumer}")
+def delete_soon(connection: SocketConnection, stream: str, consumer: str) -> None:
+    """Delete a consumer of ours, without waiting. Never raises: if it fails, the server deletes it when nobody has
+    asked for long."""
+    with contextlib.suppress(MamaError):
+        number, reply = connection.expect(lambda _: None)
+        connection.forget(number)
+        connection.publish(f"{connection.api_prefix}CONSUMER.DELETE.{stream}.{consumer}", b"", reply)
 
 
 def probe(api: JetStream, stream: StreamInfo, where: dict[str, Any]) -> ConsumerInfo:
@@ -90,16 +90,16 @@ def most_consumers(api: JetStream, info: StreamInfo) -> tuple[int, str] | None:
     allowed, stream = info.limit("max_consumers"), info.name
     if allowed is None:
         return None
-    others = api.run(partial(_others, stream))
+    others = _others(api, stream)
     has = f", and has {', '.join(others[:5])}" if others else ""
     return max(1, allowed - len(others)), f"stream {stream!r} takes {allowed} consumers (max_consumers){has}"
 
 
-async def _others(stream: str, client: JetStreamClient) -> list[str]:
+def _others(api: JetStream, stream: str) -> list[str]:
     """Consumers of others; none where the permissions hide them."""
-    names = client.pages(f"CONSUMER.NAMES.{stream}", "consumers")
+    names = api.listed(f"CONSUMER.NAMES.{stream}", "consumers")
     try:
-        return [name async for name in names if not name.startswith(CONSUMER_PREFIX)]
+        return [name for name in names if not name.startswith(CONSUMER_PREFIX)]
     except ApiForbidden:
         return []
 

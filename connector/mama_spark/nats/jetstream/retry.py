@@ -3,14 +3,12 @@ responders is such an error is NATS ADR-22."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable
 from typing import TypeVar
 
-from nats.errors import NoRespondersError
-
 from mama_spark.contracts.backoff import Backoff
-from mama_spark.contracts.errors import MamaError, PublishError, Unavailable
+from mama_spark.contracts.errors import MamaError, NoResponders, PublishError, Unavailable
 from mama_spark.publishing.window.retry import may_resend
 
 T = TypeVar("T")
@@ -29,34 +27,36 @@ class ServerNotReady(Unavailable):
         self.code = code
 
 
-def is_retryable_request(error: Exception) -> bool:
-    """Whether a request is repeated: no reply, no responders, a server that is not ready, or a rejected publish that
-    may be repeated."""
-    return isinstance(error, NoRespondersError) or (isinstance(error, MamaError) and may_resend(error))
-
-
-async def retry(
-    what: str, attempt: Callable[[float], Awaitable[T]], timeout: float, usable: Callable[[], bool] = lambda: True
+def retry(
+    what: str,
+    attempt: Callable[[float], T],
+    timeout: float,
+    wait: Callable[[float], object],
+    usable: Callable[[], bool] = lambda: True,
 ) -> T:
-    """Call ``attempt`` until it returns, or raises what is not :func:`is_retryable_request`.
+    """Call ``attempt`` until it returns, or raises what may not be sent again: a request is repeated when there is no
+    reply, no responder, a server that is not ready, or a rejection that may pass.
 
     :param what: description for the error, as in "direct get from ..."
     :param attempt: called with the seconds that are left
     :param timeout: seconds, after which no attempt begins
+    :param wait: lets so many seconds pass
     :param usable: returns False when no attempt can succeed any more
     :raises Unavailable: the last error, when the time is over
     """
-    now = asyncio.get_running_loop().time
-    until, delays = now() + timeout, BACKOFF.delays()
+    until, delays = time.monotonic() + timeout, BACKOFF.delays()
     while True:
         try:
-            return await attempt(max(until - now(), 0.0))
-        except (Unavailable, NoRespondersError, PublishError) as e:
-            if not is_retryable_request(e):
+            return attempt(max(until - time.monotonic(), 0.0))
+        except (Unavailable, PublishError) as e:
+            if not may_resend(e):
                 raise
             delay = delays.next()
-            if not usable() or now() + delay > until:
-                nobody = isinstance(e, NoRespondersError)
-                why = "nobody listens; is JetStream enabled for this account?" if nobody else e
-                raise Unavailable(f"no answer to {what} within {timeout:g} s: {why}") from e
-        await asyncio.sleep(delay)
+            if not usable() or time.monotonic() + delay > until:
+                raise Unavailable(f"no answer to {what} within {timeout:g} s: {_why(e)}") from e
+        wait(delay)
+
+
+def _why(error: MamaError) -> str:
+    nobody = isinstance(error, NoResponders)
+    return "nobody listens; is JetStream enabled for this account?" if nobody else str(error)

@@ -5,22 +5,19 @@ Which stream takes a topic is looked up once for the connection, the settings of
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nats.aio.msg import Msg
-from nats.errors import NoRespondersError
-
-from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.publishing.ids.id_lifetime import window_for
 
 from ..protocol.headers import EXPECTED_STREAM
+from ..protocol.parser import Frame
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
 from ..subjects import Filters
-from .answers import CREATE_FAILED, NO_RESPONDERS, OFF, ApiError, ApiForbidden, StreamInfo, answer_of
-from .api import JetStreamClient
+from .answers import CREATE_FAILED, NO_RESPONDERS, NO_STREAM, OFF, ApiError, ApiForbidden, StreamInfo, answer_of
+from .client import JetStream, JetStreamApi
 from .retry import ServerNotReady
 
 #: Topics that are looked up one by one; with more, the whole list of streams is fetched.
@@ -91,14 +88,14 @@ class StreamCache:
         return [t for t in topics if t not in self.unrouted and self.filters.owner(t) is None]
 
 
-async def check_jetstream(api: JetStreamClient, cache: StreamCache) -> None:
+def check_jetstream(api: JetStream, cache: StreamCache) -> None:
     """Note in ``cache`` if the permissions do not allow to look up streams.
 
     :raises ConfigError: JetStream is off for the server or the account
     :raises Unavailable: no answer below the prefix of another domain or account
     """
     try:
-        await api.request("INFO", final=(NO_RESPONDERS, *OFF))
+        api.request("INFO", final=(NO_RESPONDERS, *OFF))
     except ApiForbidden:
         cache.lookup_denied = True
     except ApiError as e:
@@ -114,67 +111,92 @@ async def check_jetstream(api: JetStreamClient, cache: StreamCache) -> None:
         raise Unavailable(f"JetStream does not answer properly: {e.description}") from e
 
 
-async def stream_info(api: JetStreamClient, cache: StreamCache, name: str) -> StreamInfo | None:
+def stream_info(api: JetStream, cache: StreamCache, name: str) -> StreamInfo | None:
     """Look up the stream of this name and cache it; None if it does not exist or the permissions hide it.
 
     :raises Unavailable: no answer
     """
-    try:
-        stream = await api.stream(name)
-    except ApiForbidden:
-        cache.info_denied.add(name)
+    return stream_infos(api, cache, [name])[0]
+
+
+def stream_infos(api: JetStream, cache: StreamCache, names: Sequence[str]) -> list[StreamInfo | None]:
+    """As :func:`stream_info`, for several streams at once."""
+    found: list[StreamInfo | None] = []
+    for name, answer in zip(names, api.request_all([(f"STREAM.INFO.{name}", None) for name in names]), strict=True):
+        stream = None
+        if isinstance(answer, ApiForbidden):
+            cache.info_denied.add(name)
+        else:
+            stream = info_in(name, answer)
+        if stream is not None:
+            cache.add(stream)
+        found.append(stream)
+    return found
+
+
+def info_in(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo | None:
+    """The stream of an answer to ``STREAM.INFO``; None: there is none.
+
+    :raises ApiForbidden, Unavailable: it is not known
+    """
+    if isinstance(answer, ApiError):
+        if answer.code != NO_STREAM:
+            raise Unavailable(f"stream {name!r}: {answer.description}") from answer
         return None
-    except ApiError as e:
-        raise Unavailable(f"stream {name!r}: {e.description}") from e
-    if stream is not None:
-        cache.add(stream)
-    return stream
+    if isinstance(answer, MamaError):
+        raise answer
+    return StreamInfo.of(answer)
 
 
-async def stream_names(api: JetStreamClient, subject: str | None = None) -> list[str]:
+def stream_names(api: JetStreamApi[Any], subject: str | None = None) -> list[str]:
     """Names of all streams, or of those that take ``subject``.
 
     :raises ApiForbidden: the permissions do not allow the request
     """
     body = {} if subject is None else {"subject": subject}
-    return [name async for name in api.pages("STREAM.NAMES", "streams", body)]
+    return list(api.listed("STREAM.NAMES", "streams", body))
 
 
-async def create(
-    api: JetStreamClient, name: str, subjects: list[str], settings: NatsSettings, **more: Any
-) -> StreamInfo:
+def create(api: JetStream, name: str, subjects: list[str], settings: NatsSettings, **more: Any) -> StreamInfo:
     """Create a stream for a publisher with these settings; repeated while the server still removes the files of a
     deleted stream of this name.
 
     :param more: of its configuration, in the words of the API
     :raises ConfigError: the server rejects it
     """
-    config = {
-        "name": name,
-        "subjects": subjects,
+    return create_all(api, [{"name": name, "subjects": subjects, **more}], settings)[0]
+
+
+def create_all(api: JetStream, configs: Sequence[dict[str, Any]], settings: NatsSettings) -> list[StreamInfo]:
+    """As :func:`create`, for several streams at once."""
+    common = {
         "storage": "file",
         "num_replicas": 1,
         "duplicate_window": int(duplicate_window(settings) * 1e9),
         "allow_batched": True,
-        **more,
     }
-    try:
-        return StreamInfo.of(await api.request(f"STREAM.CREATE.{name}", config))
-    except ApiForbidden:
+    answers = api.request_all([(f"STREAM.CREATE.{config['name']}", {**common, **config}) for config in configs])
+    return [_created(config["name"], answer) for config, answer in zip(configs, answers, strict=True)]
+
+
+def _created(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo:
+    if isinstance(answer, ApiForbidden):
         raise ConfigError(f"no permission to create the stream {name!r}") from None
-    except ApiError as e:
-        raise ConfigError(f"cannot create the stream {name!r}: {e.description}") from e
-    except Unavailable as e:
-        if isinstance(e.__cause__, ServerNotReady) and e.__cause__.code == CREATE_FAILED:
-            raise ConfigError(f"cannot create the stream {name!r}: {e.__cause__}") from e
-        raise
+    if isinstance(answer, ApiError):
+        raise ConfigError(f"cannot create the stream {name!r}: {answer.description}") from answer
+    if isinstance(answer, MamaError):
+        last = answer.__cause__
+        if isinstance(last, ServerNotReady) and last.code == CREATE_FAILED:
+            raise ConfigError(f"cannot create the stream {name!r}: {last}") from answer
+        raise answer
+    return StreamInfo.of(answer)
 
 
-async def advice_to_create(api: JetStreamClient, name: str) -> str:
+def advice_to_create(api: JetStream, name: str) -> str:
     """What to do about a missing stream, by what the user may do. The request has no configuration: it makes none."""
     with contextlib.suppress(ApiError, Unavailable):
         try:
-            await api.request(f"STREAM.CREATE.{name}", {})
+            api.request(f"STREAM.CREATE.{name}", {})
         except ApiForbidden as e:
             return f"another user must make what is missing: {e}"
     return "createStream=true makes what is missing"
@@ -185,18 +207,18 @@ def duplicate_window(settings: NatsSettings) -> float:
     return max(window_for(settings.wait_timeout if settings.exactly_once else settings.retry_deadline), 0.1)
 
 
-async def refresh(api: JetStreamClient, cache: StreamCache, names: Iterable[str | None]) -> None:
+def refresh(api: JetStream, cache: StreamCache, names: Iterable[str | None]) -> None:
     """Ask for the settings of streams that are known from a bridge before; where one is gone or takes other topics,
     all is forgotten."""
     known = [cache.streams[name] for name in {*names} - cache.fresh if name in cache.streams]
-    now = await asyncio.gather(*(stream_info(api, cache, stream.name) for stream in known))
+    now = stream_infos(api, cache, [stream.name for stream in known])
     if any(new is None or new.subjects != old.subjects for old, new in zip(known, now, strict=True)):
         cache.forget()
 
 
-async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:
+def look_up(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
     """Find the streams of ``topics`` by a few requests, for any number of topics."""
-    await refresh(api, cache, map(cache.filters.owner, topics))
+    refresh(api, cache, map(cache.filters.owner, topics))
     for _ in range(_SINGLE_LOOKUPS):
         topics = cache.unknown(topics)
         if not topics or cache.lookup_denied:
@@ -204,71 +226,64 @@ async def look_up(api: JetStreamClient, cache: StreamCache, topics: list[str]) -
         if cache.complete:
             break
         try:
-            found = await stream_names(api, topics[0])
+            found = stream_names(api, topics[0])
         except ApiForbidden:
             cache.lookup_denied = True
             return
         if not found:
             cache.unrouted.add(topics[0])
         for name in found:
-            await stream_info(api, cache, name)
+            stream_info(api, cache, name)
             if cache.filters.owner(topics[0]) is None:
                 cache.filters.add(topics[0], name)  # the server's answer wins over the filters: it applies transforms
     topics = cache.unknown(topics)
     if topics and not cache.complete:
         with contextlib.suppress(ApiForbidden):
-            for name in await stream_names(api):
+            for name in stream_names(api):
                 if name not in cache.streams:
-                    await stream_info(api, cache, name)
+                    stream_info(api, cache, name)
         cache.complete = True
         topics = cache.unknown(topics)
     cache.unrouted.update(topics)
 
 
-async def led_away(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> tuple[list[str], list[str]]:
+def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[list[str], list[str]]:
     """Those of the topics that mappings or imports of the account lead to another stream than their subjects say, with
     those without a stream that go on to another server; and those of which the server does not tell: it is too old, or
     the user may not publish to an inbox.
 
     Each is traced (NATS ADR-41): the server tells what it would do with a message, and delivers none.
     """
-    straight, away = set[str](), set[str]()
-    client, waiting = api.connection.client, [topic for topic in topics if topic not in cache.asked]
-    inbox, version = client.new_inbox(), client.connected_server_version
-    headers = {**_NOBODY, "Nats-Trace-Dest": inbox, "Nats-Trace-Only": "true"}
-    told, unheard = asyncio.Event(), set[str]()
+    straight, away, unheard = set[str](), set[str](), set[str]()
+    connection, waiting = api.connection(), [topic for topic in topics if topic not in cache.asked]
+    if not waiting or not cache.traces or connection.info.version_numbers < _TRACES_SINCE:
+        return [], waiting
 
-    async def hear(message: Msg) -> None:
-        first, *others = answer_of(message.data)["events"]
+    def hear(message: Frame) -> None:
+        first, *others = answer_of(message.payload)["events"]
         if first["kind"] != _FROM_CLIENT:
             return  # of a server behind the one that maps
         unheard.discard(first["subj"])
         if "error" not in first:
             owned = cache.filters.owner(first["subj"]) is not None
             (away if any(_leads_away(event, owned) for event in others) else straight).add(first["subj"])
-        if not unheard:
-            told.set()
 
-    if not waiting or not cache.traces or (version.major, version.minor) < _TRACES_SINCE:
-        return [], waiting
-    subscription = await api.connection.subscribe(inbox, hear, api.attempt_timeout)
-    if subscription is None:
-        return [], waiting
-    with api.connection.denials(inbox) as refused:
-        for first in range(0, len(waiting), _ASKED_AT_ONCE):
-            some = waiting[first : first + _ASKED_AT_ONCE]
-            told.clear()
-            unheard.update(some)
-            for topic in some:
-                await client.publish(topic, headers=headers)
-            answer = asyncio.ensure_future(told.wait())
-            either: set[asyncio.Future[Any]] = {answer, refused}
-            await asyncio.wait(either, timeout=api.attempt_timeout, return_when=asyncio.FIRST_COMPLETED)
-            answer.cancel()
-            cache.traces = not unheard
-            if unheard:
-                break
-    await subscription.unsubscribe()
+    refused: list[bool] = []
+    number, inbox = connection.expect(hear)
+    headers = {**_NOBODY, "Nats-Trace-Dest": inbox.decode(), "Nats-Trace-Only": "true"}
+    try:
+        with connection.watch(inbox.decode(), lambda: refused.append(True)):
+            for first in range(0, len(waiting), _ASKED_AT_ONCE):
+                some = waiting[first : first + _ASKED_AT_ONCE]
+                unheard.update(some)
+                for topic in some:
+                    connection.publish(topic, b"", headers=headers)
+                connection.drive(api.attempt_timeout(), lambda: bool(refused or not unheard or not connection.up))
+                cache.traces = not unheard
+                if unheard:
+                    break
+    finally:
+        connection.forget(number)
     cache.asked |= straight
     return [t for t in waiting if t in away], [t for t in waiting if t not in away | straight]
 
@@ -277,35 +292,37 @@ def _leads_away(event: dict[str, Any], owned: bool) -> bool:
     return event["type"] in _LEADS_AWAY or (not owned and event["type"] == _SENT_ON and event["kind"] != _FROM_CLIENT)
 
 
-async def ask_server(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:
+def ask_server(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
     """Find out where publishes to these topics lead: the account may map them, or import them from another account, so
     that they reach a stream whose subjects do not match. By a message without content that no stream stores."""
     topics = [topic for topic in topics if topic not in cache.asked]
     cache.asked.update(topics)
-    await _ask(api, cache, topics)
+    _ask(api, cache, topics)
     topics = [topic for topic in topics if topic in cache.led][:_QUESTIONS]
-    await _ask(api, cache, topics * (_QUESTIONS // max(1, len(topics))))
+    _ask(api, cache, topics * (_QUESTIONS // max(1, len(topics))))
 
 
-async def _ask(api: JetStreamClient, cache: StreamCache, topics: list[str]) -> None:
+def _ask(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
     for first in range(0, len(topics), _ASKED_AT_ONCE):
         some = topics[first : first + _ASKED_AT_ONCE]
-        for topic, name in zip(some, await asyncio.gather(*(_taker(api, topic) for topic in some)), strict=True):
+        answers = api.connection().request_all([(topic, b"", _NOBODY) for topic in some], api.attempt_timeout())
+        for topic, name in zip(some, map(_taker, answers), strict=True):
             if name is None:
                 continue
             cache.unrouted.discard(topic)
             if name not in cache.streams and name not in cache.info_denied:
-                await stream_info(api, cache, name)
+                stream_info(api, cache, name)
             cache.filters.add(topic, name)
             cache.led.setdefault(topic, set()).add(name)
 
 
-async def _taker(api: JetStreamClient, topic: str) -> str | None:
+def _taker(reply: Frame | MamaError | None) -> str | None:
     """The stream that refuses the message; None: nobody answers, or somebody else."""
+    if not isinstance(reply, Frame):
+        return None
     try:
-        reply = await api.connection.request(topic, b"", api.attempt_timeout, _NOBODY)
-        answer = {} if reply is None else answer_of(reply.data)
-    except (NoRespondersError, Unavailable):
+        answer = answer_of(reply.payload)
+    except Unavailable:
         return None
     name = answer.get("stream")
     return name if isinstance(name, str) and "error" in answer else None

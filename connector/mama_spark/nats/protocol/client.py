@@ -41,6 +41,9 @@ from .client_events import (
 from .frames import message_frame
 from .parser import Frame, ProtocolError, lacking, read_frame
 
+#: Takes complete messages of one subscription from an offset on; returns the offset of what it did not take.
+Take = Callable[[bytes, int], int]
+
 PING_INTERVAL = 20.0
 PINGS_OUT = 2  #: unanswered pings after which the connection is stale
 
@@ -77,6 +80,7 @@ class ClientProtocol:
     :param timeout: seconds in which a connection must come about
     :ivar info: of the present or last server
     :ivar informed: the server has greeted
+    :ivar deliveries: what takes the messages of a subscription in bulk, by its id
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class ClientProtocol:
         self._bulk = None if inbox is None else BulkReader(inbox)
         self._subscriptions: dict[int, tuple[str, str]] = {}  # subject and queue, by id
         self._last_sid = self._last_ping = 0
+        self.deliveries: dict[int, Take] = {}
         self.state = State.LOST
         self.info = ServerInfo()
         self._begin(0.0, lambda _: {})
@@ -105,7 +110,7 @@ class ClientProtocol:
         self._pings: deque[int] = deque()  # sent and not answered; 0 = to see whether the connection is stale
         self._next_ping = now + PING_INTERVAL
         self._drain_ping: int | None = None
-        self._pieces: list[bytes] = []  # of an incomplete frame
+        self._pieces: list[bytes | memoryview] = []  # of an incomplete frame
         self._had = self._needed = 0
 
     def __repr__(self) -> str:
@@ -165,24 +170,38 @@ class ClientProtocol:
         if self.lost or not data:
             return []
         self._complaint = ""
-        self._pieces.append(data)
-        self._had += len(data)
-        if self._had < self._needed:
-            return []
-        buffer = data if len(self._pieces) == 1 else b"".join(self._pieces)
         events: list[Event] = []
+        at = 0
         try:
-            at = self._parse(buffer, events)
+            while at < len(data) and not self.lost:
+                at = self._complete(data, at, events) if self._had else self._take(data, at, events)
         except ProtocolError as e:
             return events + self._lose(Cause.PROTOCOL, f"what came is not NATS: {e}")
-        if not self.lost:
-            self._pieces = [buffer[at:]] if at < len(buffer) else []
-            self._had = len(buffer) - at
-            self._needed = self._had + lacking(buffer, at) if self._had else 0
         return events
 
-    def _parse(self, data: bytes, events: list[Event]) -> int:
-        at = 0
+    def _complete(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Add to the incomplete frame what it lacks, and no more: what follows is not copied."""
+        size = self._needed - self._had
+        if size == 1:  # or it is not known yet: its first line
+            line_end = data.find(b"\n", at)
+            size = len(data) - at if line_end < 0 else line_end + 1 - at
+        size = min(size, len(data) - at)
+        self._pieces.append(memoryview(data)[at : at + size])
+        self._had += size
+        if self._had >= self._needed:
+            self._take(b"".join(self._pieces), 0, events)
+        return at + size
+
+    def _take(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Parse complete frames, and keep the rest."""
+        at = self._parse(data, at, events)
+        if not self.lost:
+            self._pieces = [data[at:]] if at < len(data) else []
+            self._had = len(data) - at
+            self._needed = self._had + lacking(data, at) if self._had else 0
+        return len(data)
+
+    def _parse(self, data: bytes, at: int, events: list[Event]) -> int:
         while at < len(data) and not self.lost:
             if self.state is State.TLS:
                 raise ProtocolError("bytes in plain text where TLS begins")
@@ -191,8 +210,11 @@ class ClientProtocol:
                 at = self._bulk.read(data, at, columns)
                 if columns:
                     events.append(Acked(columns))
-                if at == len(data):
-                    break
+            if self.deliveries and self.state in _OPEN:
+                for take in tuple(self.deliveries.values()):
+                    at = take(data, at)
+            if at == len(data):
+                break
             frame = read_frame(data, at)
             if frame is None:
                 break
@@ -290,6 +312,7 @@ class ClientProtocol:
     def send_unsubscribe(self, sid: int) -> bytes:
         """What to write now."""
         known = self._subscriptions.pop(sid, None)
+        self.deliveries.pop(sid, None)
         return b"UNSUB %d\r\n" % sid if known is not None and self.state is State.UP else b""
 
     def send_ping(self) -> tuple[int, bytes]:

@@ -15,13 +15,13 @@ from mama_spark.contracts.bridge import Acks, BridgeEvent, EventKind, Refusals
 from mama_spark.contracts.errors import PublishError, Rejected, Unavailable
 from mama_spark.contracts.message import Int64s
 
-from ..connection.connection import MAX_UNWRITTEN, Connection
 from ..connection.nats_py_errors import from_client
-from ..connection.socket_connection import SocketConnection
+from ..connection.socket_connection import MAX_UNWRITTEN, SocketConnection
 from ..errors import not_entitled
 from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import TOKEN_WIDTH
 from .ack_queue import AckQueue
+from .client_connection import ClientConnection
 from .fast_ingest import FastIngestPublisher
 from .stream_router import StreamRouter
 
@@ -29,7 +29,7 @@ _REMEMBERED = 128 * 1024  #: sends whose topics are kept
 
 
 class NatsAnswers:
-    """A :class:`~mama_spark.nats.connection.connection.ConnectionListener`.
+    """A :class:`~mama_spark.nats.connection.socket_connection.ConnectionListener`.
 
     :param fast_ingest: None: there are no batches
     :param warn: called with warnings for the log
@@ -40,7 +40,7 @@ class NatsAnswers:
 
     def __init__(
         self,
-        connection: Connection | SocketConnection,
+        connection: SocketConnection | ClientConnection,
         fast_ingest: FastIngestPublisher | None,
         queue: AckQueue,
         router: StreamRouter,

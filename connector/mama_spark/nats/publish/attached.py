@@ -13,13 +13,15 @@ from mama_spark.contracts.errors import ClientClosed, MamaError
 from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.message import Int64s, MessageBatch
 
-from ..connection import nats_py_compat as compat
-from ..connection.connection import MAX_UNWRITTEN, Connection, Row
-from ..connection.event_loop import EventLoopThread
+from ..connection.socket_connection import MAX_UNWRITTEN
+from ..jetstream.client import JetStreamApi
 from ..protocol.frames import TOKEN_WIDTH
 from ..settings import NatsSettings, shown_server
 from .answers import NatsAnswers
 from .bridge import NatsBridge
+from .client_connection import ClientConnection, Row, add_callbacks, api_prefix_of, client_of, loop_of
+from .event_loop import EventLoopThread
+from .missing_acks import ANSWER_TIME
 from .requests import NatsRequests
 
 _CHUNK = 1024 * 1024  #: bytes of one call of ``send``
@@ -31,7 +33,7 @@ class AttachedBridge(NatsBridge):
     def __init__(self, settings: NatsSettings, context: Any, loop: EventLoopThread) -> None:
         super().__init__(settings)
         self._context, self._loop = context, loop
-        self._client: Connection | None = None
+        self._client: ClientConnection | None = None
 
     @classmethod
     def attach(
@@ -43,12 +45,8 @@ class AttachedBridge(NatsBridge):
         :param loop: the client's loop; None = found from the client, or else the running one
         :raises ConfigError: the loop cannot be found
         """
-        settings = NatsSettings(dedup=dedup, fast=False, ack_mode="message", **options)
-        return cls(settings, js, EventLoopThread(loop or compat.loop_of(js)))
-
-    @property
-    def _routing(self) -> Connection | None:
-        return self._client
+        settings = NatsSettings(dedup=dedup, ack_mode="message", **options)
+        return cls(settings, js, EventLoopThread(loop or loop_of(js)))
 
     @property
     def connected_to(self) -> str:
@@ -64,13 +62,12 @@ class AttachedBridge(NatsBridge):
 
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        client = compat.client_of(self._context)
-        connection = self._client = Connection(self._loop, client, False, compat.api_prefix_of(self._context))
-        connection.owned = False
+        client = client_of(self._context)
+        connection = self._client = ClientConnection(self._loop, client, api_prefix_of(self._context))
         answers = NatsAnswers(connection, None, self._ack_queue, self._router, self._warn)
         connection.listener = self._answers = answers
         self._loop.on_death(self._ack_queue.fail)
-        compat.add_callbacks(
+        add_callbacks(
             client, connection.on_error, connection.on_disconnected, connection.on_reconnected, connection.on_closed
         )
         timeout = self.settings.connect_timeout
@@ -79,7 +76,7 @@ class AttachedBridge(NatsBridge):
         else:
             self._loop.run(connection.start(timeout), timeout + 1, "subscribing")
 
-    async def _start(self, connection: Connection, answers: NatsAnswers) -> None:
+    async def _start(self, connection: ClientConnection, answers: NatsAnswers) -> None:
         try:
             await connection.start(self.settings.connect_timeout)
         except MamaError as e:
@@ -108,7 +105,10 @@ class AttachedBridge(NatsBridge):
     def explain_missing_acks(self) -> str:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         connection = self._client
-        return "" if connection is None else self._explain(connection, connection.up, connection.why_down)
+        if connection is None:
+            return ""
+        api = JetStreamApi(lambda: connection, ANSWER_TIME, ANSWER_TIME)
+        return self._explain(api, connection.up, connection.why_down)
 
     def requests(self) -> NatsRequests | None:
         """None: the caller has the client."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import cast
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -25,10 +25,9 @@ from mama_spark.contracts.errors import BadRow, ClientClosed, MamaError, Publish
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.options.stream_names import StreamRange
 
-from ..connection.connection import MAX_UNWRITTEN, Connection
-from ..connection.coroutines import CoroutineConnection
-from ..connection.pool import PUBLISHERS
-from ..connection.socket_connection import SocketConnection
+from ..connection.pool import POOL
+from ..connection.socket_connection import MAX_UNWRITTEN, SocketConnection
+from ..jetstream.client import JetStream, JetStreamApi
 from ..protocol import headers as hd
 from ..protocol.frames import MAX_CONTROL_LINE, TOKEN_WIDTH, Framer
 from ..protocol.frames import ReplySubject as ReplyTo
@@ -56,7 +55,6 @@ class NatsBridge(PublisherBridge):
         self.settings = settings
         self.warnings: list[str] = []
         self._connection: SocketConnection | None = None
-        self._coroutines: CoroutineConnection | None = None
         self._ack_queue = AckQueue()
         self._router = StreamRouter(settings, self._warn)
         self._set = self._router.set
@@ -74,11 +72,6 @@ class NatsBridge(PublisherBridge):
     def mode(self) -> str:
         """How messages are acknowledged; with ``ackMode=auto`` known after the first topics."""
         return self._router.mode
-
-    @property
-    def _routing(self) -> Connection | None:
-        """The connection for the coroutines of :mod:`..jetstream`; None: the bridge is not open."""
-        return cast(Connection | None, self._coroutines)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -112,16 +105,15 @@ class NatsBridge(PublisherBridge):
 
         :raises ConfigError: a write would be refused, members that are missing aside
         """
-        if self._routing is None:
+        if self._connection is None:
             raise ClientClosed("the bridge is not open")
-        return self._router.describe_load(self._routing, StreamSet(streams))
+        return self._router.describe_load(self._connection, StreamSet(streams))
 
     # --- opening ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        connection = self._connection = PUBLISHERS.checkout(self.settings)
-        self._coroutines = CoroutineConnection(connection)
+        connection = self._connection = POOL.checkout(self.settings)
         self._framer = Framer(ReplyTo(connection.inbox) if self.mode != "none" else None)
         self._fast_ingest = FastIngestPublisher(
             connection, self._ack_queue, self.settings, self._router, self._write, self._drive
@@ -130,8 +122,7 @@ class NatsBridge(PublisherBridge):
             connection, self._fast_ingest, self._ack_queue, self._router, self._warn
         )
         try:
-            work = self._router.check(cast(Connection, self._coroutines))
-            self._coroutines.run(work, self._router.time_to_check(), "checking JetStream")
+            self._router.check(connection)
         except BaseException:
             self.close()
             raise
@@ -141,7 +132,7 @@ class NatsBridge(PublisherBridge):
         if text in self.warnings:
             return
         self.warnings.append(text)
-        connection = self._routing
+        connection = self._connection
         if connection is None or connection.cached(text) is None:
             self._ack_queue.event(BridgeEvent(EventKind.WARNING, text, time.monotonic()))
         if connection is not None:
@@ -153,7 +144,7 @@ class NatsBridge(PublisherBridge):
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         bad, non_retriable = hd.check(batch, self._max_payload())
         names = batch.topics.dictionary
-        rejections = self._router.rejections(self._routing, names, self.capabilities.max_topic)
+        rejections = self._router.rejections(self._connection, names, self.capabilities.max_topic)
         if self.mode == "batch" and non_retriable is not None:
             bad.update((row, bad.get(row, error)) for row, error in self._not_in_batches(batch).items())
         if rejections:
@@ -240,17 +231,18 @@ class NatsBridge(PublisherBridge):
 
     def explain_missing_acks(self) -> str:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        connection, routing = self._connection, self._routing
-        return (
-            "" if connection is None or routing is None else self._explain(routing, connection.up, connection.why_down)
+        connection = self._connection
+        if connection is None:
+            return ""
+        return self._explain(
+            JetStream(lambda: connection, ANSWER_TIME, ANSWER_TIME), connection.up, connection.why_down
         )
 
-    def _explain(self, routing: Connection, up: bool, why_down: str) -> str:
+    def _explain(self, api: JetStreamApi[Any], up: bool, why_down: str) -> str:
         if not up:
             return why_down
         try:
-            work = self._router.explain_missing_acks(routing, self.connected_to)
-            return routing.loop.run(work, 4 * ANSWER_TIME, "asking JetStream")
+            return self._router.explain_missing_acks(api, self.connected_to)
         except MamaError as e:
             return f"{self.connected_to} acknowledges nothing, and does not say why: {e}"
 
@@ -267,11 +259,11 @@ class NatsBridge(PublisherBridge):
 
     def close(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        connection, self._connection, self._coroutines = self._connection, None, None
+        connection, self._connection = self._connection, None
         if connection is None:
             return
         if self._requests is not None:
             self._requests.close()
             self._requests = None
         connection.listener = None
-        PUBLISHERS.give_back(self.settings, connection)
+        POOL.give_back(self.settings, connection)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Sequence
+from typing import Any
 
 from mama_spark.contracts.errors import MamaError, Unavailable
 
 from ..jetstream.answers import ApiError, ApiForbidden
-from ..jetstream.api import JetStreamClient
+from ..jetstream.client import JetStreamApi
 
 #: Maximum number of streams to ask about.
 MOST_STREAMS = 3
@@ -18,7 +19,7 @@ ANSWER_TIME = 2.0
 BETWEEN = 0.5
 
 
-async def explain(api: JetStreamClient, server: str, streams: Sequence[str]) -> str:
+def explain(api: JetStreamApi[Any], server: str, streams: Sequence[str]) -> str:
     """Why messages that were sent to ``streams`` are not acknowledged: a sentence for the log. Never raises
     :class:`MamaError`.
 
@@ -28,9 +29,9 @@ async def explain(api: JetStreamClient, server: str, streams: Sequence[str]) -> 
         return f"{server} acknowledges nothing; its streams are not known here (no permission to ask {api.prefix}>)"
     asked = streams[:MOST_STREAMS]
     try:
-        before = [await _last_sequence(api, name) for name in asked]
-        await asyncio.sleep(BETWEEN)
-        after = [await _last_sequence(api, name) for name in asked]
+        before = [_last_sequence(api, name) for name in asked]
+        time.sleep(BETWEEN)
+        after = [_last_sequence(api, name) for name in asked]
     except ApiForbidden as e:
         return f"{server} acknowledges nothing, and {e}, which would tell why"
     except ApiError as e:
@@ -53,6 +54,6 @@ async def explain(api: JetStreamClient, server: str, streams: Sequence[str]) -> 
     )
 
 
-async def _last_sequence(api: JetStreamClient, stream: str) -> int:
-    answer = await api.request(f"STREAM.INFO.{stream}")
+def _last_sequence(api: JetStreamApi[Any], stream: str) -> int:
+    answer = api.request(f"STREAM.INFO.{stream}")
     return int(answer["state"]["last_seq"])

@@ -11,15 +11,15 @@ import pyarrow as pa
 from mama_spark.contracts.errors import BadTopic, ConfigError, MamaError, PublishError, Rejected
 from mama_spark.contracts.topics import unpublishable, why_unpublishable
 
-from ..connection.connection import Connection
+from ..connection.socket_connection import SocketConnection
 from ..jetstream import streams as st
 from ..jetstream.answers import ApiForbidden, StreamInfo
-from ..jetstream.api import JetStreamClient
-from ..jetstream.set_members import describe_load, prepare_members, time_limit
+from ..jetstream.client import JetStream, JetStreamApi
+from ..jetstream.set_members import describe_load, prepare_members
 from ..settings import NatsSettings
 from ..stream_set import StreamSet
 from ..subjects import is_request
-from .missing_acks import ANSWER_TIME, MOST_STREAMS, explain
+from .missing_acks import MOST_STREAMS, explain
 
 _UNMAPPED = "publish to topics that are not mapped so"
 FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
@@ -75,18 +75,17 @@ class StreamRouter:
             f"Rows that are in {stream!r} would be stored again by a repetition"
         )
 
-    async def explain_missing_acks(self, connection: Connection, server: str) -> str:
-        """See :func:`.silence.explain`."""
-        api = JetStreamClient(connection, ANSWER_TIME, ANSWER_TIME)
-        return await explain(api, server, self.streams_published_to() or await self._streams_of_last_topics(api))
+    def explain_missing_acks(self, api: JetStreamApi[Any], server: str) -> str:
+        """See :func:`.missing_acks.explain`."""
+        return explain(api, server, self.streams_published_to() or self._streams_of_last_topics(api))
 
-    async def _streams_of_last_topics(self, api: JetStreamClient) -> list[str]:
+    def _streams_of_last_topics(self, api: JetStreamApi[Any]) -> list[str]:
         """Over a connection of the user's, topics are not looked up before they are published to."""
         topics = [] if self._checked is None else self._checked[1].to_pylist()[:MOST_STREAMS]
         found: set[str] = set()
         with contextlib.suppress(MamaError):  # what cannot be asked now is not known
             for topic in filter(None, topics):
-                found.update(await st.stream_names(api, topic))
+                found.update(st.stream_names(api, topic))
         return sorted(found)
 
     def dedup_is_safe(self, stream: str) -> bool:
@@ -106,21 +105,13 @@ class StreamRouter:
             for s in self.cache.streams.values()
         ]
 
-    def describe_load(self, connection: Connection, streams: StreamSet) -> list[str]:
+    def describe_load(self, connection: SocketConnection, streams: StreamSet) -> list[str]:
         """See :func:`~..jetstream.set_members.describe_load`."""
-        work = describe_load(self._api(connection), streams, self.settings.grow_streams)
-        return connection.loop.run(
-            work, time_limit(streams, self.settings.connect_timeout), "asking for the streams of the set"
-        )
+        return describe_load(self._api(connection), streams, self.settings.grow_streams)
 
     # --- when the bridge opens -------------------------------------------------------------------------------
 
-    def time_to_check(self) -> float:
-        """Seconds that :meth:`check` may take."""
-        timeout = self.settings.connect_timeout
-        return 3 * timeout + 5 + (0.0 if self.set is None else time_limit(self.set, timeout))
-
-    async def check(self, connection: Connection) -> None:
+    def check(self, connection: SocketConnection) -> None:
         """Check that JetStream is on and that the stream of the settings exists.
 
         :raises ConfigError: it does not, or a publisher cannot use the stream
@@ -129,12 +120,12 @@ class StreamRouter:
         cache = connection.cached("directory")
         if cache is None:
             cache = st.StreamCache()
-            await st.check_jetstream(api, cache)
+            st.check_jetstream(api, cache)
             connection.cache("directory", cache)
         cache.reuse()
         self.cache = cache
         if self.set is not None:
-            await self._check_set(connection, self.set)
+            self._check_set(connection, self.set)
             return
         name = self.settings.stream
         if cache.lookup_denied:
@@ -142,8 +133,8 @@ class StreamRouter:
             return
         if name is None:
             return
-        await st.refresh(api, cache, [name])
-        stream = cache.streams.get(name) or await st.stream_info(api, cache, name)
+        st.refresh(api, cache, [name])
+        stream = cache.streams.get(name) or st.stream_info(api, cache, name)
         if stream is not None:
             self._validate(stream)
             self._choose_mode(connection, [stream])
@@ -151,21 +142,21 @@ class StreamRouter:
             self._warn_unchecked(f"STREAM.INFO.{name}", name)
         elif not self.settings.create_stream:
             try:
-                known = f"existing streams: {_join(await st.stream_names(api))}"
+                known = f"existing streams: {_join(st.stream_names(api))}"
             except ApiForbidden:
                 known = "no permission to list those that exist"
             raise ConfigError(f"there is no stream {name!r}; {known}")
 
-    async def _check_set(self, connection: Connection, streams: StreamSet) -> None:
+    def _check_set(self, connection: SocketConnection, streams: StreamSet) -> None:
         """Anew for each bridge: a writer must not go on with a set that has grown."""
-        members = await prepare_members(self._api(connection), self.cache, streams, self.settings)
+        members = prepare_members(self._api(connection), self.cache, streams, self.settings)
         for stream in members:
             self._validate(stream)
         self._choose_mode(connection, members)
 
-    def _api(self, connection: Connection) -> JetStreamClient:
+    def _api(self, connection: SocketConnection) -> JetStream:
         timeout = self.settings.connect_timeout
-        return JetStreamClient(connection, 2 * timeout, timeout)
+        return JetStream(lambda: connection, 2 * timeout, timeout)
 
     def _warn_unchecked(self, subject: str, stream: str | None) -> None:
         """The permissions hide the settings of a stream: continue without the check where that is safe."""
@@ -201,10 +192,9 @@ class StreamRouter:
                 f"could be acknowledged and lost. Use ackMode=message (or auto), or dedup=false"
             )
 
-    def _choose_mode(self, connection: Connection, streams: list[StreamInfo]) -> None:
+    def _choose_mode(self, connection: SocketConnection, streams: list[StreamInfo]) -> None:
         """Resolve ``auto``: fast ingest if ids need no answer each, and streams and server allow it."""
-        version = connection.client.connected_server_version
-        able = (version.major, version.minor) >= FAST_SINCE and all(s.batched for s in streams)
+        able = connection.info.version_numbers >= FAST_SINCE and all(s.batched for s in streams)
         if not self._mode_chosen and streams:
             self._mode_chosen = True
             if self._wants_batches and able and len(streams) == 1:
@@ -235,7 +225,7 @@ class StreamRouter:
 
     # --- when topics come ------------------------------------------------------------------------------------
 
-    def rejections(self, connection: Connection | None, names: pa.Array, longest: int) -> dict[int, PublishError]:
+    def rejections(self, connection: SocketConnection | None, names: pa.Array, longest: int) -> dict[int, PublishError]:
         """Topics of a dictionary that cannot be published to, and why; cached for the last dictionary.
 
         :param longest: bytes of a topic that fit into a control line
@@ -263,18 +253,17 @@ class StreamRouter:
         self._checked = (key, names, rejections)
         return rejections
 
-    def _unroutable(self, connection: Connection | None, topics: dict[int, str]) -> dict[int, PublishError]:
+    def _unroutable(self, connection: SocketConnection | None, topics: dict[int, str]) -> dict[int, PublishError]:
         """Topics that no stream takes, or another stream than that of the settings."""
         if self.set is not None:
             new = [t for t in topics.values() if t not in self._owners]
             self._owners |= zip(new, self.set.streams_of(new), strict=True)
             return {}
-        if connection is None or not connection.owned or self.cache.lookup_denied or not topics:
+        if connection is None or self.cache.lookup_denied or not topics:
             return {}
         new = [t for t in topics.values() if t not in self._owners]
         if new:
-            timeout = self.settings.connect_timeout
-            connection.loop.run(self._find(connection, new), 10 * timeout, "looking up the streams of the topics")
+            self._find(connection, new)
         if self.cache.lookup_denied:
             return {}
         named = self.settings.stream
@@ -294,27 +283,25 @@ class StreamRouter:
             known = f"; streams that were found: {_join(streams)}" if streams else ""
             first = next(iter(rejections.values()))
             name = named or st.derive_name(topics[min(topics)])[0]
-            advice = connection.loop.run(
-                st.advice_to_create(self._api(connection), name), 3 * self.settings.connect_timeout, "asking for advice"
-            )
+            advice = st.advice_to_create(self._api(connection), name)
             raise ConfigError(f"nothing to publish to: {first.info}{known}; {advice}")
         return rejections
 
-    async def _find(self, connection: Connection, topics: list[str]) -> None:
+    def _find(self, connection: SocketConnection, topics: list[str]) -> None:
         cache, api = self.cache, self._api(connection)
-        await st.look_up(api, cache, topics)
+        st.look_up(api, cache, topics)
         if cache.lookup_denied:
             self._warn_unchecked("STREAM.NAMES", None)
             return
         fitting = {self.settings.stream or cache.filters.owner(t) for t in topics} - {None}
         unsure = {t for t in topics if cache.filters.owner(t) not in fitting}
         traced = [t for t in topics if t in unsure or self._must_know_streams()]
-        away, untold = await st.led_away(api, cache, traced)
-        await st.ask_server(api, cache, away + [t for t in untold if t in unsure or self.settings.exactly_once])
+        away, untold = st.led_away(api, cache, traced)
+        st.ask_server(api, cache, away + [t for t in untold if t in unsure or self.settings.exactly_once])
         self._refuse_weights(topics)
         unrouted_topics = [t for t in topics if cache.filters.owner(t) is None]
         if unrouted_topics and self.settings.create_stream:
-            await self._create_for(api, unrouted_topics)
+            self._create_for(api, unrouted_topics)
         for topic in topics:
             self._owners[topic] = cache.filters.owner(topic)
         used = {o for o in self._owners.values() if o is not None}
@@ -346,7 +333,7 @@ class StreamRouter:
             )
         self._mode_chosen = True  # auto: messages, each with its own acknowledgement
 
-    async def _create_for(self, api: JetStreamClient, topics: list[str]) -> None:
+    def _create_for(self, api: JetStream, topics: list[str]) -> None:
         wanted: dict[str, set[str]] = {}
         for topic in topics:
             name, subject = st.derive_name(topic)
@@ -354,7 +341,7 @@ class StreamRouter:
         for name, subjects in wanted.items():
             if name in self.cache.streams:
                 continue  # it exists with other subjects: its owner must add the topic
-            self.cache.add(await st.create(api, name, sorted(subjects), self.settings))
+            self.cache.add(st.create(api, name, sorted(subjects), self.settings))
             self.cache.unrouted.difference_update(topics)
 
 

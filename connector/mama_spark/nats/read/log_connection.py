@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mama_spark.contracts.errors import ClientClosed, ConfigError
 
-from ..connection.connection import Connection
 from ..connection.pool import POOL
+from ..connection.socket_connection import SocketConnection
 from ..jetstream.answers import ApiError, StreamInfo
 from ..jetstream.client import JetStream
 from ..protocol.acks import AckColumns, Reply
@@ -16,7 +16,7 @@ from .pull_subscription import PullSubscription
 
 class LogConnection:
     """Tells the open subscriptions what becomes of the connection: see
-    :class:`~mama_spark.nats.connection.connection.ConnectionListener`.
+    :class:`~mama_spark.nats.connection.socket_connection.ConnectionListener`.
 
     :param timeout: seconds without an answer after which :class:`~mama_spark.contracts.errors.Unavailable` is raised
     :ivar subscriptions: of running reads
@@ -26,25 +26,25 @@ class LogConnection:
         self.settings, self.timeout = settings, timeout
         self.api = JetStream(self.connection, timeout)
         self.subscriptions: set[PullSubscription] = set()
-        self._connection: Connection | None = None
+        self._connection: SocketConnection | None = None
 
     def connect(self) -> None:
         """Open the connection, without a question to JetStream."""
         self._use(POOL.checkout(self.settings))
 
-    def _use(self, connection: Connection) -> Connection:
+    def _use(self, connection: SocketConnection) -> SocketConnection:
         self._connection = connection
         connection.listener = self
         return connection
 
-    def connection(self) -> Connection:
+    def connection(self) -> SocketConnection:
         """The connection; a new one if it was closed for good.
 
         :raises ClientClosed: not open
         """
         if self._connection is None:
             raise ClientClosed("the log bridge is not open")
-        if self._connection.closed or not self._connection.loop.alive:
+        if self._connection.closed:
             return self._use(POOL.checkout(self.settings))
         return self._connection
 
@@ -58,15 +58,12 @@ class LogConnection:
             raise ConfigError(f"there is no stream {name!r}")
         return found
 
-    # --- what becomes of the connection, on the thread of the loop -------------------------------------------
+    # --- what becomes of the connection, on the thread that drives it -----------------------------------------
 
     def on_acks(self, columns: list[AckColumns]) -> None:
         """Nothing is published here."""
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
-        """Nothing is published here."""
-
-    def on_unsent(self, token: int, error: BaseException) -> None:
         """Nothing is published here."""
 
     def on_written(self, size: int) -> None:
@@ -81,9 +78,6 @@ class LogConnection:
 
     def on_disconnected(self, why: str = "") -> None:
         self._fail("the connection to NATS was lost")
-
-    def on_closed(self, info: str) -> None:
-        self._fail(f"the connection to NATS was closed for good: {info}")
 
     def _fail(self, text: str) -> None:
         for subscription in list(self.subscriptions):

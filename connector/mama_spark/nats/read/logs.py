@@ -12,7 +12,7 @@ from mama_spark.contracts.served_log import LogSettings
 from mama_spark.options import SinkOptions
 
 from ..jetstream.answers import ApiError, ConsumerInfo, StreamInfo
-from ..jetstream.api import JetStreamClient
+from ..jetstream.client import JetStream
 from ..jetstream.streams import StreamCache, check_jetstream, stream_names
 from ..subjects import may_store, stores_text
 from .log_connection import LogConnection
@@ -58,7 +58,8 @@ class NatsLogs(LogConnection, RecordLogBridge):
         if connection.cached(_JETSTREAM_CHECKED) is not None:
             return
         try:
-            self.api.run(lambda api: check_jetstream(api, StreamCache()), self.settings.connect_timeout)
+            timeout = self.settings.connect_timeout
+            check_jetstream(JetStream(self.connection, timeout), StreamCache())
         except BaseException:
             self.close()
             raise
@@ -77,7 +78,7 @@ class NatsLogs(LogConnection, RecordLogBridge):
         return sorted(found)
 
     def _names(self, subject: str | None) -> list[str]:
-        return self.api.run(lambda api: stream_names(api, subject))
+        return stream_names(self.api, subject)
 
     def _names_of(self, topic: str) -> list[str]:
         """:raises ConfigError: no stream stores this topic"""
@@ -109,7 +110,7 @@ class NatsLogs(LogConnection, RecordLogBridge):
         if connection.cached(_MAY_NOT_LIST) is not None:  # each request would be a line in the server's log
             return []
         try:
-            found = self.api.run(_list_streams)
+            found = _list_streams(self.api)
         except ConfigError:
             connection.cache(_MAY_NOT_LIST, True)
             return []
@@ -117,7 +118,7 @@ class NatsLogs(LogConnection, RecordLogBridge):
 
     def statuses(self) -> list[LogStatus]:
         """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
-        return self.api.run(_log_statuses)
+        return _log_statuses(self.api)
 
     def log(self, name: str) -> NatsLog:
         """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
@@ -146,24 +147,24 @@ def _is_own(name: str) -> bool:
 # --- lists of the JetStream API --------------------------------------------------------------------------------------
 
 
-async def _list_streams(api: JetStreamClient) -> list[StreamInfo]:
+def _list_streams(api: JetStream) -> list[StreamInfo]:
     """Those that are no buckets, by name.
 
     :raises ApiForbidden: the permissions do not allow the request
     """
-    found = [StreamInfo.of(one) async for one in api.pages("STREAM.LIST", "streams")]
+    found = [StreamInfo.of(one) for one in api.listed("STREAM.LIST", "streams")]
     return sorted((stream for stream in found if not stream.name.startswith(_BUCKETS)), key=lambda stream: stream.name)
 
 
-async def _log_statuses(api: JetStreamClient) -> list[LogStatus]:
+def _log_statuses(api: JetStream) -> list[LogStatus]:
     """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`. A stream that is deleted meanwhile is left out."""
     found = []
-    for stream in await _list_streams(api):
+    for stream in _list_streams(api):
         readers: list[ConsumerInfo] = []
         if stream.consumers:
             try:
-                pages = api.pages(f"CONSUMER.LIST.{stream.name}", "consumers")
-                readers = [ConsumerInfo.of(one) async for one in pages]
+                pages = api.listed(f"CONSUMER.LIST.{stream.name}", "consumers")
+                readers = [ConsumerInfo.of(one) for one in pages]
             except ApiError:
                 continue
         found.append(

@@ -7,22 +7,21 @@ replica that does not have all of it yet, which is waited for.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.record_log import Records
 
 from ..jetstream.answers import NO_CONSUMER, ApiError, ConsumerInfo, StreamInfo
-from ..jetstream.consumers import KEPT, create_consumer, delete_consumer
+from ..jetstream.consumers import KEPT, create_consumer, delete_soon
 from ..protocol.parser import ProtocolError
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers, delivery_numbers, records_of, records_up_to
 from .consumer_course import ConsumerCourse, SubscriptionBroken
 from .log_connection import LogConnection
-from .pull_subscription import UNKNOWN, PullSubscription
+from .pull_subscription import PullSubscription
 
 _SILENCE = 0.5  #: seconds without a record after which the state of the consumer is requested
 _INFO_TIMEOUT = 3.0
@@ -131,10 +130,7 @@ class RangeReader(Generic[T]):
         consumer = create_consumer(self._api, name, config, self._stream.idle_limit(KEPT))
         if consumer.pending:
             return consumer.name
-        with contextlib.suppress(MamaError):
-            connection = self._logs.connection()
-            loop = connection.loop
-            loop.soon(lambda: loop.loop.create_task(delete_consumer(connection, name, consumer.name)))
+        delete_soon(self._logs.connection(), name, consumer.name)
         return None
 
     def _consume(self, consumer: str) -> Generator[T, None, bool]:
@@ -143,7 +139,7 @@ class RangeReader(Generic[T]):
         subscription = PullSubscription(connection, self._stream.name, consumer, course.position, self._wanted.up_to)
         self._logs.subscriptions.add(subscription)
         try:
-            connection.loop.run(subscription.start(), self._timeout, "subscribing")
+            subscription.start()
             return (yield from self._deliveries(subscription))
         finally:
             self._logs.subscriptions.discard(subscription)
@@ -159,8 +155,6 @@ class RangeReader(Generic[T]):
                     self._exhausted = True
                     return True
                 continue
-            if UNKNOWN in buffer.blocks and self._wanted.headers:
-                self._fetch_header_blocks(buffer)
             numbers = delivery_numbers(buffer)
             course.take(numbers, now())
             converted = self._convert(buffer, numbers)
@@ -192,13 +186,3 @@ class RangeReader(Generic[T]):
         if now - self._course.heard > self._timeout:
             raise SubscriptionBroken("the consumer has records and sends none")
         return False
-
-    def _fetch_header_blocks(self, buffer: DeliveryBuffer) -> None:
-        """Fetch header blocks one by one: the headers of nats-py have one value per name."""
-        for i, block in enumerate(buffer.blocks):
-            if block == UNKNOWN:
-                sequence = int(buffer.tails[i].partition(b".")[0])
-                found = self._api.message(self._stream.name, seq=sequence)
-                if found is None:
-                    raise SubscriptionBroken(f"record {sequence} was deleted while it was read")
-                buffer.blocks[i] = found.block

@@ -1,26 +1,22 @@
 """Follows a JetStream stream from a position on, with a consumer that is replaced whenever it fails.
 
-:class:`NatsTail` is polled and never waits: consumers are created and checked on the event loop of the connection, and
+:class:`NatsTail` is polled and never waits: it asks for consumers, and looks later for the answers;
 :mod:`.consumer_course` says when one has failed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from mama_spark.contracts.backoff import Backoff
-from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Unavailable
 from mama_spark.contracts.record_log import Records
 
 from ..jetstream.answers import TOO_MANY_CONSUMERS, ApiError, ConsumerInfo, StreamInfo
-from ..jetstream.api import JetStreamClient
-from ..jetstream.consumers import KEPT, new_consumer
+from ..jetstream.client import Asked
+from ..jetstream.consumers import KEPT, delete_soon, new_consumer
 from ..protocol.parser import ProtocolError
 from ..protocol.records import delivery_numbers, records_of
 from .consumer_course import ConsumerCourse, SubscriptionBroken
@@ -28,7 +24,6 @@ from .log_connection import LogConnection
 from .pull_subscription import PullSubscription
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 SILENCE = 2.0  #: seconds without a message after which the consumer is checked
 #: Seconds to wait for records under way, however many consumers were lost: a log may be idle for days.
@@ -48,6 +43,48 @@ class _Consumer(NamedTuple):
     first: int
 
 
+class _Creation:
+    """A consumer that is being created: the stream is looked at first, because it may be another one by now.
+
+    :raises Unavailable: not connected
+    """
+
+    def __init__(self, logs: LogConnection, stream: StreamInfo, after: int, filters: list[str], replicas: int) -> None:
+        self._connection, self._stream, self._after = logs.connection(), stream, after
+        deliver = {"filter_subjects": filters, "deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}
+        self._name, self._body = new_consumer(stream.name, replicas, deliver, stream.idle_limit(KEPT))
+        self._first: int | None = None  # known when the consumer is asked for
+        self._asked = Asked(self._connection, f"STREAM.INFO.{stream.name}", None, REQUEST_TIMEOUT)
+
+    def look(self) -> _Consumer | None:
+        """None until it is created.
+
+        :raises ConfigError: it cannot be
+        :raises Unavailable, PublishError, ProtocolError: it may be created later
+        """
+        answer = self._asked.answer()
+        if answer is None:
+            return None
+        name = self._stream.name
+        if self._first is None:
+            now = StreamInfo.of(answer)
+            if now.created != self._stream.created:
+                raise ConfigError(f"the JetStream stream {name!r} was deleted and created again")
+            self._first = now.first
+            call = f"CONSUMER.CREATE.{name}.{self._name}"
+            self._asked = Asked(self._connection, call, self._body, REQUEST_TIMEOUT)
+            return None
+        created = ConsumerInfo.of(answer)
+        subscription = PullSubscription(self._connection, name, self._name, self._after, None)
+        subscription.start()
+        return _Consumer(subscription, created.pending, self._first)
+
+    def close(self) -> None:
+        self._asked.close()
+        if self._first is not None:
+            delete_soon(self._connection, self._stream.name, self._name)
+
+
 class NatsTail:
     """See :class:`~mama_spark.contracts.served_log.LogTail`.
 
@@ -59,9 +96,9 @@ class NatsTail:
         self.caught_up = False
         self._logs, self._stream, self._filters, self._label = logs, stream, filters, name
         self._course = ConsumerCourse(after, time.monotonic(), _IN_TRANSIT)
-        self._creation: Future[_Consumer] | None = None
+        self._creation: _Creation | None = None
         self._consumer: _Consumer | None = None
-        self._check: Future[ConsumerInfo] | None = None
+        self._check: Asked | None = None
         self._retry_at = 0.0
         self._last_check = 0.0
 
@@ -98,16 +135,14 @@ class NatsTail:
 
     def _open(self, now: float) -> _Consumer | None:
         """The next consumer; None until it is created."""
-        if self._creation is None:
-            if now >= self._retry_at:
-                replicas = 0 if self._course.failed else 1
-                self._creation = self._submit(partial(self._create, self.position, replicas))
-            return None
-        if not self._creation.done():
-            return None
-        creation, self._creation = self._creation, None
         try:
-            consumer = creation.result()
+            if self._creation is None:
+                self._logs.connection().drive(0)
+                if now >= self._retry_at:
+                    replicas = 0 if self._course.failed else 1
+                    self._creation = _Creation(self._logs, self._stream, self.position, self._filters, replicas)
+                return None
+            consumer = self._creation.look()
         except ApiError as e:
             if e.code != TOO_MANY_CONSUMERS:
                 raise ConfigError(f"the JetStream stream {self._stream.name!r} cannot be read: {e}") from e
@@ -115,9 +150,13 @@ class NatsTail:
                 log.warning("%s of stream %r waits for a consumer: %s", self._label, self._stream.name, e)
             self._fail(e)  # one of them may end
             return None
-        except (Unavailable, ProtocolError) as e:
+        except (Unavailable, PublishError, ProtocolError) as e:
             self._fail(e)
             return None
+        if consumer is None:
+            return None
+        self._creation = None
+        self._logs.subscriptions.add(consumer.subscription)
         self._course.begin()
         self._course.heard = self._last_check = now
         self.caught_up = consumer.pending == 0
@@ -128,33 +167,19 @@ class NatsTail:
             )
         return consumer
 
-    async def _create(self, after: int, replicas: int, client: JetStreamClient) -> _Consumer:
-        name = self._stream.name
-        now = StreamInfo.of(await client.request(f"STREAM.INFO.{name}"))
-        if now.created != self._stream.created:
-            raise ConfigError(f"the JetStream stream {name!r} was deleted and created again")
-        deliver = {
-            "filter_subjects": self._filters, "deliver_policy": "by_start_sequence", "opt_start_seq": after + 1
-        }  # fmt: skip
-        consumer, body = new_consumer(name, replicas, deliver, self._stream.idle_limit(KEPT))
-        created = ConsumerInfo.of(await client.request(f"CONSUMER.CREATE.{name}.{consumer}", body))
-        subscription = PullSubscription(client.connection, name, consumer, after, None)
-        self._logs.subscriptions.add(subscription)
-        await subscription.start()
-        return _Consumer(subscription, created.pending, now.first)
-
     def _check_consumer(self, consumer: _Consumer, now: float) -> None:
         """After some time without messages, check whether the consumer still exists."""
-        if self._check is None:
-            if now - max(self._course.heard, self._last_check) > SILENCE:
-                self._check = self._submit(partial(_info, f"{self._stream.name}.{consumer.subscription.consumer}"))
-            return
-        if not self._check.done():
-            return
-        check, self._check = self._check, None
-        self._last_check = now
         try:
-            self._course.check(check.result(), now)
+            if self._check is None:
+                if now - max(self._course.heard, self._last_check) > SILENCE:
+                    call = f"CONSUMER.INFO.{self._stream.name}.{consumer.subscription.consumer}"
+                    self._check = Asked(self._logs.connection(), call, None, REQUEST_TIMEOUT)
+                return
+            answer = self._check.answer()
+            if answer is None:
+                return
+            self._check, self._last_check = None, now
+            self._course.check(ConsumerInfo.of(answer), now)
         except (MamaError, ProtocolError) as e:  # deleted, lost, or its server ended
             self._fail(e)
 
@@ -166,41 +191,17 @@ class NatsTail:
 
     def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None
-        if self._check is not None:
-            self._check.cancel()
-            self._check = None
+        for pending in (self._check, self._creation):
+            if pending is not None:
+                pending.close()
+        self._check = self._creation = None
         if consumer is not None:
             self._end(consumer)
 
     def close(self) -> None:
         """Never raises."""
-        creation, self._creation = self._creation, None
-        if creation is not None:
-            creation.add_done_callback(self._delete_created)
         self._drop()
-
-    def _delete_created(self, creation: Future[_Consumer]) -> None:
-        if creation.exception() is None:
-            self._end(creation.result())
 
     def _end(self, consumer: _Consumer) -> None:
         self._logs.subscriptions.discard(consumer.subscription)
         consumer.subscription.close()
-
-    def _submit(self, work: Callable[[JetStreamClient], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Begin work on the event loop of the connection that is open now.
-
-        :raises BackgroundTaskFailed: the event loop has ended
-        """
-        connection = self._logs.connection()
-        if not connection.loop.alive:
-            connection.loop.soon(_nothing)  # raises the reason
-        client = JetStreamClient(connection, REQUEST_TIMEOUT, REQUEST_TIMEOUT)
-        return asyncio.run_coroutine_threadsafe(work(client), connection.loop.loop)
-
-
-def _nothing() -> None: ...
-
-
-async def _info(consumer: str, client: JetStreamClient) -> ConsumerInfo:
-    return ConsumerInfo.of(await client.request(f"CONSUMER.INFO.{consumer}"))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future
-from typing import Any
 
 import pytest
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ConfigError
+from mama_spark.nats.connection.socket_connection import SocketConnection
 from mama_spark.nats.jetstream.answers import TOO_MANY_CONSUMERS, ApiError, ConsumerInfo, StreamInfo
-from mama_spark.nats.read import consumer_course
+from mama_spark.nats.read import consumer_course, tail
 from mama_spark.nats.read.consumer_course import SubscriptionBroken
 from mama_spark.nats.read.log_connection import LogConnection
 from mama_spark.nats.read.tail import SILENCE, NatsTail
@@ -35,15 +34,20 @@ def test_a_stream_that_has_all_its_consumers_is_asked_again(
     monkeypatch.setattr(consumer_course, "BACKOFF", Backoff(0.0, 0.0))
     errors = [ApiError("maximum consumers limit reached", TOO_MANY_CONSUMERS)] * 3 + [ApiError("forbidden", 1)]
 
-    def submit(_: object) -> Future[Any]:
-        made: Future[Any] = Future()
-        made.set_exception(errors.pop(0))
-        return made
+    class Creation:
+        def __init__(self, *_: object) -> None: ...
+        def look(self) -> None:
+            raise errors.pop(0)
 
-    consumer = NatsTail(LogConnection(NatsSettings(), 1.0), STREAM, 0, ["mlp.s.>"], "the live consumer")
-    monkeypatch.setattr(consumer, "_submit", submit)
+        def close(self) -> None: ...
+
+    logs = LogConnection(NatsSettings(), 1.0)
+    monkeypatch.setattr(logs, "connection", lambda: SocketConnection(NatsSettings()))
+    monkeypatch.setattr(SocketConnection, "drive", lambda *_: None)
+    monkeypatch.setattr(tail, "_Creation", Creation)
+    consumer = NatsTail(logs, STREAM, 0, ["mlp.s.>"], "the live consumer")
     with caplog.at_level(logging.WARNING):
-        for _ in range(6):  # one call submits, the next looks
+        for _ in range(6):  # one call begins, the next looks
             assert consumer.poll() is None
         consumer.poll()
         with pytest.raises(ConfigError, match="cannot be read: forbidden"):

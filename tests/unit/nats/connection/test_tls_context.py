@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.nats.connection.connect_options import connect_options
+from mama_spark.nats.connection.tls_context import tls_context
 from mama_spark.nats.settings import NatsSettings
 
 from tests.support.nats.nats_servers import make_certificates
@@ -31,4 +31,4 @@ def test_tls_files(tmp_path: Path, given: dict[str, str], said: str) -> None:
     wanted = ".*".join(map(re.escape, f"cannot read the TLS files of {said}".split("*")))
     paths: dict[str, Any] = {name: str(folder / file) for name, file in given.items()}
     with pytest.raises(ConfigError, match=wanted):
-        connect_options(NatsSettings(("tls://h",), **paths))
+        tls_context(NatsSettings(("tls://h",), **paths))
