@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
-from mama_spark.nats.jetstream import answers, api
+from mama_spark.nats.jetstream import answers, client
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.publishing import resilient_publisher
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
@@ -59,7 +59,7 @@ def test_it_is_made_again_although_the_server_still_removes_the_old_one(
             return {"error": {"code": 500, "err_code": 10049, "description": "it is being removed"}}
         return answer
 
-    monkeypatch.setattr(api, "answer_of", removing)
+    monkeypatch.setattr(client, "answer_of", removing)
     publish_one(nats_server, 1, stream="S")
     assert not busy
     assert stored(admin) == [1]
