@@ -129,7 +129,7 @@ def test_a_write_ends_when_another_stream_stores_than_the_one_that_is_wanted(
     options: dict[str, str],
     known: bool,
 ) -> None:
-    async def nothing(*_: object) -> tuple[list[str], list[str]]:
+    def nothing(*_: object) -> tuple[list[str], list[str]]:
         return [], []
 
     monkeypatch.setattr(streams, "_QUESTIONS", 0)  # a weight that is too small to be seen by asking

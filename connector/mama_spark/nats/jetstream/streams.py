@@ -281,6 +281,7 @@ def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[lis
                 connection.drive(api.attempt_timeout(), lambda: bool(refused or not unheard or not connection.up))
                 cache.traces = not unheard
                 if unheard:
+                    connection.ping(api.attempt_timeout())  # it may say nothing at all: that is an outage
                     break
     finally:
         connection.forget(number)
