@@ -21,7 +21,7 @@ from ..errors import not_entitled
 from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import TOKEN_WIDTH
 from .ack_queue import AckQueue
-from .client_connection import ClientConnection
+from .client_connection import CallersClient
 from .fast_ingest import FastIngestPublisher
 from .stream_router import StreamRouter
 
@@ -40,7 +40,7 @@ class NatsAnswers:
 
     def __init__(
         self,
-        connection: SocketConnection | ClientConnection,
+        connection: SocketConnection | CallersClient,
         fast_ingest: FastIngestPublisher | None,
         queue: AckQueue,
         router: StreamRouter,

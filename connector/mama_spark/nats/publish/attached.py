@@ -19,7 +19,7 @@ from ..protocol.frames import TOKEN_WIDTH
 from ..settings import NatsSettings, shown_server
 from .answers import NatsAnswers
 from .bridge import NatsBridge
-from .client_connection import ClientConnection, Row, add_callbacks, api_prefix_of, client_of, loop_of
+from .client_connection import CallersClient, Row, add_callbacks, api_prefix_of, client_of, loop_of
 from .event_loop import EventLoopThread
 from .missing_acks import ANSWER_TIME
 from .requests import NatsRequests
@@ -33,7 +33,7 @@ class AttachedBridge(NatsBridge):
     def __init__(self, settings: NatsSettings, context: Any, loop: EventLoopThread) -> None:
         super().__init__(settings)
         self._context, self._loop = context, loop
-        self._client: ClientConnection | None = None
+        self._client: CallersClient | None = None
 
     @classmethod
     def attach(
@@ -63,7 +63,7 @@ class AttachedBridge(NatsBridge):
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         client = client_of(self._context)
-        connection = self._client = ClientConnection(self._loop, client, api_prefix_of(self._context))
+        connection = self._client = CallersClient(self._loop, client, api_prefix_of(self._context))
         answers = NatsAnswers(connection, None, self._ack_queue, self._router, self._warn)
         connection.listener = self._answers = answers
         self._loop.on_death(self._ack_queue.fail)
@@ -76,7 +76,7 @@ class AttachedBridge(NatsBridge):
         else:
             self._loop.run(connection.start(timeout), timeout + 1, "subscribing")
 
-    async def _start(self, connection: ClientConnection, answers: NatsAnswers) -> None:
+    async def _start(self, connection: CallersClient, answers: NatsAnswers) -> None:
         try:
             await connection.start(self.settings.connect_timeout)
         except MamaError as e:

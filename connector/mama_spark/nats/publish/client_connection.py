@@ -39,7 +39,7 @@ class ClientListener(ConnectionListener, Protocol):
     def on_closed(self, info: str) -> None: ...
 
 
-class ClientConnection:
+class CallersClient:
     """The client, as a bridge uses it.
 
     :param api_prefix: prefix of the subjects of JetStream API requests
