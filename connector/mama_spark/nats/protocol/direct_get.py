@@ -1,16 +1,11 @@
-"""Messages of a stream as a direct get returns them, and the parser of multi-message replies. Pure.
-
-NATS ADR-31. Each message is an ``HMSG`` frame whose header block begins with its stream, sequence, time and subject.
-The frame that ends the reply has a status and is parsed elsewhere.
-"""
+"""Messages of a stream as a direct get returns them (NATS ADR-31): headers say their sequence, time and subject.
+Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-
-from .parser import MAX_MESSAGE
 
 SOURCED = "Nats-Stream-Source"  #: set by the server: stream and sequence that a message was sourced from
 _MOST_DIGITS = 19
@@ -60,41 +55,6 @@ def micros(time: str) -> int:
     if then.tzinfo is None:
         return 0
     return (then - _EPOCH) // timedelta(microseconds=1)
-
-
-class DirectGetParser:
-    """Parses the messages of a multi-message direct get in the bytes of a connection.
-
-    :param sid: id of the subscription that receives them
-    :ivar found: header blocks and payloads
-    """
-
-    def __init__(self, sid: int) -> None:
-        self._sid = b"%d" % sid
-        self.found: list[tuple[bytes, bytes]] = []
-
-    def take(self, data: bytes, at: int) -> tuple[int, int]:
-        """Parse complete messages from ``at`` on.
-
-        :returns: offset of the first frame that is no message or is incomplete, and how many bytes it still lacks
-        """
-        while data.startswith(b"HMSG ", at):
-            line_end = data.find(b"\r\n", at, at + 4096)
-            args = data[at:line_end].split(b" ") if line_end > 0 else []
-            if len(args) != 5 or args[2] != self._sid or not all(a.isdigit() and len(a) <= 9 for a in args[3:]):
-                break
-            width, total = int(args[3]), int(args[4])
-            body = line_end + 2
-            end = body + total
-            if width > total or total > MAX_MESSAGE:
-                break
-            if end + 2 > len(data):
-                return at, end + 2 - len(data)
-            if data.startswith(b"NATS/1.0 ", body) or not data.startswith(b"\r\n", end):
-                break
-            self.found.append((data[body : body + width], data[body + width : end]))
-            at = end + 2
-        return at, 0
 
 
 def headers_of(block: bytes) -> dict[str, str]:

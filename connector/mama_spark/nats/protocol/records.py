@@ -5,14 +5,13 @@ A delivery is a ``MSG`` or ``HMSG`` frame whose reply subject has this form (NAT
 ``$JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<consumer's sequence>.<time, ns>.<pending>``, or the same with
 ``<domain>.<account>`` before the stream and, from some servers, one more token at the end.
 
-:class:`DeliveryParser` finds the offsets of frames and their parts, on the thread that reads the socket.
-:func:`columns` decodes thousands of them at a time, on the reader's thread. Announced sizes are compared with what
-came; no memory is allocated by them.
+:class:`DeliveryParser` finds the frames and their parts, one after another; :func:`delivery_numbers` and
+:func:`records_of` decode thousands of them at a time. Announced sizes are compared with what came; no memory is
+allocated by them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -25,7 +24,6 @@ from mama_spark.contracts.message import HEADERS_TYPE, Int64s
 from mama_spark.contracts.record_log import Records
 
 from .parser import MAX_MESSAGE, ProtocolError
-from .receive_buffer import ReceiveBuffer
 
 _ACK = b"$JS.ACK."
 _NUMBERS = 4  # sequence, consumer's sequence, time, pending
@@ -109,34 +107,20 @@ class DeliveryParser:
         buffered, self.buffer = self.buffer, DeliveryBuffer()
         return buffered
 
-    def take(self, data: bytes, at: int) -> tuple[int, int]:
-        """Parse complete deliveries from ``at`` on.
+    def take(self, data: bytes, at: int, most: int) -> int:
+        """Parse complete deliveries from ``at`` on, until the buffer has ``most``.
 
-        :returns: offset of what is none, or is not complete; and how many bytes the delivery there still lacks, 0 if
-            it is none or that is not known yet
+        :returns: offset of what is not taken: it is no delivery, is not complete, or is one too many
         """
-        view = memoryview(data)
-        return self._take(data, at, len(data), lambda begin, end: view[begin:end])
-
-    def take_shared(self, received: ReceiveBuffer) -> int:
-        """As :meth:`take`, of what was received; large payloads stay there."""
-        received.begin, missing = self._take(received.data, received.begin, received.end, received.share)
-        return missing
-
-    def _take(
-        self, data: bytes | bytearray, at: int, length: int, share: Callable[[int, int], memoryview]
-    ) -> tuple[int, int]:
-        began, missing = at, 0
+        began, length, view = at, len(data), memoryview(data)
         find, mark, sizes, buffer = data.find, self._mark, self._sizes, self.buffer
         subjects, tails, payloads = buffer.subjects.append, buffer.tails.append, buffer.payloads.append
         blocks = buffer.blocks
-        while at < length:
+        for _ in range(most - len(buffer)):
             line_end = find(b"\r\n", at, min(at + 4096, length))
             if line_end < 0:
                 break
             line = data[at:line_end]
-            if isinstance(line, bytearray):
-                line = bytes(line)
             head, found, rest = line.partition(mark) if mark else (b"", b"", b"")
             if found:
                 tail, _, announced = rest.partition(b" ")
@@ -152,25 +136,22 @@ class DeliveryParser:
                 break
             body = line_end + 2
             end = body + size
-            if end + 2 > length:
-                missing = end + 2 - length
-                break
             if not data.startswith(b"\r\n", end):
                 break
             if with_headers:
                 blocks += [None] * (len(buffer.tails) - len(blocks))
-                blocks.append(bytes(data[body : body + width]))
+                blocks.append(data[body : body + width])
                 subjects(head[5:])
                 body += width
             else:
                 if blocks:
                     blocks.append(None)
                 subjects(head[4:])
-            payloads(bytes(data[body:end]) if size < _LARGE else share(body, end))
+            payloads(data[body:end] if size < _LARGE else view[body:end])
             tails(tail)
             at = end + 2
         buffer.size += at - began
-        return at, missing
+        return at
 
     def _first(self, line: bytes) -> tuple[bytes, bytes, bytes] | None:
         """Operation with subject, numbers and sizes of a line unlike the previous one; None: no delivery."""

@@ -28,7 +28,7 @@ from .consumer_course import SubscriptionBroken
 OPEN_REQUESTS = 4  #: pull requests kept open
 REQUEST_BYTES = 1024 * 1024  #: bytes of each request
 READ_AHEAD = 4 * 1024 * 1024  #: bytes that may wait for the reader; at more, requests are not renewed
-ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, about
+ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, bytes about
 
 _REQUEST_ENDED = ("MaxBytes", "Batch Completed", "Request Timeout", "Requests Pending")
 _FEW = 256  #: up to as many records, one request is enough
@@ -92,10 +92,10 @@ class PullSubscription:
     # --- what comes ----------------------------------------------------------------------------------------------
 
     def _take(self, data: bytes, at: int) -> int:
-        end, _ = self._parser.take(data, at)
-        if end > at:
+        while (end := self._parser.take(data, at, ROWS)) > at:
             self._records_added()
-        return end
+            at = end
+        return at
 
     def _records_added(self) -> None:
         """Pass on the received records if they are enough, or the last ones."""

@@ -39,7 +39,7 @@ from mama_spark.nats.discovery.offsets import (
     steps_between,
 )
 from mama_spark.nats.discovery.streams import check_version
-from mama_spark.nats.protocol.direct_get import SOURCED, DirectGetParser, StoredMessage, headers_of, micros, stored
+from mama_spark.nats.protocol.direct_get import SOURCED, StoredMessage, headers_of, micros, stored
 
 from tests.support.tables import each
 
@@ -199,31 +199,14 @@ def test_readers_of_ours_and_of_the_server_are_left_out(name: str) -> None:
     assert advisories.consumer_event(StoredMessage(1, TIME, f"{advisories.CREATED}S.{name}")) is None
 
 
-@given(st.binary(max_size=300), st.integers(0, 20))
-def test_any_bytes_pass_through_the_cutter(data: bytes, at: int) -> None:
-    cutter = DirectGetParser(3)
-    end, missing = cutter.take(data, at)
-    assert end >= at
-    assert missing >= 0
-    for block, payload in cutter.found:
-        stored(headers_of(block), payload)
+@given(st.binary(max_size=300))
+def test_any_header_block_is_read(block: bytes) -> None:
+    stored(headers_of(block), b"")
 
 
-def test_answers_are_cut_out_whatever_way_the_bytes_were_cut() -> None:
+def test_what_a_direct_get_adds_to_the_headers_is_taken_out() -> None:
     block = b"NATS/1.0\r\nA: b\r\nNats-Sequence: 17\r\nNats-Time-Stamp: %b\r\nNats-Subject: s.t\r\n\r\n" % TIME.encode()
-    frame = b"HMSG _INBOX.x 3 %d %d\r\n%b\x00\r\nxy\r\n" % (len(block), len(block) + 5, block)
-    data = frame * 3 + b"HMSG _INBOX.x 3 28 28\r\nNATS/1.0 204 EOB\r\nA: b\r\n\r\n\r\n"
-    for cut in range(len(data)):
-        cutter, part = DirectGetParser(3), data[:cut]
-        at, missing = cutter.take(part, 0)
-        assert at <= cut
-        if missing and at < 3 * len(frame):
-            assert at + len(frame) == cut + missing
-        end, _ = cutter.take(data, at)
-        assert end == 3 * len(frame), "what ends the answer is left"
-        assert [stored(headers_of(b), p) for b, p in cutter.found] == [
-            StoredMessage(17, TIME, "s.t", b"\x00\r\nxy", {"A": "b"})
-        ] * 3
+    assert stored(headers_of(block), b"\x00") == StoredMessage(17, TIME, "s.t", b"\x00", {"A": "b"})
 
 
 @each(
