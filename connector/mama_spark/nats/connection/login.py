@@ -53,6 +53,14 @@ def login_fields(settings: NatsSettings, server: Server, nonce: str) -> dict[str
     return {"auth_token": user} if password is None else {"user": user, "pass": password}
 
 
+def refusal(text: str) -> str:
+    """What a server says that takes no credentials, or not these, and what to do about it."""
+    if not any(word in text.lower() for word in ("authorization violation", "authentication")):
+        return text
+    ways = "options user and password, token, nkeySeed, credentials"
+    return f"the server refuses the credentials: {text}; correct what logs in ({ways}, or the url)"
+
+
 def _read(option: str, path: str) -> str:
     try:
         with open(require_file(option, path), encoding="utf-8") as f:

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
-import nats.errors
-
 from mama_spark.contracts.connection_pool import require_file_descriptors
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
@@ -32,7 +30,7 @@ from ..protocol.frames import PublishFrames
 from ..protocol.parser import Frame
 from ..settings import NatsSettings
 from .checks import Checks
-from .nats_py_errors import from_client
+from .login import refusal
 from .socket_driver import SocketDriver, Written
 
 NO_RESPONDERS = 503
@@ -372,4 +370,4 @@ def _is_final(lost: wire.Lost) -> bool:
 
 
 def _error_of(lost: wire.Lost) -> str:
-    return str(from_client(nats.errors.Error(lost.text))) if lost.cause is Cause.REFUSED else lost.text
+    return refusal(lost.text) if lost.cause is Cause.REFUSED else lost.text

@@ -24,9 +24,8 @@ from ..protocol.client_events import Cause
 from ..protocol.server_pool import ServerPool
 from ..settings import NatsSettings
 from .login import login_fields
-from .nats_py_errors import from_client
 from .nonblocking_socket import READ_SIZE, NonBlockingSocket, Piece
-from .tls_context import tls_context
+from .tls_context import failure, tls_context
 
 _READS = 8  #: full reads before the caller is asked whether it has enough
 _UNSEEN = 1.0  #: seconds after which a connection that nobody drives may be another one than it seems
@@ -213,7 +212,7 @@ class SocketDriver:
         if self._socket is sock:
             ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not isinstance(error, ssl.SSLError)
             cause = Cause.CLOSED if ended else Cause.NO_TLS
-            self._handle(self.protocol.closed(str(from_client(error)), cause))
+            self._handle(self.protocol.closed(failure(error), cause))
 
     def _handle(self, events: Sequence[wire.Event]) -> None:
         for event in events:

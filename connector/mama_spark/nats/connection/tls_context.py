@@ -1,4 +1,4 @@
-"""What TLS is made of."""
+"""What TLS is made of, and what to do where it fails."""
 
 from __future__ import annotations
 
@@ -33,3 +33,39 @@ def _reads_tls(settings: NatsSettings, options: str, *names: str) -> Iterator[No
     except (OSError, ValueError) as e:  # ssl.SSLError is an OSError
         paths = " and ".join(show_path(getattr(settings, name)) for name in names if getattr(settings, name))
         raise ConfigError(f"cannot read the TLS files of {options} ({paths}): {e}") from safe_cause(e)
+
+
+_UNTRUSTED = (
+    "option tlsCa names the authority that signed the server's certificate, a PEM file; without it those of the system "
+    "count"
+)
+_WRONG_NAME = "the url must name the server as its certificate does (subjectAltName)"
+#: What Python 3.13 and newer want beyond earlier ones.
+_STRICT = (
+    "this Python checks certificates strictly (RFC 5280): make the authority of option tlsCa with openssl req -x509 … "
+    "-addext keyUsage=critical,keyCertSign,cRLSign, and sign the server's certificate by it anew"
+)
+#: What to do about a certificate, by the number of OpenSSL's error.
+_CERTIFICATE = {
+    **dict.fromkeys((18, 19, 20, 21), _UNTRUSTED),  # self-signed, or the issuer is not found
+    **dict.fromkeys((62, 64), _WRONG_NAME),
+    **dict.fromkeys(range(79, 95), _STRICT),
+}
+#: What to do about a TLS connection, by OpenSSL's reason.
+_TLS = {
+    "WRONG_VERSION_NUMBER": "this server greets before TLS: leave out option tlsHandshakeFirst",
+    **dict.fromkeys(
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_BAD_CERTIFICATE", "TLSV1_ALERT_UNKNOWN_CA"),
+        "the server wants a certificate that it trusts: options tlsCert and tlsKey",
+    ),
+}
+
+
+def failure(error: OSError) -> str:
+    """The text of an error of the network or of TLS, and what to do about it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        cure = _CERTIFICATE.get(error.verify_code)
+    else:
+        cure = _TLS.get(error.reason) if isinstance(error, ssl.SSLError) else None
+    text = str(error) or type(error).__name__
+    return text if cure is None else f"{text}; {cure}"

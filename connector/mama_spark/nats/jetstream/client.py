@@ -201,19 +201,84 @@ class JetStreamApi(Generic[C]):
 
 
 class JetStream(JetStreamApi[SocketConnection]):
-    """The same over a connection of our own, and direct gets."""
+    """The same over a connection of our own, and direct gets (NATS ADR-31): a reader that ends leaves nothing behind,
+    and makes no advisories. Any replica may answer, from what it has: each answer is a prefix of the stream without
+    holes.
+    """
 
     def serves_direct_gets(self, stream: str) -> bool:
-        """Whether direct gets from the stream are answered. One request, which makes no advisory."""
-        return _is_served(self, stream)
+        """Whether direct gets from the stream are answered. One request, which makes no advisory.
+
+        :raises Unavailable: no answer
+        """
+        try:
+            self.connection().request(self._direct(stream), b'{"seq":1}', self.attempt_timeout())
+        except NoResponders:
+            return False
+        return True
 
     def get(self, stream: str, timeout: float | None = None, **which: str | int) -> StoredMessage | None:
-        """The message that a direct get finds; None: there is none."""
-        return _get(self, stream, timeout, which)
+        """The message that a direct get finds; None: there is none.
+
+        :param which: see :meth:`message`
+        """
+        subject, payload, limit = self._direct(stream), orjson.dumps(which), self.attempt_timeout(timeout)
+
+        def attempt(_: float) -> StoredMessage | None:
+            reply = self.connection().request(subject, payload, limit)
+            if reply is None:
+                raise _forbidden(stream, subject)
+            if reply.status == 404:
+                return None
+            found = None if reply.status else stored(dict(reply.headers), reply.payload)
+            if found is None:
+                raise Unavailable(f"{reply.status} {reply.status_text} {reply.headers}")
+            return found
+
+        return self.retry(f"the direct get from the stream {stream!r}", attempt, timeout)
 
     def get_many(self, stream: str, **body: Any) -> tuple[list[StoredMessage], int]:
-        """The messages that one multi-message direct get returns, and how many are left."""
-        return _get_many(self, stream, body)
+        """The messages that one multi-message direct get returns, and how many are left.
+
+        :raises ApiForbidden: the permissions do not allow it
+        """
+
+        def attempt(_: float) -> tuple[list[StoredMessage], int]:
+            *frames, end = self._frames(stream, body)
+            if is_nobody(end):
+                raise errors.no_responders(end.subject.decode(errors="replace"))
+            if end.status not in (204, 404):
+                raise Unavailable(f"{end.status} {end.status_text}" if end.status else "it broke off")
+            left = _LEFT.fullmatch(dict(end.headers).get("Nats-Num-Pending", ""))
+            messages = (stored(dict(frame.headers), frame.payload) for frame in frames)
+            return [message for message in messages if message is not None], 0 if left is None else int(left[0])
+
+        return self.retry(f"the read of the stream {stream!r}", attempt)
+
+    def _frames(self, stream: str, body: dict[str, Any]) -> list[Frame]:
+        """The frames of the answer, of which the last one has a status, if the answer did not break off."""
+        subject, connection, silence = self._direct(stream), self.connection(), self.attempt_timeout()
+        frames: list[Frame] = []
+        told: list[bool] = []
+        with connection.watch(subject, lambda: told.append(True)):
+            number = connection.ask(subject, orjson.dumps(body), None, frames.append)
+            try:
+                before = -1
+                while before < len(frames):
+                    before = len(frames)
+                    connection.drive(silence, lambda: bool(told or not connection.up or (frames and frames[-1].status)))
+                    if told:
+                        raise _forbidden(stream, subject)
+                    if not connection.up or (frames and frames[-1].status):
+                        break
+            finally:
+                connection.forget(number)
+        if not frames:
+            raise Unavailable("it broke off")
+        return frames
+
+    def _direct(self, stream: str) -> str:
+        return f"{self.prefix}DIRECT.GET.{stream}"
 
     def first_and_last(self, stream: str) -> tuple[int, int]:
         """Sequences of the first and the last message; (0, 0) when there is none."""
@@ -322,89 +387,6 @@ def _read(subject: str, answer: Frame | MamaError | None, final: Collection[int]
     if int(error.get("code", 0)) < 500 or code in final:
         raise ApiError(f"{text} ({subject})", code, text)
     raise ServerNotReady(text, code)
-
-
-# --- direct gets (NATS ADR-31): a reader that ends leaves nothing behind, and makes no advisories. Any replica may
-# answer, from what it has: each answer is a prefix of the stream without holes.
-
-
-def _get(client: JetStream, stream: str, timeout: float | None, which: dict[str, Any]) -> StoredMessage | None:
-    """The message that a direct get finds; None: there is none.
-
-    :param which: see :meth:`JetStreamApi.message`
-    """
-    subject, payload, limit = _subject(client, stream), orjson.dumps(which), client.attempt_timeout(timeout)
-
-    def attempt(_: float) -> StoredMessage | None:
-        reply = client.connection().request(subject, payload, limit)
-        if reply is None:
-            raise _forbidden(stream, subject)
-        if reply.status == 404:
-            return None
-        found = None if reply.status else stored(dict(reply.headers), reply.payload)
-        if found is None:
-            raise Unavailable(f"{reply.status} {reply.status_text} {reply.headers}")
-        return found
-
-    return client.retry(f"the direct get from the stream {stream!r}", attempt, timeout)
-
-
-def _is_served(client: JetStream, stream: str) -> bool:
-    """Whether direct gets from the stream are answered. One request, which makes no advisory.
-
-    :raises Unavailable: no answer
-    """
-    try:
-        client.connection().request(_subject(client, stream), b'{"seq":1}', client.attempt_timeout())
-    except NoResponders:
-        return False
-    return True
-
-
-def _get_many(client: JetStream, stream: str, body: dict[str, Any]) -> tuple[list[StoredMessage], int]:
-    """The messages that one multi-message direct get returns, and how many are left.
-
-    :raises ApiForbidden: the permissions do not allow it
-    """
-
-    def attempt(_: float) -> tuple[list[StoredMessage], int]:
-        *frames, end = _ask(client, stream, body)
-        if is_nobody(end):
-            raise errors.no_responders(end.subject.decode(errors="replace"))
-        if end.status not in (204, 404):
-            raise Unavailable(f"{end.status} {end.status_text}" if end.status else "it broke off")
-        left = _LEFT.fullmatch(dict(end.headers).get("Nats-Num-Pending", ""))
-        messages = (stored(dict(frame.headers), frame.payload) for frame in frames)
-        return [message for message in messages if message is not None], 0 if left is None else int(left[0])
-
-    return client.retry(f"the read of the stream {stream!r}", attempt)
-
-
-def _ask(client: JetStream, stream: str, body: dict[str, Any]) -> list[Frame]:
-    """The frames of the answer, of which the last one has a status, if the answer did not break off."""
-    subject, connection, silence = _subject(client, stream), client.connection(), client.attempt_timeout()
-    frames: list[Frame] = []
-    told: list[bool] = []
-    with connection.watch(subject, lambda: told.append(True)):
-        number = connection.ask(subject, orjson.dumps(body), None, frames.append)
-        try:
-            before = -1
-            while before < len(frames):
-                before = len(frames)
-                connection.drive(silence, lambda: bool(told or not connection.up or (frames and frames[-1].status)))
-                if told:
-                    raise _forbidden(stream, subject)
-                if not connection.up or (frames and frames[-1].status):
-                    break
-        finally:
-            connection.forget(number)
-    if not frames:
-        raise Unavailable("it broke off")
-    return frames
-
-
-def _subject(client: JetStream, stream: str) -> str:
-    return f"{client.prefix}DIRECT.GET.{stream}"
 
 
 def _forbidden(stream: str, subject: str) -> ApiForbidden:

@@ -6,24 +6,26 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.bridge import Acks, BridgeEvent, EventKind, Refusals
-from mama_spark.contracts.errors import PublishError, Rejected, Unavailable
+from mama_spark.contracts.errors import MamaError, PublishError, Rejected, Unavailable
 from mama_spark.contracts.message import Int64s
 
-from ..connection.nats_py_errors import from_client
 from ..connection.socket_connection import MAX_UNWRITTEN, SocketConnection
 from ..errors import not_entitled
 from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import TOKEN_WIDTH
 from .ack_queue import AckQueue
-from .client_connection import CallersClient
 from .fast_ingest import FastIngestPublisher
 from .stream_router import StreamRouter
+
+if TYPE_CHECKING:
+    from .client_connection import CallersClient
 
 _REMEMBERED = 128 * 1024  #: sends whose topics are kept
 
@@ -121,13 +123,11 @@ class NatsAnswers:
                 self._fast_ingest.on_denied(tokens, error)
             self._answered(tokens, refused=True)
 
-    def on_unsent(self, token: int, error: BaseException) -> None:
-        translated = from_client(error)
-        if not isinstance(translated, PublishError):
-            if isinstance(translated, Unavailable):
-                return  # the connection breaks: DISCONNECTED or the timeout settles it
-            translated = Rejected(str(translated))
-        self._queue.refusals(Refusals(np.array([token - self.base]), translated, time.monotonic()))
+    def on_unsent(self, token: int, error: MamaError) -> None:
+        if isinstance(error, Unavailable) and not isinstance(error, PublishError):
+            return  # the connection breaks: DISCONNECTED or the timeout settles it
+        refusal = error if isinstance(error, PublishError) else Rejected(str(error))
+        self._queue.refusals(Refusals(np.array([token - self.base]), refusal, time.monotonic()))
 
     def on_disconnected(self, why: str = "") -> None:
         self.unacknowledged.clear()

@@ -21,13 +21,14 @@ from nats.aio.subscription import Subscription
 
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
-from ..connection.nats_py_errors import from_client
+from ..connection.login import refusal
 from ..connection.socket_connection import ConnectionListener, Request, new_inbox
 from ..errors import denied, no_responders
 from ..protocol.acks import classify_parts
 from ..protocol.parser import Frame
 from ..settings import DEFAULT_API_PREFIX
 from .event_loop import EventLoopThread
+from .nats_py_errors import from_client
 
 Row = tuple[int, str, bytes, str, dict[str, str] | None]  # token, subject, payload, reply, headers
 
@@ -35,7 +36,7 @@ Row = tuple[int, str, bytes, str, dict[str, str] | None]  # token, subject, payl
 class ClientListener(ConnectionListener, Protocol):
     """Called on the loop's thread."""
 
-    def on_unsent(self, token: int, error: BaseException) -> None: ...
+    def on_unsent(self, token: int, error: MamaError) -> None: ...
     def on_closed(self, info: str) -> None: ...
 
 
@@ -67,7 +68,8 @@ class CallersClient:
     @property
     def why_down(self) -> str:
         """Why a connection that was lost is not there again; empty = that is not known."""
-        return "" if self.last_error is None else f"cannot connect to NATS again: {from_client(self.last_error)}"
+        error = self.last_error
+        return "" if error is None else f"cannot connect to NATS again: {refusal(str(error) or type(error).__name__)}"
 
     async def start(self, timeout: float) -> None:
         """Subscribe to the inbox.
@@ -198,7 +200,7 @@ class CallersClient:
                     await self.client.publish(subject, payload, reply=reply, headers=headers)
                 except Exception as e:  # noqa: BLE001 - the error goes to the flight
                     if self.listener is not None:
-                        self.listener.on_unsent(token, e)
+                        self.listener.on_unsent(token, from_client(e))
                 if i % 64 == 63:
                     await asyncio.sleep(0)
             self._written(sum(len(r[2]) for r in rows), epoch)

@@ -1,0 +1,76 @@
+"""Maps exceptions of a caller's client, of nats-py, to the errors of :mod:`mama_spark.contracts.errors`, by one table;
+unknown ones have a default."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import nats.errors
+import nats.js.errors
+
+from mama_spark.contracts.errors import (
+    BackgroundTaskFailed,
+    ConfigError,
+    MamaError,
+    NoResponders,
+    OutcomeUnknown,
+    Rejected,
+    TooLarge,
+    Unavailable,
+)
+
+_E, _J = nats.errors, nats.js.errors
+
+#: Exception of nats-py -> our error when requesting or publishing. Base classes are looked up, too.
+CLIENT: Mapping[type[BaseException], type[MamaError]] = {
+    _E.Error: Unavailable,
+    _E.AuthorizationError: ConfigError,
+    _E.BadHeaderError: Rejected,
+    _E.BadSubjectError: Rejected,
+    _E.BadSubscriptionError: ConfigError,
+    _E.BadTimeoutError: ConfigError,
+    _E.ConnectionClosedError: Unavailable,
+    _E.ConnectionDrainingError: Unavailable,
+    _E.ConnectionReconnectingError: Unavailable,
+    _E.DrainTimeoutError: Unavailable,
+    _E.FlushTimeoutError: Unavailable,
+    _E.InvalidCallbackTypeError: ConfigError,
+    _E.InvalidUserCredentialsError: ConfigError,
+    _E.JsonParseError: Unavailable,
+    _E.MaxPayloadError: TooLarge,
+    _E.MsgAlreadyAckdError: Rejected,
+    _E.NoRespondersError: NoResponders,
+    _E.NoServersError: Unavailable,
+    _E.NotJSMessageError: Rejected,
+    _E.OutboundBufferLimitError: Unavailable,
+    _E.ProtocolError: Unavailable,
+    _E.SecureConnFailedError: ConfigError,
+    _E.SecureConnRequiredError: ConfigError,
+    _E.SecureConnWantedError: ConfigError,
+    _E.SlowConsumerError: OutcomeUnknown,
+    _E.StaleConnectionError: Unavailable,
+    _E.TimeoutError: Unavailable,
+    _E.UnexpectedEOF: Unavailable,
+    _J.Error: Unavailable,
+    _J.APIError: Rejected,
+    _J.BadRequestError: ConfigError,
+    _J.NotFoundError: ConfigError,
+    _J.ServerError: Unavailable,
+    _J.ServiceUnavailableError: Unavailable,
+    _J.NoStreamResponseError: NoResponders,
+    OSError: Unavailable,
+    asyncio.TimeoutError: Unavailable,
+    ValueError: ConfigError,
+}
+
+
+def from_client(error: BaseException) -> MamaError:
+    """Our error for an exception of nats-py or of the network."""
+    if isinstance(error, MamaError):
+        return error
+    text = str(error) or type(error).__name__
+    for base in type(error).__mro__:
+        if (kind := CLIENT.get(base)) is not None:
+            return kind(text)
+    return BackgroundTaskFailed(f"{type(error).__name__}: {text}")
