@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from mama_spark.malamute.broker.engines.jetstream import engine
-from mama_spark.nats.connection import connection
-from mama_spark.nats.connection.pool import POOL
-from mama_spark.testing.engine_suite import EngineKind, EngineSuite, ReadableEngineSuite
+from mama_spark.testing.engine_suite import EngineKind, ReadableEngineSuite
 
 from tests.support.nats.nats import account
 from tests.support.nats.nats_accounts import Accounts, SharedNatsServer
@@ -38,25 +36,3 @@ class InJetStream:
 
 class TestJetStream(InJetStream, ReadableEngineSuite):
     pass
-
-
-@pytest.mark.thorough
-class TestJetStreamByPublicCalls(InJetStream):
-    """With a version of nats-py whose inside is not known: the rules of what goes to the server and comes back."""
-
-    site = EngineSuite.site
-    test_order = EngineSuite.test_what_matches_is_delivered_in_order_with_its_sender_and_content
-    test_large = EngineSuite.test_large_and_many_frames_pass_by_reference
-    test_ids = EngineSuite.test_ids_and_headers_travel_beside_the_message
-    test_blocks = EngineSuite.test_a_block_is_its_messages
-    test_positions = EngineSuite.test_a_subscription_begins_behind_the_reported_position
-    test_sync = EngineSuite.test_sync_tells_what_became_of_what_was_sent_before_it
-    test_credit = EngineSuite.test_credit_given_to_an_engine_never_loses_a_message
-    test_streams = EngineSuite.test_streams_do_not_hear_each_other
-
-    @pytest.fixture(autouse=True)
-    def _plain(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        monkeypatch.setattr(connection, "fast_path_usable", lambda client: False)
-        POOL.clear()
-        yield
-        POOL.clear()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.nats.connection.pool import POOL
+from mama_spark.nats.read import pull_subscription
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import LoggedRecord, everything, rows
 from mama_spark.testing.waiting import eventually
@@ -15,6 +16,8 @@ from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_log import MANY, consumers, fill, held_to, reading
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
+
+HELD = 8000
 
 
 @pytest.mark.own_server
@@ -40,6 +43,22 @@ def test_a_connection_that_is_cut_costs_nothing(shared: NatsServer, full: str) -
                 proxy.cut()
         held_to(found)
         POOL.clear()
+
+
+@pytest.mark.own_server(config='write_deadline: "200ms"')
+def test_a_reader_that_is_held_for_too_long_goes_on(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads its rows is slow, and nobody else reads its connection: the server ends it where the buffers of two
+    sockets do not hold what was requested."""
+    monkeypatch.setattr(pull_subscription, "REQUEST_BYTES", 32 << 20)
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("S", ["S.>"])
+        fill(nats_server.url, "S", HELD, 8000)
+        with reading(nats_server.url) as logs:
+            batches = logs.log("S").read(0, HELD)
+            found = list(rows(next(batches)))
+            eventually(lambda: nats_server.ask("varz")["slow_consumers"], "the server has waited for long enough")
+            held_to(found + everything(batches), HELD)
+    POOL.clear()
 
 
 def test_nobody_answers_for_longer_than_the_time_limit(shared: NatsServer, full: str) -> None:

@@ -198,7 +198,8 @@ class SocketConnection:
 
     def write(self, frames: PublishFrames) -> None:
         """Write complete frames, now or when the socket takes them; dropped where the connection is down."""
-        self.driver.write(frames.pieces, frames.size)
+        with self._turn:
+            self.driver.write(frames.pieces, frames.size)
 
     def publish(self, subject: str, payload: bytes, reply: bytes = b"", headers: dict[str, str] | None = None) -> None:
         """Send one message, whose subject must have been checked.
