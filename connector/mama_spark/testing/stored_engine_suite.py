@@ -31,7 +31,11 @@ class StoredEngineHarness:
     def __init__(self, engine: StreamEngine) -> None:
         self.engine = engine
         self.got: list[Delivery] = []
-        engine.start()
+        try:
+            engine.start()
+        except BaseException:
+            engine.close()  # as the broker does
+            raise
         engine.traffic(self.got.append)
 
     def until(self, done: Callable[[], bool]) -> None:
