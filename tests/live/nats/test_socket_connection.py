@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,6 +20,8 @@ import pytest
 from mama_spark.contracts.errors import NoResponders, Unavailable
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.connection.socket_connection import SocketConnection
+from mama_spark.nats.jetstream.answers import ApiError
+from mama_spark.nats.jetstream.client import Asked
 from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import TIMEOUT, eventually
@@ -69,6 +72,50 @@ def test_requests_are_answered_refused_or_nobodys(nats_server: NatsServer) -> No
         connection.subscribe("silent", lambda _: None, TIMEOUT)
         with pytest.raises(Unavailable, match=r"no answer to silent within 0\.05 s"):
             connection.request("silent", b"", 0.05)
+
+
+def test_threads_that_share_a_connection_take_turns(nats_server: NatsServer) -> None:
+    """Each gets the answers to its own requests, also if another one reads them."""
+    with opened(nats_server.url) as connection, ThreadPoolExecutor(4) as threads:
+        connection.subscribe("echo.*", lambda f: connection.publish(f.reply.decode(), f.payload), TIMEOUT)
+
+        def ask(number: int) -> bool:
+            wanted = b"%d" % number * 1000
+            answer = connection.request(f"echo.{number}", wanted, TIMEOUT)
+            return answer is not None and answer.payload == wanted
+
+        assert all(threads.map(ask, range(400)))
+
+
+def test_a_request_that_is_not_waited_for(nats_server: NatsServer) -> None:
+    with opened(nats_server.url) as connection:
+        for call, body, expected in (
+            ("INFO", None, "streams"),
+            ("STREAM.INFO.S", {"deleted_details": True}, "stream not found"),
+        ):
+            asked = Asked(connection, call, body, TIMEOUT)
+            found: list[str] = []
+
+            def come(asked: Asked = asked, found: list[str] = found) -> bool:
+                try:
+                    found += asked.answer() or ()
+                except ApiError as e:
+                    found.append(e.description)
+                return bool(found)
+
+            eventually(come, "the answer is there")
+            assert expected in found
+        connection.subscribe("$JS.API.silent", lambda _: None, TIMEOUT)
+        late = Asked(connection, "silent", None, 0.0)
+        with pytest.raises(Unavailable, match=r"no answer to \$JS.API.silent"):
+            late.answer()
+        lost = Asked(connection, "silent", None, TIMEOUT)
+        connection.close()
+        with pytest.raises(Unavailable):
+            lost.answer()
+        with pytest.raises(Unavailable, match="not connected"):
+            Asked(connection, "INFO", None, TIMEOUT)
+        assert not connection._answers, "nothing waits for an answer any more"
 
 
 # --- TLS -----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from ..protocol.server_pool import Server
 from .tls_channel import TlsChannel
 
 READ_SIZE = 1024 * 1024  #: bytes of one read; less than that is all that has come
+#: Bytes of a read after which the next one is not copied: to copy few is faster than to allocate memory for many.
+_MUCH = 128 * 1024
 _ENCRYPTED = 256 * 1024  #: bytes that are encrypted at once, at least
 _MOST_PIECES = min(1024, os.sysconf("SC_IOV_MAX"))
 Piece = bytes | memoryview
@@ -34,7 +36,7 @@ class NonBlockingSocket:
         found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
         random.shuffle(found)  # the first one may be a black hole, for all the time of an attempt
         self._addresses = deque(found)
-        self._memory = memoryview(bytearray(READ_SIZE))
+        self._memory, self._much = memoryview(bytearray(READ_SIZE)), False
         self._unsent: deque[Piece] = deque()
         self._encrypted: memoryview = memoryview(b"")
         self._plain = 0  # bytes that are in _encrypted
@@ -151,12 +153,15 @@ class NonBlockingSocket:
         if not self.connected:
             return b""
         try:
-            n = self._socket.recv_into(self._memory)
+            if self._much:
+                data = self._socket.recv(READ_SIZE)
+            else:
+                data = bytes(self._memory[: self._socket.recv_into(self._memory)])
         except BlockingIOError:
             return b""
-        if n == 0:
+        if not data:
             raise ConnectionResetError("the server closed the connection")
-        data = bytes(self._memory[:n])
+        self._much = len(data) >= _MUCH
         return data if self._tls is None else self._shake(data)
 
     def wait(self, timeout: float) -> None:

@@ -211,8 +211,11 @@ class ClientProtocol:
                 if columns:
                     events.append(Acked(columns))
             if self.deliveries and self.state in _OPEN:
+                before = at
                 for take in tuple(self.deliveries.values()):
                     at = take(data, at)
+                if at > before:
+                    continue
             if at == len(data):
                 break
             frame = read_frame(data, at)

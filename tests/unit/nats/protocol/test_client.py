@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -30,7 +31,9 @@ from mama_spark.nats.protocol.client_events import (
     Write,
 )
 from mama_spark.nats.protocol.parser import Frame, read_frame
+from mama_spark.nats.protocol.records import DeliveryParser
 
+from tests.support.nats.deliveries import SID, NatsDelivery, frame, reply
 from tests.support.tables import each
 from tests.support.tiers import EXPLORE, examples
 
@@ -339,7 +342,8 @@ def test_a_message_is_one_frame_and_not_larger_than_the_server_takes() -> None:
 FRAMES = [
     INFO, PING, PONG, OK, MSG, DENIED, ODD, b"MSG big 7 70000\r\n%b\r\n" % bytes(70_000),
     b"HMSG _INBOX.me.000000000007 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n",
-    b"MSG a 7 re 0\r\n\r\n", *(ACK % (n, n) for n in range(3)),
+    b"MSG a 7 re 0\r\n\r\n", frame(NatsDelivery("s", None, b"small"), reply(1)),
+    frame(NatsDelivery("s", [("A", ["b"])], bytes(9_000)), reply(2)), *(ACK % (n, n) for n in range(3)),
 ]  # fmt: skip
 
 
@@ -360,11 +364,15 @@ def test_reads_may_be_cut_anywhere(frames: list[bytes], at: list[int]) -> None:
     stream = b"".join([info(), PONG, *frames])
     cuts = sorted({n % (len(stream) + 1) for n in at} | {0, len(stream)})
     whole, cut = (made(State.LOST) for _ in range(2))
-    for client in (whole, cut):
+    deliveries = [DeliveryParser(SID) for _ in range(2)]
+    for client, parser in zip((whole, cut), deliveries, strict=True):
         client.connect(0.0, lambda _: LOGIN)
+        client.deliveries[SID] = partial(parser.take, most=100)
     found = [event for low, high in pairwise(cuts) for event in cut.receive(stream[low:high])]
     assert summary(found) == summary(whole.receive(stream))
     assert cut.state is whole.state is State.UP
+    assert deliveries[0].buffer == deliveries[1].buffer
+    assert len(deliveries[0].buffer) == sum(b"$JS.ACK" in frame for frame in frames)
 
 
 def test_a_large_message_in_many_reads_is_looked_at_twice_not_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
