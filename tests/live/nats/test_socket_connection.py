@@ -77,7 +77,7 @@ def test_requests_are_answered_refused_or_nobodys(nats_server: NatsServer) -> No
 def test_threads_that_share_a_connection_take_turns(nats_server: NatsServer) -> None:
     """Each gets the answers to its own requests, also if another one reads them."""
     with opened(nats_server.url) as connection, ThreadPoolExecutor(4) as threads:
-        connection.subscribe("echo.*", lambda f: connection.publish(f.reply.decode(), f.payload), TIMEOUT)
+        connection.subscribe("echo.*", lambda f: connection.publish((f.reply or b"").decode(), f.payload), TIMEOUT)
 
         def ask(number: int) -> bool:
             wanted = b"%d" % number * 1000
