@@ -87,6 +87,32 @@ def test_threads_that_share_a_connection_take_turns(nats_server: NatsServer) -> 
         assert all(threads.map(ask, range(400)))
 
 
+def test_who_waits_does_not_keep_a_connection_from_others(nats_server: NatsServer) -> None:
+    """Here the answer comes only when somebody else has asked."""
+    with opened(nats_server.url) as connection, ThreadPoolExecutor(1) as threads:
+        held: list[bytes] = []
+        connection.subscribe("held", lambda frame: held.append(frame.reply or b""), TIMEOUT)
+        waiting = threads.submit(connection.request, "held", b"", TIMEOUT)
+        eventually(lambda: held, "the request is there")
+        assert connection.request("$JS.API.INFO", b"", TIMEOUT) is not None
+        connection.publish(held[0].decode(), b"at last")
+        answer = waiting.result(TIMEOUT)
+        assert answer is not None
+        assert answer.payload == b"at last"
+
+
+def test_a_request_that_was_lost_with_its_connection_is_not_waited_for(nats_server: NatsServer) -> None:
+    """Also where another thread has connected again meanwhile."""
+    with Proxy(nats_server.url) as proxy, opened(proxy.url) as connection:
+        lost = connection.loss()
+        assert not lost()
+        proxy.cut()
+        until(connection, lambda: not connection.up)
+        until(connection, lambda: connection.up)
+        assert lost()
+        assert not connection.loss()()
+
+
 def test_a_request_that_is_not_waited_for(nats_server: NatsServer) -> None:
     with opened(nats_server.url) as connection:
         for call, body, expected in (
@@ -115,7 +141,7 @@ def test_a_request_that_is_not_waited_for(nats_server: NatsServer) -> None:
             lost.answer()
         with pytest.raises(Unavailable, match="not connected"):
             Asked(connection, "INFO", None, TIMEOUT)
-        assert not connection._answers, "nothing waits for an answer any more"
+        assert not len(connection.answers), "nothing waits for an answer any more"
 
 
 # --- TLS -----------------------------------------------------------------------------------------------------------
@@ -308,9 +334,20 @@ def test_connections_leave_neither_descriptors_nor_threads(nats_server: NatsServ
 
 
 def test_a_fork_inherits_nothing(nats_server: NatsServer) -> None:
+    """Not a turn of another thread, either."""
     before = sockets()
-    with opened(nats_server.url) as connection:
+    with opened(nats_server.url) as connection, ThreadPoolExecutor(1) as threads:
         (mine,) = sockets() - before
+        entered, forked = threading.Event(), threading.Event()
+
+        def callback(_: Frame) -> None:
+            entered.set()
+            forked.wait(TIMEOUT)
+
+        connection.subscribe("a", callback, TIMEOUT)
+        connection.publish("a", b"")
+        driving = threads.submit(connection.drive, TIMEOUT, entered.is_set)
+        assert entered.wait(TIMEOUT)
         ours, theirs = get_context("fork").Pipe()
 
         def child() -> None:
@@ -320,6 +357,9 @@ def test_a_fork_inherits_nothing(nats_server: NatsServer) -> None:
 
         process = get_context("fork").Process(target=child)
         process.start()
+        assert ours.poll(TIMEOUT), "it does not wait for a thread that it does not have"
         assert ours.recv() == (True, False)
         process.join(TIMEOUT)
+        forked.set()
+        driving.result(TIMEOUT)
         assert echoes(connection), "the parent's goes on"

@@ -63,12 +63,10 @@ class NonBlockingSocket:
                 if self._addresses:
                     continue
                 raise
-            self._poll, self._mask = select.poll(), select.POLLIN | select.POLLOUT
-            self._poll.register(self._socket, self._mask)
             return
 
     def _finish_dialling(self) -> None:
-        if not self._poll.poll(0):
+        if not _ready(self._socket, select.POLLIN | select.POLLOUT, 0):
             return
         error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error == 0:
@@ -165,15 +163,21 @@ class NonBlockingSocket:
         return data if self._tls is None else self._shake(data)
 
     def wait(self, timeout: float) -> None:
-        """Until something can be read, what waits can be written, or ``timeout`` seconds have passed."""
+        """Until something can be read, what waits can be written, or ``timeout`` seconds have passed. Threads may wait
+        at once, and while another one does what it does to the socket, also close it."""
         waits = not self.connected or self._encrypted or (self._unsent and (self._tls is None or self.secured))
-        mask = select.POLLIN | (select.POLLOUT if waits else 0)
-        if mask != self._mask:
-            self._poll.modify(self._socket, mask)
-            self._mask = mask
-        self._poll.poll(max(0.0, timeout) * 1000)
+        _ready(self._socket, select.POLLIN | (select.POLLOUT if waits else 0), max(0.0, timeout))
 
     def close(self) -> None:
         """Drop what was not written; never raises. The descriptor of this process alone, after a fork."""
         self._unsent.clear()
         self._socket.close()
+
+
+def _ready(sock: socket.socket, mask: int, timeout: float) -> bool:
+    """Whether the socket can do one of these within ``timeout`` seconds, or has ended."""
+    poll, descriptor = select.poll(), sock.fileno()
+    if descriptor < 0:
+        return True
+    poll.register(descriptor, mask)
+    return bool(poll.poll(timeout * 1000))

@@ -2,9 +2,8 @@
 acknowledgements.
 
 The owner calls :meth:`SocketConnection.drive` often: between two calls nothing is read. Threads that share one take
-turns. What comes is told to a
-:class:`ConnectionListener` on that thread. What was not written when the connection broke is discarded, so
-that nothing is sent after a reconnect that the publisher's window does not know of.
+turns, and what any of them reads is told to a :class:`ConnectionListener` on that thread. What was not written when the
+connection broke is discarded, so that nothing is sent after a reconnect that the publisher's window does not know of.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -30,6 +28,8 @@ from ..protocol.frames import PublishFrames
 from ..protocol.parser import Frame
 from ..settings import NatsSettings
 from .checks import Checks
+from .denials import Denials
+from .expected_answers import ExpectedAnswers
 from .login import refusal
 from .socket_driver import SocketDriver, Written
 
@@ -38,7 +38,6 @@ MAX_UNWRITTEN = 8 * 1024 * 1024
 _FILE_DESCRIPTORS = 8  #: the socket is one; name lookups and certificates take some for a moment
 #: A request: its subject, payload and headers.
 Request = tuple[str, bytes, dict[str, str] | None]
-_REQUEST = b"_"  #: before the number of a request in its reply subject: no id of a batch or token begins so
 
 
 class ConnectionListener(Protocol):
@@ -59,7 +58,8 @@ class SocketConnection:
     :ivar inbox: subject prefix of replies, with its trailing dot
     :ivar next_token: next token on the wire; each bridge continues after the one before it
     :ivar checks: results of checks, until the next reconnect
-    :ivar denial_handlers: tried first for a permission error (kind, subject); unhandled ones go to the listener
+    :ivar answers: who hears of answers to requests
+    :ivar denials: who hears of a permission error before the listener does
     """
 
     def __init__(self, settings: NatsSettings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,16 +67,13 @@ class SocketConnection:
         self.inbox = f"{new_inbox()}.".encode()
         self.driver = SocketDriver(settings, self.inbox, self._on_event, clock)
         self._opened = self._was_up = False
-        self._pong = 0
+        self._pong = self._losses = 0
         self._callbacks: dict[bytes, Callable[[Frame], None]] = {}  # by subscription id
-        self._answers: dict[int, Callable[[Frame], None]] = {}  # by number of the request
-        self._turn = threading.RLock()
-        self._requests = 0
-        self._watches: list[tuple[str, Callable[[], None]]] = []  # who waits for a subject to be denied
+        self.answers = ExpectedAnswers(self.inbox)
+        self.denials = Denials()
         self.checks = Checks(clock)
         self.cached, self.cache = self.checks.cached, self.checks.cache
         self.listener: ConnectionListener | None = None
-        self.denial_handlers: list[Callable[[str, str], bool]] = []
         self.next_token = 0
         self.pid = os.getpid()
 
@@ -117,6 +114,11 @@ class SocketConnection:
         """Why a connection that was lost is not there again; empty = that is not known."""
         lost = self.driver.lost
         return "" if self.up or lost is None else f"cannot connect to NATS again: {_error_of(lost)}"
+
+    def loss(self) -> Callable[[], bool]:
+        """Whether the present connection is lost, also when another one has come about since."""
+        before = self._losses
+        return lambda: self._losses != before or not self.up
 
     # --- opening -------------------------------------------------------------------------------------------------
 
@@ -163,9 +165,11 @@ class SocketConnection:
                 if again and self.listener is not None:
                     self.listener.on_reconnected()
             case wire.Denied(kind, subject):
-                self._on_denied(kind, subject)
+                if not self.denials.tell(kind, subject) and self.listener is not None:
+                    self.listener.on_denied(kind, subject, True)
             case wire.Lost(cause):
                 was_up, self._was_up = self._was_up, False
+                self._losses += was_up
                 if was_up and self.listener is not None:
                     self.listener.on_disconnected("" if cause is Cause.CLOSED else _error_of(event))
 
@@ -174,31 +178,18 @@ class SocketConnection:
             if (callback := self._callbacks.get(frame.sid)) is not None:
                 callback(frame)
             return
-        last = frame.subject[len(self.inbox) :]
-        if last.startswith(_REQUEST):
-            number = int(last[1:]) if last[1:].isdigit() and len(last) < 20 else 0
-            if (answered := self._answers.get(number)) is not None:
-                answered(frame)
-        elif self.listener is not None:
+        if not self.answers.take(frame) and self.listener is not None:
             self.listener.on_reply(frame.subject, classify(frame))
-
-    def _on_denied(self, kind: str, subject: str) -> None:
-        if watching := [tell for watched, tell in self._watches if watched == subject]:
-            for tell in watching:
-                tell()
-        elif not any(handled(kind, subject) for handled in self.denial_handlers) and self.listener is not None:
-            self.listener.on_denied(kind, subject, True)
 
     # --- sending -------------------------------------------------------------------------------------------------
 
     def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
         """See :meth:`.SocketDriver.drive`."""
-        with self._turn:
-            self.driver.drive(timeout, done)
+        self.driver.drive(timeout, done)
 
     def write(self, frames: PublishFrames) -> None:
         """Write complete frames, now or when the socket takes them; dropped where the connection is down."""
-        with self._turn:
+        with self.driver.turn:
             self.driver.write(frames.pieces, frames.size)
 
     def publish(self, subject: str, payload: bytes, reply: bytes = b"", headers: dict[str, str] | None = None) -> None:
@@ -206,7 +197,7 @@ class SocketConnection:
 
         :raises Unavailable: not connected
         """
-        with self._turn:
+        with self.driver.turn:
             self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
             self.driver.flush()
 
@@ -220,7 +211,7 @@ class SocketConnection:
         told: list[bool] = []
         confirmed = False
         try:
-            with self.watch(subject, lambda: told.append(True)):
+            with self.denials.watch(subject, lambda: told.append(True)):
                 self.ping(timeout)
             confirmed = not told
         finally:
@@ -235,7 +226,7 @@ class SocketConnection:
 
         :param bulk: given this id, what takes messages before they become frames
         """
-        with self._turn:
+        with self.driver.turn:
             sid, data = self.driver.protocol.send_subscribe(subject)
             self.driver.send(data)
             if callback is not None:
@@ -246,7 +237,7 @@ class SocketConnection:
 
     def unsubscribe(self, sid: int) -> None:
         """Nothing more comes."""
-        with self._turn:
+        with self.driver.turn:
             self._callbacks.pop(b"%d" % sid, None)
             self.driver.send(self.driver.protocol.send_unsubscribe(sid))
             self.driver.flush()
@@ -256,12 +247,13 @@ class SocketConnection:
 
         :raises Unavailable: it has not within ``timeout`` seconds
         """
-        with self._turn:
+        with self.driver.turn:
+            lost = self.loss()
             number, data = self.driver.protocol.send_ping()
             self.driver.send(data)
-        self.drive(timeout, lambda: self._pong >= number or not self.up)
+        self.drive(timeout, lambda: self._pong >= number or lost())
         if self._pong < number:
-            why = f"within {timeout:g} s" if self.up else "because the connection was lost"
+            why = "because the connection was lost" if lost() else f"within {timeout:g} s"
             raise Unavailable(f"{self.server} did not answer {why}")
 
     def request(
@@ -281,57 +273,37 @@ class SocketConnection:
         """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it."""
         answers: dict[int, Frame | MamaError | None] = {}
         numbers: list[int] = []
+        lost = self.loss()
         with contextlib.ExitStack() as stack:
             for i, (subject, payload, headers) in enumerate(requests):
-                stack.enter_context(self.watch(subject, partial(answers.__setitem__, i, None)))
+                stack.enter_context(self.denials.watch(subject, partial(answers.__setitem__, i, None)))
                 try:
                     numbers.append(self.ask(subject, payload, headers, partial(answers.__setitem__, i)))
-                    stack.callback(self.forget, numbers[-1])
+                    stack.callback(self.answers.forget, numbers[-1])
                 except MamaError as e:
                     answers[i] = e
-            self.drive(timeout, lambda: len(answers) == len(requests) or not self.up)
-        why = f"within {timeout:g} s" if self.up else "because the connection was lost"
+            self.drive(timeout, lambda: len(answers) == len(requests) or lost())
+        why = "because the connection was lost" if lost() else f"within {timeout:g} s"
         found: list[Frame | MamaError | None] = []
         for i, (subject, *_) in enumerate(requests):
             answer = answers.get(i, Unavailable(f"no answer to {subject} {why}"))
             found.append(no_responders(subject) if isinstance(answer, Frame) and is_nobody(answer) else answer)
         return found
 
-    def expect(self, answered: Callable[[Frame], None]) -> tuple[int, bytes]:
-        """A number, and a subject for answers: ``answered`` is called with each, until :meth:`forget`."""
-        with self._turn:
-            self._requests += 1
-            self._answers[self._requests] = answered
-            return self._requests, b"%b%b%d" % (self.inbox, _REQUEST, self._requests)
-
     def ask(
         self, subject: str, payload: bytes, headers: dict[str, str] | None, answered: Callable[[Frame], None]
     ) -> int:
-        """Send a request and return its number; ``answered`` is called with the answers, until :meth:`forget`.
+        """Send a request and return its number; ``answered`` is called with the answers: see :class:`.ExpectedAnswers`.
 
         :raises Unavailable: not connected
         """
-        number, reply = self.expect(answered)
+        number, reply = self.answers.expect(answered)
         try:
             self.publish(subject, payload, reply, headers)
         except MamaError:
-            self.forget(number)
+            self.answers.forget(number)
             raise
         return number
-
-    def forget(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
-        self._answers.pop(number, None)
-
-    @contextlib.contextmanager
-    def watch(self, subject: str, tell: Callable[[], None]) -> Iterator[None]:
-        """Call ``tell`` when the server reports ``subject`` as forbidden."""
-        watch = subject, tell
-        self._watches.append(watch)
-        try:
-            yield
-        finally:
-            self._watches.remove(watch)
 
 
 def new_inbox() -> str:

@@ -1,7 +1,7 @@
 """Drives one connection to a NATS cluster on the calling thread: a socket at a time, and the protocol behind it.
 
 No other thread and no event loop: everything happens in :meth:`SocketDriver.drive`, and between two calls nothing is
-read. A fork starts without it.
+read. Threads may share one: what any of them reads is told, and nobody has it while all wait. A fork starts without it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import ssl
+import threading
 import time
 import weakref
 from collections import deque
@@ -29,6 +30,7 @@ from .tls_context import failure, tls_context
 
 _READS = 8  #: full reads before the caller is asked whether it has enough
 _UNSEEN = 1.0  #: seconds after which a connection that nobody drives may be another one than it seems
+_GLANCE = 0.05  #: seconds after which who waits for the socket looks whether another thread has something to write
 
 _alive: weakref.WeakSet[SocketDriver] = weakref.WeakSet()
 
@@ -49,6 +51,7 @@ class SocketDriver:
     :param on_event: called with what is not for the socket
     :param clock: monotonic seconds
     :ivar lost: the end of the last connection, or attempt; None: there was none
+    :ivar turn: held by the thread that uses it, but not while that waits: one for the socket, the others for that one
     """
 
     def __init__(
@@ -59,7 +62,8 @@ class SocketDriver:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self.clock = settings, clock
-        self._on_event = on_event
+        self._on_event, self.turn = on_event, threading.Condition()
+        self._is_waited_for = False  # the socket, by a thread
         self._tls = tls_context(settings) if settings.wants_tls else None
         self.servers = ServerPool(settings.servers, random.Random())
         self.servers.next()
@@ -98,9 +102,10 @@ class SocketDriver:
 
     def close(self) -> None:
         """Do not connect again. Never raises."""
-        self.closed = True
-        self.protocol.closed("closed")
-        self._drop_socket()
+        with self.turn:
+            self.closed = True
+            self.protocol.closed("closed")
+            self._drop_socket()
 
     def write(self, pieces: Sequence[Piece], size: int) -> None:
         """Write, now or when the socket takes it; dropped where the connection is down."""
@@ -124,12 +129,31 @@ class SocketDriver:
     def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
         """Read, write and reconnect until ``done``, at most ``timeout`` seconds; once at least."""
         until = self.clock() + timeout
-        while True:
-            self._advance()
-            now = self.clock()
-            if done() or now >= until or self.closed:
-                return
-            self._wait(min(until, self._wake_at()) - now)
+        with self.turn:
+            while True:
+                self._advance()
+                self.turn.notify_all()
+                now = self.clock()
+                if done() or now >= until or self.closed:
+                    return
+                seconds = max(0.0, min(until, self._wake_at()) - now)
+                if self._is_waited_for:
+                    self.turn.wait(seconds)
+                else:
+                    self._wait(min(seconds, _GLANCE))
+
+    def _wait(self, seconds: float) -> None:
+        """For the socket; other threads have their turn meanwhile."""
+        sock, self._is_waited_for = self._socket, True
+        self.turn.release()
+        try:
+            if sock is None:
+                time.sleep(seconds)
+            else:
+                sock.wait(seconds)
+        finally:
+            self.turn.acquire()
+            self._is_waited_for = False
 
     def catch_up(self) -> None:
         """Look at what came while nobody drove it for a while: the connection may have ended long ago."""
@@ -141,12 +165,6 @@ class SocketDriver:
             return self._retry_at
         wake = self.protocol.wake_at()
         return self._retry_at if wake is None else wake
-
-    def _wait(self, seconds: float) -> None:
-        if self._socket is not None:
-            self._socket.wait(seconds)
-        else:
-            time.sleep(max(0.0, seconds))
 
     def _advance(self) -> None:
         self._driven_at = self.clock()
@@ -247,8 +265,9 @@ class SocketDriver:
             sock.close()
 
     def forked(self) -> None:
-        """It is the parent's: give up the descriptor of this process, and send nothing."""
-        self.closed = True
+        """It is the parent's: give up the descriptor of this process, and send nothing. A thread of the parent may have
+        had its turn."""
+        self.closed, self.turn = True, threading.Condition()
         self._drop_socket()
 
 

@@ -260,19 +260,20 @@ class JetStream(JetStreamApi[SocketConnection]):
         subject, connection, silence = self._direct(stream), self.connection(), self.attempt_timeout()
         frames: list[Frame] = []
         told: list[bool] = []
-        with connection.watch(subject, lambda: told.append(True)):
+        lost = connection.loss()
+        with connection.denials.watch(subject, lambda: told.append(True)):
             number = connection.ask(subject, orjson.dumps(body), None, frames.append)
             try:
                 before = -1
                 while before < len(frames):
                     before = len(frames)
-                    connection.drive(silence, lambda: bool(told or not connection.up or (frames and frames[-1].status)))
+                    connection.drive(silence, lambda: bool(told or lost() or (frames and frames[-1].status)))
                     if told:
                         raise _forbidden(stream, subject)
-                    if not connection.up or (frames and frames[-1].status):
+                    if lost() or (frames and frames[-1].status):
                         break
             finally:
-                connection.forget(number)
+                connection.answers.forget(number)
         if not frames:
             raise Unavailable("it broke off")
         return frames
@@ -330,20 +331,21 @@ class Asked:
         self._connection, self._subject = connection, f"{connection.api_prefix}{call}"
         self._until = time.monotonic() + timeout
         self._answers: list[Frame | None] = []
+        self._lost = connection.loss()
         self._ends = contextlib.ExitStack()
-        self._ends.enter_context(connection.watch(self._subject, lambda: self._answers.append(None)))
+        self._ends.enter_context(connection.denials.watch(self._subject, lambda: self._answers.append(None)))
         payload = b"" if body is None else orjson.dumps(body)
         try:
             number = connection.ask(self._subject, payload, None, self._answers.append)
         except MamaError:
             self.close()
             raise
-        self._ends.callback(connection.forget, number)
+        self._ends.callback(connection.answers.forget, number)
 
     def answer(self) -> dict[str, Any] | None:
         """The answer; None: it has not come yet. Otherwise as :meth:`JetStreamApi.request`, once."""
         self._connection.drive(0)
-        if not self._answers and self._connection.up and time.monotonic() < self._until:
+        if not self._answers and not self._lost() and time.monotonic() < self._until:
             return None
         self.close()
         if not self._answers:

@@ -68,8 +68,8 @@ def delete_soon(connection: SocketConnection, stream: str, consumer: str) -> Non
     """Delete a consumer of ours, without waiting. Never raises: if it fails, the server deletes it when nobody has
     asked for long."""
     with contextlib.suppress(MamaError):
-        number, reply = connection.expect(lambda _: None)
-        connection.forget(number)
+        number, reply = connection.answers.expect(lambda _: None)
+        connection.answers.forget(number)
         connection.publish(f"{connection.api_prefix}CONSUMER.DELETE.{stream}.{consumer}", b"", reply)
 
 

@@ -269,22 +269,23 @@ def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[lis
             (away if any(_leads_away(event, owned) for event in others) else straight).add(first["subj"])
 
     refused: list[bool] = []
-    number, inbox = connection.expect(hear)
+    lost = connection.loss()
+    number, inbox = connection.answers.expect(hear)
     headers = {**_NOBODY, "Nats-Trace-Dest": inbox.decode(), "Nats-Trace-Only": "true"}
     try:
-        with connection.watch(inbox.decode(), lambda: refused.append(True)):
+        with connection.denials.watch(inbox.decode(), lambda: refused.append(True)):
             for first in range(0, len(waiting), _ASKED_AT_ONCE):
                 some = waiting[first : first + _ASKED_AT_ONCE]
                 unheard.update(some)
                 for topic in some:
                     connection.publish(topic, b"", headers=headers)
-                connection.drive(api.attempt_timeout(), lambda: bool(refused or not unheard or not connection.up))
+                connection.drive(api.attempt_timeout(), lambda: bool(refused or not unheard or lost()))
                 cache.traces = not unheard
                 if unheard:
                     connection.ping(api.attempt_timeout())  # it may say nothing at all: that is an outage
                     break
     finally:
-        connection.forget(number)
+        connection.answers.forget(number)
     cache.asked |= straight
     return [t for t in waiting if t in away], [t for t in waiting if t not in away | straight]
 

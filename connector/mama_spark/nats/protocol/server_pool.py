@@ -45,6 +45,7 @@ class Server:
         try:
             parts = urlsplit(with_scheme(url.strip()))
             host, port = parts.hostname, parts.port or _PORT
+            (host or "").encode("idna")  # as whoever looks it up will
         except ValueError as e:
             raise ConfigError(f"{redact_url(url)} is no URL of a server: {e}") from None
         if parts.scheme not in ("nats", "tls") or not host:
@@ -95,8 +96,9 @@ class ServerPool:
         return self.current, delay
 
     def connected(self) -> None:
-        """The server that was chosen last has taken the login: what fails from here on is a new outage."""
-        self._tried = self._rounds = 0
+        """The server that was chosen last has taken the login: what fails from here on is a new outage. It is still one
+        of this round: where connections end as soon as they are there, they are not made without a pause."""
+        self._rounds = 0
 
     def learn(self, addresses: Sequence[str]) -> bool:
         """Add what the cluster announces; whether there are new ones. An empty list says nothing.

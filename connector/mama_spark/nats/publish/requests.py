@@ -37,7 +37,7 @@ class NatsRequests:
         _check_topic(topic)
         if self._inbox is None:
             self._inbox = self._subscribe(f"{self._prefix}*", self._on_answer)
-            self._connection.denial_handlers.append(self._denied)
+            self._connection.denials.handlers.append(self._denied)
         self._connection.publish(topic, payload, f"{self._prefix}{inbox}".encode())
         topics = self._inbox_topics.setdefault(inbox, {})
         topics.pop(topic, None)
@@ -74,8 +74,8 @@ class NatsRequests:
         """Unsubscribe: no more requests or answers arrive. Never raises."""
         mine = [*self._topics.values(), *([self._inbox] if self._inbox is not None else [])]
         self._topics, self._inbox = {}, None
-        if self._denied in self._connection.denial_handlers:  # the connection returns to the pool
-            self._connection.denial_handlers.remove(self._denied)
+        if self._denied in self._connection.denials.handlers:  # the connection returns to the pool
+            self._connection.denials.handlers.remove(self._denied)
         for sid in mine:
             with contextlib.suppress(MamaError):
                 self._connection.unsubscribe(sid)

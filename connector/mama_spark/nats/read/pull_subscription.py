@@ -10,7 +10,6 @@ Each consumer has one subscription. Any error ends it, and the reader creates an
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
 
 import orjson
@@ -33,7 +32,6 @@ ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, bytes about
 _REQUEST_ENDED = ("MaxBytes", "Batch Completed", "Request Timeout", "Requests Pending")
 _FEW = 256  #: up to as many records, one request is enough
 _UNLIMITED = 1_000_000  #: messages of one pull request: more than fit into its bytes
-_TURN = 0.05  #: seconds after which another thread may use the connection while this one waits
 
 
 class PullSubscription:
@@ -147,13 +145,7 @@ class PullSubscription:
         :raises ConfigError: a permission is missing
         :raises SubscriptionBroken: the subscription has ended
         """
-        until = time.monotonic() + timeout
-        while not self._something:
-            left = until - time.monotonic()
-            self.connection.drive(min(max(0.0, left), _TURN), lambda: self._something)
-            if not self._something and left <= _TURN:
-                self._flush_buffer()  # passes on records even if they are few
-                break
+        self.connection.drive(timeout, lambda: self._something)
         return self._next()
 
     @property
@@ -161,21 +153,22 @@ class PullSubscription:
         return bool(self._buffers) or self._error is not None
 
     def _next(self) -> DeliveryBuffer | None:
-        if not self._buffers:
-            if self._error is not None:
-                raise self._error
-            return None
-        buffer = self._buffers.popleft()
-        self._buffered_bytes -= buffer.size
-        self._renew()
-        return buffer
+        with self.connection.driver.turn:  # another thread may read meanwhile
+            if not self._something:
+                self._flush_buffer()  # records are passed on even if they are few
+            if not self._buffers:
+                if self._error is not None:
+                    raise self._error
+                return None
+            buffer = self._buffers.popleft()
+            self._buffered_bytes -= buffer.size
+            self._renew()
+            return buffer
 
     def poll(self) -> DeliveryBuffer | None:
         """As :meth:`next`, and never waits."""
         if not self._something:
             self.connection.drive(0)
-            if not self._buffers:
-                self._flush_buffer()
         return self._next()
 
     def close(self) -> None:

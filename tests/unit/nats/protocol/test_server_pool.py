@@ -29,7 +29,9 @@ def test_urls_of_servers(url: str, address: str, login: tuple[str, str | None] |
     assert (server.address, server.login) == (address, login)
 
 
-@pytest.mark.parametrize("url", ["ws://h", "wss://u:secret@h", "nats://", "nats://h:99999", "http://h"])
+@pytest.mark.parametrize(
+    "url", ["ws://h", "wss://u:secret@h", "nats://", "nats://h:99999", "http://h", "nats://a..b", f"tls://{'x' * 64}"]
+)
 def test_what_is_no_server_is_refused_without_its_login(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Server.of(url)
@@ -44,7 +46,17 @@ def test_a_round_tries_every_server_at_once_and_the_next_one_waits() -> None:
         assert [delay > 0 for _, delay in tries] == [round_number > 0, False, False]
         assert tries[0][1] <= min(0.1 * 2 ** max(round_number - 1, 0), 2.0)
     servers.connected()
-    assert servers.next()[1] == 0.0
+    assert 0 < servers.next()[1] <= 0.1
+
+
+def test_a_server_that_takes_logins_and_ends_connections_is_not_stormed() -> None:
+    """By simulated time: it is the only one, or one of several that are like it."""
+    for servers in (pool("a"), pool("a", "b", "c")):
+        now, logins = 0.0, 0
+        while now < 60:
+            servers.connected()
+            now, logins = now + servers.next()[1], logins + 1
+        assert 60 / 0.1 <= logins / len(servers) <= 60 / 0.05 + 1
 
 
 def test_a_day_of_reconnects_neither_storms_nor_sleeps() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import PermissionDenied, Unavailable
+from mama_spark.nats.connection.denials import Denials
 from mama_spark.nats.publish.requests import NatsRequests
 
 
@@ -16,7 +16,7 @@ class Connection:
     up = True
 
     def __init__(self) -> None:
-        self.denial_handlers: list[Callable[[str, str], bool]] = []
+        self.denials = Denials()
 
     def subscribe(self, *_: Any) -> int:
         return 1
@@ -37,6 +37,6 @@ def test_a_denial_is_that_of_the_request_that_was_sent() -> None:
         requests.request("b", b"", 2)
     connection.up = True
     requests.request("b", b"", 3)
-    assert connection.denial_handlers[0]("publish", "b")
+    assert connection.denials.tell("publish", "b")
     (denied,) = requests.received()
     assert (denied.inbox, type(denied.error)) == (3, PermissionDenied)
