@@ -28,7 +28,6 @@ from .client_events import (
     Complaint,
     Connected,
     Denied,
-    Drained,
     Event,
     InfoChanged,
     Lost,
@@ -39,7 +38,8 @@ from .client_events import (
     Write,
 )
 from .frames import message_frame
-from .parser import Frame, ProtocolError, lacking, read_frame
+from .parser import Frame, ProtocolError, read_frame
+from .partial_frame import PartialFrame
 
 #: Takes complete messages of one subscription from an offset on; returns the offset of what it did not take.
 Take = Callable[[bytes, int], int]
@@ -56,14 +56,12 @@ class State(Enum):
     TLS = "TLS"  #: the caller shakes hands
     AUTHENTICATING = "authenticating"  #: CONNECT was sent
     UP = "up"
-    DRAINING = "draining"  #: unsubscribed; what was under way still arrives
 
 
 #: Given the nonce of the server, the fields of CONNECT that log in; raises :class:`ConfigError`.
 Login = Callable[[str], Mapping[str, str]]
 
 _OPENING = (State.CONNECTING, State.TLS, State.AUTHENTICATING)
-_OPEN = (State.UP, State.DRAINING)
 _NOT_OFFERED: Final = (
     "TLS was asked for (tls:// or a tls option) and this server does not offer it: nothing was sent, no credentials "
     "either. Configure TLS in the server, or ask for none"
@@ -96,11 +94,12 @@ class ClientProtocol:
         self._name, self._version, self._timeout = name, version, timeout
         self._wants_tls, self._tls_first = tls or tls_first, tls_first
         self._bulk = None if inbox is None else BulkReader(inbox)
-        self._subscriptions: dict[int, tuple[str, str]] = {}  # subject and queue, by id
+        self._subscriptions: dict[int, str] = {}  # subject, by id
         self._last_sid = self._last_ping = 0
         self.deliveries: dict[int, Take] = {}
         self.state = State.LOST
         self.info = ServerInfo()
+        self._why = ""  # the last connection, or attempt, has ended
         self._begin(0.0, lambda _: {})
 
     def _begin(self, now: float, login: Login) -> None:
@@ -109,9 +108,7 @@ class ClientProtocol:
         self._complaint = ""
         self._pings: deque[int] = deque()  # sent and not answered; 0 = to see whether the connection is stale
         self._next_ping = now + PING_INTERVAL
-        self._drain_ping: int | None = None
-        self._pieces: list[bytes | memoryview] = []  # of an incomplete frame
-        self._had = self._needed = 0
+        self._rest = PartialFrame()
 
     def __repr__(self) -> str:
         return f"<ClientProtocol {self.state.value}, {len(self._subscriptions)} subscriptions>"
@@ -149,7 +146,7 @@ class ClientProtocol:
         """The time is ``now``; what has been received must have been passed on before."""
         if self.state in _OPENING and now >= self._deadline:
             return self._lose(Cause.TIMEOUT, f"no answer within {self._timeout:g} s while {self.state.value}")
-        if self.state not in _OPEN or now < self._next_ping:
+        if self.state is not State.UP or now < self._next_ping:
             return []
         if self._pings.count(0) >= PINGS_OUT:
             return self._lose(Cause.STALE, f"no answer to {PINGS_OUT} pings within {PINGS_OUT * PING_INTERVAL:g} s")
@@ -161,7 +158,7 @@ class ClientProtocol:
         """When :meth:`tick` has something to do, if nothing comes before."""
         if self.state is State.LOST:
             return None
-        return self._next_ping if self.state in _OPEN else self._deadline
+        return self._next_ping if self.state is State.UP else self._deadline
 
     # --- what is received ----------------------------------------------------------------------------------------
 
@@ -174,43 +171,27 @@ class ClientProtocol:
         at = 0
         try:
             while at < len(data) and not self.lost:
-                at = self._complete(data, at, events) if self._had else self._take(data, at, events)
+                whole: bytes | None = data
+                begin, at = at, len(data)
+                if self._rest:
+                    whole, at = self._rest.add(data, begin)
+                    begin = 0
+                if whole is not None:
+                    self._rest.keep(whole, self._parse(whole, begin, events))
         except ProtocolError as e:
             return events + self._lose(Cause.PROTOCOL, f"what came is not NATS: {e}")
         return events
-
-    def _complete(self, data: bytes, at: int, events: list[Event]) -> int:
-        """Add to the incomplete frame what it lacks, and no more: what follows is not copied."""
-        size = self._needed - self._had
-        if size == 1:  # or it is not known yet: its first line
-            line_end = data.find(b"\n", at)
-            size = len(data) - at if line_end < 0 else line_end + 1 - at
-        size = min(size, len(data) - at)
-        self._pieces.append(memoryview(data)[at : at + size])
-        self._had += size
-        if self._had >= self._needed:
-            self._take(b"".join(self._pieces), 0, events)
-        return at + size
-
-    def _take(self, data: bytes, at: int, events: list[Event]) -> int:
-        """Parse complete frames, and keep the rest."""
-        at = self._parse(data, at, events)
-        if not self.lost:
-            self._pieces = [data[at:]] if at < len(data) else []
-            self._had = len(data) - at
-            self._needed = self._had + lacking(data, at) if self._had else 0
-        return len(data)
 
     def _parse(self, data: bytes, at: int, events: list[Event]) -> int:
         while at < len(data) and not self.lost:
             if self.state is State.TLS:
                 raise ProtocolError("bytes in plain text where TLS begins")
-            if self._bulk is not None and self.state in _OPEN:
+            if self._bulk is not None and self.state is State.UP:
                 columns: list[AckColumns] = []
                 at = self._bulk.read(data, at, columns)
                 if columns:
                     events.append(Acked(columns))
-            if self.deliveries and self.state in _OPEN:
+            if self.deliveries and self.state is State.UP:
                 before = at
                 for take in tuple(self.deliveries.values()):
                     at = take(data, at)
@@ -268,13 +249,11 @@ class ClientProtocol:
 
     def _on_first_pong(self, frame: Frame) -> list[Event]:
         self.state = State.UP
-        again = b"".join(_sub(sid, *what) for sid, what in self._subscriptions.items())
+        again = b"".join(_sub(sid, subject) for sid, subject in self._subscriptions.items())
         return [*([Write(again)] if again else []), Connected(self.info)]
 
     def _on_pong(self, frame: Frame) -> list[Event]:
         number = self._pings.popleft() if self._pings else 0
-        if number and number == self._drain_ping:
-            return [Drained()]
         return [Ponged(number)] if number else []
 
     def _on_ping(self, frame: Frame) -> list[Event]:
@@ -289,7 +268,7 @@ class ClientProtocol:
     def _on_error(self, frame: Frame) -> list[Event]:
         text = frame.text.strip()
         fatal = next((cause for begin, cause in FATAL.items() if text.lower().startswith(begin)), None)
-        if fatal is not None or self.state not in _OPEN:
+        if fatal is not None or self.state is not State.UP:
             return self._lose(fatal or Cause.SERVER, text)
         if (violation := denied(text)) is not None:
             return [Denied(*violation)]
@@ -297,20 +276,18 @@ class ClientProtocol:
         return [Complaint(text)]
 
     def _lose(self, cause: Cause, text: str) -> list[Event]:
-        self.state = State.LOST
-        self._pieces, self._had, self._needed = [], 0, 0
+        self.state, self._why = State.LOST, text
+        self._rest = PartialFrame()
         self._login = lambda _: {}
         return [Lost(cause, text)]
 
     # --- what is sent --------------------------------------------------------------------------------------------
 
-    def send_subscribe(self, subject: str, queue: str = "") -> tuple[int, bytes]:
+    def send_subscribe(self, subject: str) -> tuple[int, bytes]:
         """The id of a new subscription, which lives until :meth:`send_unsubscribe`, and what to write now."""
-        if self.state is State.DRAINING:
-            raise Unavailable("the connection is draining")
         self._last_sid += 1
-        self._subscriptions[self._last_sid] = subject, queue
-        return self._last_sid, _sub(self._last_sid, subject, queue) if self.state is State.UP else b""
+        self._subscriptions[self._last_sid] = subject
+        return self._last_sid, _sub(self._last_sid, subject) if self.state is State.UP else b""
 
     def send_unsubscribe(self, sid: int) -> bytes:
         """What to write now."""
@@ -321,9 +298,9 @@ class ClientProtocol:
     def send_ping(self) -> tuple[int, bytes]:
         """A number that :class:`Ponged` returns, and what to write.
 
-        :raises Unavailable: not connected
+        :raises Unavailable: not connected; it says why
         """
-        self._require_open()
+        self._require(State.UP)
         self._last_ping += 1
         self._pings.append(self._last_ping)
         return self._last_ping, b"PING\r\n"
@@ -333,38 +310,24 @@ class ClientProtocol:
     ) -> bytes:
         """One message, whose subjects and headers must have been checked.
 
-        :raises Unavailable: not connected
+        :raises Unavailable: not connected; it says why
         :raises TooLarge: for this server
         """
-        self._require_open()
+        self._require(State.UP)
         frame = message_frame(subject, payload, reply, headers)
         size = len(frame) - frame.index(b"\r\n") - len(b"\r\n\r\n")
         if size > self.info.max_payload:
             raise TooLarge(f"{size} bytes of headers and payload; this server takes {self.info.max_payload}")
         return frame
 
-    def send_drain(self) -> bytes:
-        """End all subscriptions; :class:`Drained` follows when what was under way has come.
-
-        :raises Unavailable: not connected
-        """
-        self._require(State.UP)
-        ends = b"".join(map(self.send_unsubscribe, list(self._subscriptions)))
-        self._drain_ping, ping = self.send_ping()
-        self.state = State.DRAINING
-        return ends + ping
-
     def _require(self, state: State) -> None:
         if self.state is not state:
-            raise Unavailable(f"the connection is {self.state.value}, not {state.value}")
-
-    def _require_open(self) -> None:
-        if self.state not in _OPEN:
-            raise Unavailable(f"not connected to NATS: the connection is {self.state.value}")
+            why = f" ({self._why})" if self.lost and self._why else ""
+            raise Unavailable(f"the connection to NATS is {self.state.value}, not {state.value}{why}")
 
 
-def _sub(sid: int, subject: str, queue: str) -> bytes:
-    return b"SUB %b%b %d\r\n" % (subject.encode(), b" " + queue.encode() if queue else b"", sid)
+def _sub(sid: int, subject: str) -> bytes:
+    return b"SUB %b %d\r\n" % (subject.encode(), sid)
 
 
 _Handler = Callable[[ClientProtocol, Frame], list[Event]]
@@ -374,15 +337,10 @@ _ALWAYS: dict[str, _Handler] = {
     "PING": ClientProtocol._on_ping,
     "+OK": ClientProtocol._on_ok,
 }
-_RUNNING = _ALWAYS | {
-    "PONG": ClientProtocol._on_pong,
-    "MSG": ClientProtocol._on_message,
-    "HMSG": ClientProtocol._on_message,
-}
 #: What may come in which state; anything else ends the connection.
 _HANDLERS: Mapping[State, Mapping[str, _Handler]] = {
     State.CONNECTING: {"INFO": ClientProtocol._on_info, "-ERR": ClientProtocol._on_error},
     State.AUTHENTICATING: _ALWAYS | {"PONG": ClientProtocol._on_first_pong},
-    State.UP: _RUNNING,
-    State.DRAINING: _RUNNING,
+    State.UP: _ALWAYS
+    | {"PONG": ClientProtocol._on_pong, "MSG": ClientProtocol._on_message, "HMSG": ClientProtocol._on_message},
 }

@@ -162,11 +162,6 @@ class Complaint:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
-    """All that was under way has come: the connection can be closed."""
-
-
-@dataclass(frozen=True, slots=True)
 class Lost:
     """The connection has ended, or did not come about: the caller closes the socket."""
 
@@ -174,4 +169,4 @@ class Lost:
     text: str
 
 
-Event = Write | StartTls | Connected | InfoChanged | Acked | Received | Ponged | Denied | Complaint | Drained | Lost
+Event = Write | StartTls | Connected | InfoChanged | Acked | Received | Ponged | Denied | Complaint | Lost

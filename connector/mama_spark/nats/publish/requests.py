@@ -97,8 +97,8 @@ class NatsRequests:
         return False
 
     def _on_request(self, frame: Frame) -> None:
-        to = None if frame.reply is None else frame.reply.decode()
-        self._received.append(RequestMessage(frame.subject.decode(), frame.payload, None, to))
+        to = None if frame.reply is None else _text(frame.reply)
+        self._received.append(RequestMessage(_text(frame.subject), frame.payload, None, to))
 
     def _on_answer(self, frame: Frame) -> None:
         number = frame.subject[len(self._prefix) :]
@@ -107,8 +107,13 @@ class NatsRequests:
             return
         topic = next(reversed(topics))
         error = no_responders(topic) if is_nobody(frame) else None
-        to = None if frame.reply is None else frame.reply.decode()
+        to = None if frame.reply is None else _text(frame.reply)
         self._received.append(RequestMessage(topic, frame.payload, int(number), to, error))
+
+
+def _text(subject: bytes) -> str:
+    """Of whoever asks, who may write anything: what is no text cannot be answered."""
+    return subject.decode(errors="replace")
 
 
 def _check_topic(topic: str) -> None:

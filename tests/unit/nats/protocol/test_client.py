@@ -21,7 +21,6 @@ from mama_spark.nats.protocol.client_events import (
     Complaint,
     Connected,
     Denied,
-    Drained,
     Event,
     InfoChanged,
     Lost,
@@ -61,8 +60,6 @@ def made(state: State, *, tls: bool = False) -> ClientProtocol:
         client.secured()
     if state is not State.AUTHENTICATING:
         client.receive(b"PONG\r\n")
-    if state is State.DRAINING:
-        client.send_drain()
     assert client.state is state
     return client
 
@@ -83,7 +80,7 @@ REFUSED, DENIED, ODD = (
     b"-ERR 'Authorization Violation'\r\n", b"-ERR 'Permissions Violation for Publish to \"a\"'\r\n",
     b"-ERR 'Maximum Subscriptions Exceeded'\r\n",
 )  # fmt: skip
-C, T, A, U, D, L = State.CONNECTING, State.TLS, State.AUTHENTICATING, State.UP, State.DRAINING, State.LOST
+C, T, A, U, L = State.CONNECTING, State.TLS, State.AUTHENTICATING, State.UP, State.LOST
 #: What happens in which state -> the state after it, and the events.
 TABLE: list[tuple[State, str, Does, State, Sequence[type]]] = [
     (L, "connect", lambda c: c.connect(0.0, lambda _: {}), C, []),
@@ -100,28 +97,20 @@ TABLE: list[tuple[State, str, Does, State, Sequence[type]]] = [
     (A, "PING", gets(PING), A, [Write]),
     (A, "+OK", gets(OK), A, []),
     *((A, f"{data[:9]!r}", gets(data), L, [Lost]) for data in (MSG, REFUSED, DENIED, ODD)),
-    (U, "drain", lambda c: [Write(c.send_drain())], D, [Write]),
-    *(
-        case
-        for state in (U, D)
-        for case in (
-            (state, "INFO", gets(INFO), state, [InfoChanged]),
-            (state, "PING", gets(PING), state, [Write]),
-            (state, "+OK", gets(OK), state, []),
-            (state, "MSG", gets(MSG), state, [Received]),
-            (state, "ack", gets(ACK % (3, 1)), state, [Acked]),
-            (state, "denied", gets(DENIED), state, [Denied]),
-            (state, "complaint", gets(ODD), state, [Complaint]),
-            (state, "refused", gets(REFUSED), L, [Lost]),
-            (state, "tick early", lambda c: c.tick(1.0), state, []),
-            (state, "tick", lambda c: c.tick(PING_INTERVAL), state, [Write]),
-        )
-    ),
+    (U, "INFO", gets(INFO), U, [InfoChanged]),
+    (U, "PING", gets(PING), U, [Write]),
+    (U, "+OK", gets(OK), U, []),
+    (U, "MSG", gets(MSG), U, [Received]),
+    (U, "ack", gets(ACK % (3, 1)), U, [Acked]),
+    (U, "denied", gets(DENIED), U, [Denied]),
+    (U, "complaint", gets(ODD), U, [Complaint]),
+    (U, "refused", gets(REFUSED), L, [Lost]),
+    (U, "tick early", lambda c: c.tick(1.0), U, []),
+    (U, "tick", lambda c: c.tick(PING_INTERVAL), U, [Write]),
     (U, "PONG that nobody asked for", gets(PONG), U, []),
-    (D, "PONG", gets(PONG), D, [Drained]),
-    *((state, "closed", lambda c: c.closed("x"), L, [Lost]) for state in (C, T, A, U, D)),
+    *((state, "closed", lambda c: c.closed("x"), L, [Lost]) for state in (C, T, A, U)),
     *((state, "too late", lambda c: c.tick(5.0), L, [Lost]) for state in (C, T, A)),
-    *((state, "no NATS", gets(b"HTTP/1.1 400 Bad Request\r\n"), L, [Lost]) for state in (C, T, A, U, D)),
+    *((state, "no NATS", gets(b"HTTP/1.1 400 Bad Request\r\n"), L, [Lost]) for state in (C, T, A, U)),
 ]  # fmt: skip
 
 
@@ -142,13 +131,20 @@ def test_what_a_state_does_not_allow_is_refused(state: State) -> None:
     if state is not State.TLS:
         with pytest.raises(Unavailable):
             client.secured()
-    if state not in (State.UP, State.DRAINING):
-        for send in (client.send_ping, client.send_drain, lambda: client.send_message("a", b"")):
+    if state is not State.UP:
+        for send in (client.send_ping, lambda: client.send_message("a", b"")):
             with pytest.raises(Unavailable):
                 send()
-    if state is State.DRAINING:
-        with pytest.raises(Unavailable):
-            client.send_subscribe("a")
+
+
+def test_who_sends_over_a_lost_connection_hears_why_it_is_lost() -> None:
+    client = made(State.UP)
+    client.receive(b"-ERR 'User Authentication Expired'\r\n")
+    with pytest.raises(Unavailable, match=r"is lost, not up \(User Authentication Expired\)"):
+        client.send_ping()
+    client.connect(0.0, lambda _: LOGIN)
+    with pytest.raises(Unavailable, match=r"is connecting, not up$"):
+        client.send_ping()
 
 
 def connect_of(events: list[Event]) -> dict[str, Any]:
@@ -236,7 +232,7 @@ def test_credentials_that_cannot_be_read_lose_the_connection_and_are_read_again(
 
 @pytest.mark.parametrize("text", [*FATAL, "Attempted To Connect To Route Port"])
 def test_an_error_behind_which_the_server_closes_ends_the_connection(text: str) -> None:
-    for state in (State.AUTHENTICATING, State.UP, State.DRAINING):
+    for state in (State.AUTHENTICATING, State.UP):
         (lost,) = made(state).receive(b"-ERR '%b'\r\n" % text.title().encode())
         assert isinstance(lost, Lost)
         assert lost.cause is FATAL.get(text, Cause.SERVER)
@@ -306,15 +302,14 @@ def test_subscriptions_are_made_again_at_the_next_connection() -> None:
     client.connect(0.0, lambda _: LOGIN)
     client.receive(INFO)
     assert client.receive(PONG) == [Write(b"SUB before 1\r\n"), Connected(client.info)]
-    two, now = client.send_subscribe("b.>", "q")
-    assert (one, two, now) == (1, 2, b"SUB b.> q 2\r\n")
+    two, now = client.send_subscribe("b.>")
+    assert (one, two, now) == (1, 2, b"SUB b.> 2\r\n")
     assert client.send_unsubscribe(one) == b"UNSUB 1\r\n"
     assert client.send_unsubscribe(one) == b""
     client.closed("x")
     client.connect(0.0, lambda _: LOGIN)
     client.receive(INFO)
-    assert client.receive(PONG)[0] == Write(b"SUB b.> q 2\r\n")
-    assert client.send_drain() == b"UNSUB 2\r\nPING\r\n"
+    assert client.receive(PONG)[0] == Write(b"SUB b.> 2\r\n")
 
 
 def test_lame_duck_and_the_servers_of_the_cluster_are_told() -> None:
@@ -405,7 +400,7 @@ PIECES = st.one_of(
 
 
 @examples(20_000 if EXPLORE else 200, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from([C, T, A, U, D]), st.lists(PIECES, max_size=8), st.booleans())
+@given(st.sampled_from([C, T, A, U]), st.lists(PIECES, max_size=8), st.booleans())
 def test_no_bytes_of_a_server_raise_or_bring_out_more_than_events(state: State, pieces: list[bytes], tls: bool) -> None:
     client = made(state, tls=tls)
     for piece in pieces:
@@ -414,7 +409,7 @@ def test_no_bytes_of_a_server_raise_or_bring_out_more_than_events(state: State, 
         lost = [event for event in events if isinstance(event, Lost)]
         assert len(lost) == (before is not L and client.state is L)
         assert not lost or events[-1] is lost[0]
-        assert sum(map(len, client._pieces)) <= 5_000 + 71_000
+        assert len(client._rest) <= 5_000 + 71_000
     if client.state is not L:
         client.closed("end")
     client.connect(0.0, lambda _: LOGIN)
