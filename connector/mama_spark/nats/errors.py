@@ -23,6 +23,7 @@ from mama_spark.contracts.errors import (
     TooLarge,
 )
 
+STORE_FAILED = 10077
 NOT_BATCHED = 10205
 UNKNOWN_BATCH = 10208
 
@@ -40,7 +41,7 @@ BY_CODE: Mapping[int, type[PublishError]] = {
     10070: ExpectationFailed,  # expected last message id
     10071: ExpectationFailed,  # expected last sequence
     10076: OutOfResources,  # JetStream not enabled
-    10077: Rejected,  # maximum messages, bytes or messages per subject
+    STORE_FAILED: OutOfResources,  # for what reason the text says: see _OF_STORE
     10097: TooLarge,  # header block larger than 64 KiB
     10109: Rejected,  # sealed
     10158: DuplicateInFlight,  # same id proposed and not committed
@@ -60,6 +61,15 @@ BY_CODE: Mapping[int, type[PublishError]] = {
     10211: RateLimited,  # too many fast batches
 }
 
+#: Texts, in lower case, of a store that works and does not take a message: its stream is full (discard new), or the
+#: message is larger than a file store takes. Others tell of a store that is closed, or cannot write.
+_OF_STORE: Mapping[str, type[PublishError]] = {
+    "maximum messages exceeded": Rejected,
+    "maximum bytes exceeded": Rejected,
+    "maximum messages per subject exceeded": Rejected,
+    "message to large": TooLarge,
+    "message too large": TooLarge,
+}
 _STORAGE_USED_UP = (
     "the streams take more storage than nats-server allows itself, which is max_file_store, or else a share of the "
     "disk that was free when it was started: little or nothing after a start on a full disk. Make room on its disk, "
@@ -85,6 +95,8 @@ BY_HTTP: Mapping[int, type[PublishError]] = {
 def from_reply(code: int, err_code: int, description: str) -> PublishError:
     """The error of a negative acknowledgement."""
     kind = BY_CODE.get(err_code) or BY_HTTP.get(code) or Rejected
+    if err_code == STORE_FAILED:
+        kind = _OF_STORE.get(description.lower(), kind)
     cure = CURES.get(err_code)
     return kind(description if cure is None else f"{description} ({cure})", err_code or code)
 

@@ -105,20 +105,26 @@ def test_a_cut_in_message_mode_without_ids_is_owned_up_to(admin: Admin, proxy: P
         driver.conserved(admin)
 
 
-def test_what_a_server_says_before_it_closes_the_connection_is_the_reason(tmp_path: Path) -> None:
-    """It takes smaller messages from now on, and tells only who connects."""
+@pytest.mark.parametrize("mode", [MESSAGE, BATCH], ids=["message", "batch"])
+def test_a_server_that_takes_smaller_messages_from_now_on_refuses_the_large_ones(
+    tmp_path: Path, mode: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It tells only who connects, and says why it closes the connection of who sends one: others that were under way go
+    again."""
     with NatsServer(tmp_path / "nats") as server, Admin(server.url) as admin:
-        admin.create_stream("S", ["s.>"])
-        with Driver(server.url, deadline=0.5, **MESSAGE) as driver:
+        admin.create_stream("S", ["s.>"], allow_batched=True)
+        with Driver(server.url, **mode) as driver:
             driver.begin(["s.a"], 1)
             with (server.folder / "nats-server.conf").open("a") as config:
                 config.write("max_payload: 1000\n")
             os.kill(server.pid, signal.SIGHUP)
             eventually(lambda: server.ask("varz")["max_payload"] == 1000, "the server has read it")
-            driver.put(["s.a"], 1, size=5_000)
+            for size in (100, 5_000, 100, 5_000):
+                driver.put(["s.a"], 50, size=size)
             driver.drain()
-            assert driver.events() == {"acked": 1, "timeout": 1}
-            assert "Maximum Payload Violation" in driver.reasons[0]
+            assert driver.events() == {"acked": 101, "completed_exceptionally": 100}, driver.reasons[:3]
+            assert "the server takes 1000" in driver.reasons[0]
+            assert "the connection to NATS was lost: Maximum Payload Violation" in caplog.text
             driver.conserved(admin)
 
 

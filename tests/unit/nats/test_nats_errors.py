@@ -13,6 +13,7 @@ from mama_spark.contracts.errors import (
     PermissionDenied,
     RateLimited,
     Rejected,
+    TooLarge,
 )
 from mama_spark.nats import errors
 from mama_spark.nats.connection.login import refusal
@@ -39,6 +40,24 @@ def test_no_error_of_the_client_library_is_unmapped(cls: type[Exception]) -> Non
     stand_in: Any = type(cls.__name__, (cls,), {"__str__": lambda _: "text"})  # constructors differ
     translated = nats_py_errors.from_client(stand_in.__new__(stand_in))
     assert type(translated) is kind
+
+
+@each(
+    ("text", "kind"),
+    [
+        ("maximum messages exceeded", Rejected),
+        ("maximum bytes exceeded", Rejected),
+        ("maximum messages per subject exceeded", Rejected),
+        ("message too large", TooLarge),
+        ("store is closed", OutOfResources),
+        ("write 1.blk: no space left on device", OutOfResources),
+    ],
+)
+def test_a_store_that_fails_is_not_the_fault_of_a_row_and_one_that_is_full_is_final(
+    text: str, kind: type[MamaError]
+) -> None:
+    """A store is closed when its server goes down, or its stream is deleted."""
+    assert type(errors.from_reply(503, errors.STORE_FAILED, text)) is kind
 
 
 @each("code", sorted(errors.BY_CODE))

@@ -19,6 +19,7 @@ from mama_spark.contracts.bridge import (
     EventKind,
     PollResult,
     PublisherBridge,
+    Refusals,
     ValidationResult,
 )
 from mama_spark.contracts.errors import BadRow, ClientClosed, MamaError, PublishError
@@ -62,6 +63,7 @@ class NatsBridge(PublisherBridge):
         self._fast_ingest: FastIngestPublisher | None = None
         self._answers: NatsAnswers | None = None
         self._requests: NatsRequests | None = None
+        self._checked_for = 0  # bytes of a message, at most, as far as messages were checked
 
     def __repr__(self) -> str:
         return (
@@ -142,7 +144,9 @@ class NatsBridge(PublisherBridge):
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        bad, non_retriable = hd.check(batch, self._max_payload())
+        most = self._max_payload()
+        self._checked_for = max(self._checked_for, most)
+        bad, non_retriable = hd.check(batch, most)
         names = batch.topics.dictionary
         rejections = self._router.rejections(self._connection, names, self.capabilities.max_topic)
         if self.mode == "batch" and non_retriable is not None:
@@ -174,6 +178,12 @@ class NatsBridge(PublisherBridge):
             return 0
         ends = np.cumsum(batch.sizes())
         n = max(1, int(np.searchsorted(ends, capacity, "right")))
+        if self._max_payload() < self._checked_for:
+            bad, _ = hd.check(batch.slice(0, n), self._max_payload())
+            if 0 in bad:
+                self._ack_queue.refusals(Refusals(np.array([first_token]), bad[0], time.monotonic()))
+                return 1
+            n = min(bad, default=n)
         part, order = batch.slice(0, n) if n < len(batch) else batch, None
         if self._set is not None:
             subjects, order = self._set.route(part.topics)
