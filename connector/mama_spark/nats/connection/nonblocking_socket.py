@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from ..protocol.server_pool import Server
+from .name_lookup import Addresses, NameLookup, numeric
 from .tls_channel import TlsChannel
 
 READ_SIZE = 1024 * 1024  #: bytes of one read; less than that is all that has come
@@ -28,27 +29,34 @@ class NonBlockingSocket:
 
     :ivar connected: TCP is there
     :ivar queued: bytes that were to be written, and ``written``: that the system has taken
-    :raises OSError: the name of the server cannot be resolved, or none of its addresses can be connected to
+    :raises OSError: it cannot be connected to its address
     """
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)
-        random.shuffle(found)  # the first one may be a black hole, for all the time of an attempt
-        self._addresses = deque(found)
         self._memory, self._much = memoryview(bytearray(READ_SIZE)), False
         self._unsent: deque[Piece] = deque()
         self._encrypted: memoryview = memoryview(b"")
         self._plain = 0  # bytes that are in _encrypted
         self._tls: TlsChannel | None = None
         self.queued = self.written = 0
+        self.connected = False
+        self._lookup: NameLookup | None = None
+        if (found := numeric(server.host, server.port)) is None:
+            self._lookup = NameLookup(server.host, server.port)
+            self._socket = self._lookup.told
+        else:
+            self._use(found)
+
+    def _use(self, found: Addresses) -> None:
+        random.shuffle(found)  # the first one may be a black hole, for all the time of an attempt
+        self._addresses = deque(found)
         self._dial()
 
     def _dial(self) -> None:
         """Begin to connect to the next address."""
         while True:
             family, kind, protocol, _, address = self._addresses.popleft()
-            self.connected = False
             try:
                 self._socket = socket.socket(family, kind, protocol)
                 try:
@@ -66,6 +74,12 @@ class NonBlockingSocket:
             return
 
     def _finish_dialling(self) -> None:
+        if self._lookup is not None:
+            if (found := self._lookup.result()) is not None:
+                self._lookup = None
+                self._socket.close()
+                self._use(found)
+            return
         if not _ready(self._socket, select.POLLIN | select.POLLOUT, 0):
             return
         error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -165,7 +179,8 @@ class NonBlockingSocket:
     def wait(self, timeout: float) -> None:
         """Until something can be read, what waits can be written, or ``timeout`` seconds have passed. Threads may wait
         at once, and while another one does what it does to the socket, also close it."""
-        waits = not self.connected or self._encrypted or (self._unsent and (self._tls is None or self.secured))
+        pending = self._encrypted or (self._unsent and (self._tls is None or self.secured))
+        waits = self._lookup is None and (pending or not self.connected)
         _ready(self._socket, select.POLLIN | (select.POLLOUT if waits else 0), max(0.0, timeout))
 
     def close(self) -> None:

@@ -53,8 +53,9 @@ class NatsPool(ConnectionPool[SocketConnection]):
 
 
 def _answers(connection: SocketConnection) -> bool:
-    """Whether it is up, and owes nothing to the publisher before."""
-    connection.drive(0)
+    """Whether it is up, and owes nothing to the publisher before. One that is down is not connected again for this."""
+    if connection.up:
+        connection.drive(0)
     return connection.up and not connection.unwritten
 
 
