@@ -1,7 +1,8 @@
 """Drives one connection to a NATS cluster on the calling thread: a socket at a time, and the protocol behind it.
 
-No other thread (but to look up a name) and no event loop: everything happens in :meth:`SocketDriver.drive`, and between two calls nothing is
-read. Threads may share one: what any of them reads is told, and nobody has it while all wait. A fork starts without it.
+No other thread, but to look up a name, and no event loop: everything happens in :meth:`SocketDriver.drive`, and between
+two calls nothing is read. Threads may share one: what any of them reads is told, and nobody has it while all wait. A
+fork starts without it.
 """
 
 from __future__ import annotations

@@ -312,6 +312,14 @@ def test_subscriptions_are_made_again_at_the_next_connection() -> None:
     assert client.receive(PONG)[0] == Write(b"SUB b.> 2\r\n")
 
 
+def test_a_new_connection_forgets_what_was_cut() -> None:
+    client = made(State.UP)
+    client.receive(b"MSG a 7 70000\r\nonly the beginning")
+    client.closed("x")
+    client.connect(0.0, lambda _: LOGIN)
+    assert kinds(client.receive(INFO + PONG + MSG)) == [Write, Connected, Received]
+
+
 def test_lame_duck_and_the_servers_of_the_cluster_are_told() -> None:
     (changed,) = made(State.UP).receive(info(ldm=True, connect_urls=["a:4222", "[::1]:4222"]))
     assert isinstance(changed, InfoChanged)
