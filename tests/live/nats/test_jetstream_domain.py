@@ -13,7 +13,7 @@ import nats
 import nats.errors
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
-from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.record_log import MatchRange
 from mama_spark.discovery import lease_keeper
 from mama_spark.nats import AttachedBridge, NatsBridge, NatsSettings
@@ -123,19 +123,20 @@ def test_a_domain_that_is_not_there_is_told(servers: tuple[NatsServer, NatsServe
 
 
 def test_a_context_of_the_caller_keeps_its_domain(servers: tuple[NatsServer, NatsServer]) -> None:
-    async def prefix(**where: str) -> str:
+    """Also when the bridge asks why nothing is acknowledged."""
+
+    async def last_sequence(**where: str) -> int:
         client = await nats.connect(servers[0].url)
         try:
             bridge = AttachedBridge.attach(client.jetstream(**where))
-            bridge.open()
-            assert bridge._client is not None
-            return bridge._client.api_prefix
+            return await asyncio.to_thread(bridge._last_sequence, "FAR")
         finally:
             await client.close()
 
-    assert asyncio.run(prefix(domain="leaf")) == "$JS.leaf.API."
-    assert asyncio.run(prefix(prefix="JS.acme")) == "JS.acme."
-    assert asyncio.run(prefix()) == "$JS.API."
+    with Admin(servers[1].url) as far:
+        assert asyncio.run(last_sequence(domain="leaf")) == far.info("FAR")["state"]["last_seq"]
+    with pytest.raises(ConfigError, match="stream not found"):
+        asyncio.run(last_sequence())
 
 
 #: Account A keeps the streams and lets B write and read them by a prefix.

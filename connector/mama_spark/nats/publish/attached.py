@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from typing import Any, Self
 
+import nats.errors
 import numpy as np
 
 from mama_spark.contracts.bridge import PollResult
@@ -14,14 +16,14 @@ from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.message import Int64s, MessageBatch
 
 from ..connection.socket_connection import MAX_UNWRITTEN
-from ..jetstream.client import JetStreamApi
 from ..protocol.frames import TOKEN_WIDTH
 from ..settings import NatsSettings, shown_server
 from .answers import NatsAnswers
 from .bridge import NatsBridge
-from .client_connection import CallersClient, Row, add_callbacks, api_prefix_of, client_of, loop_of
+from .client_connection import CallersClient, Row, client_of, loop_of
 from .event_loop import EventLoopThread
 from .missing_acks import ANSWER_TIME
+from .nats_py_errors import from_client
 from .requests import NatsRequests
 
 _CHUNK = 1024 * 1024  #: bytes of one call of ``send``
@@ -62,14 +64,10 @@ class AttachedBridge(NatsBridge):
 
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        client = client_of(self._context)
-        connection = self._client = CallersClient(self._loop, client, api_prefix_of(self._context))
+        connection = self._client = CallersClient(self._loop, client_of(self._context))
         answers = NatsAnswers(connection, None, self._ack_queue, self._router, self._warn)
         connection.listener = self._answers = answers
         self._loop.on_death(self._ack_queue.fail)
-        add_callbacks(
-            client, connection.on_error, connection.on_disconnected, connection.on_reconnected, connection.on_closed
-        )
         timeout = self.settings.connect_timeout
         if self._loop.here():
             self._loop.loop.create_task(self._start(connection, answers))
@@ -107,8 +105,19 @@ class AttachedBridge(NatsBridge):
         connection = self._client
         if connection is None:
             return ""
-        api = JetStreamApi(lambda: connection, ANSWER_TIME, ANSWER_TIME)
-        return self._explain(api, connection.up, connection.why_down)
+        return self._explain(self._last_sequence, self._stream_of, connection.up, connection.why_down)
+
+    def _last_sequence(self, stream: str) -> int:
+        return int(self._ask(self._context.stream_info(stream)).state.last_seq)
+
+    def _stream_of(self, topic: str) -> list[str]:
+        return [self._ask(self._context.find_stream_name_by_subject(topic))]
+
+    def _ask(self, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return self._loop.run(work, ANSWER_TIME, "the request")
+        except (TimeoutError, nats.errors.Error) as e:
+            raise from_client(e) from e
 
     def requests(self) -> NatsRequests | None:
         """None: the caller has the client."""

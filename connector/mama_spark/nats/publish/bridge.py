@@ -6,8 +6,8 @@ The connection lives on the publisher's thread: its calls drive the socket.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -28,7 +28,8 @@ from mama_spark.options.stream_names import StreamRange
 
 from ..connection.pool import POOL
 from ..connection.socket_connection import MAX_UNWRITTEN, SocketConnection
-from ..jetstream.client import JetStream, JetStreamApi
+from ..jetstream.client import JetStream
+from ..jetstream.streams import stream_names
 from ..protocol import headers as hd
 from ..protocol.frames import MAX_CONTROL_LINE, TOKEN_WIDTH, Framer
 from ..protocol.frames import ReplySubject as ReplyTo
@@ -244,15 +245,20 @@ class NatsBridge(PublisherBridge):
         connection = self._connection
         if connection is None:
             return ""
-        return self._explain(
-            JetStream(lambda: connection, ANSWER_TIME, ANSWER_TIME), connection.up, connection.why_down
-        )
+        api = JetStream(lambda: connection, ANSWER_TIME, ANSWER_TIME)
 
-    def _explain(self, api: JetStreamApi[Any], up: bool, why_down: str) -> str:
+        def last_sequence(stream: str) -> int:
+            return int(api.request(f"STREAM.INFO.{stream}")["state"]["last_seq"])
+
+        return self._explain(last_sequence, lambda topic: stream_names(api, topic), connection.up, connection.why_down)
+
+    def _explain(
+        self, last_sequence: Callable[[str], int], find: Callable[[str], Iterable[str]], up: bool, why_down: str
+    ) -> str:
         if not up:
             return why_down
         try:
-            return self._router.explain_missing_acks(api, self.connected_to)
+            return self._router.explain_missing_acks(last_sequence, find, self.connected_to)
         except MamaError as e:
             return f"{self.connected_to} acknowledges nothing, and does not say why: {e}"
 

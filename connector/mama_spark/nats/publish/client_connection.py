@@ -1,5 +1,5 @@
-"""A client of nats-py that belongs to the caller, on whose event loop it stays: messages and requests by its public
-calls.
+"""A client of nats-py that belongs to the caller, on whose event loop it stays: messages go by its public calls, and
+what becomes of its connection is looked up now and then, because its callbacks are the caller's.
 
 What was not written when the connection broke is discarded, so that nothing is sent after a reconnect that the
 publisher's window does not know of.
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 import nats.errors
@@ -19,17 +18,16 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError
 
 from ..connection.login import refusal
-from ..connection.socket_connection import ConnectionListener, Request, new_inbox
-from ..errors import denied, no_responders
+from ..connection.socket_connection import ConnectionListener, new_inbox
+from ..errors import denied
 from ..protocol.acks import classify_parts
-from ..protocol.parser import Frame
-from ..settings import DEFAULT_API_PREFIX
 from .event_loop import EventLoopThread
 from .nats_py_errors import from_client
 
+_LOOK = 0.02  #: seconds between two looks at the connection
 Row = tuple[int, str, bytes, str, dict[str, str] | None]  # token, subject, payload, reply, headers
 
 
@@ -41,25 +39,24 @@ class ClientListener(ConnectionListener, Protocol):
 
 
 class CallersClient:
-    """The client, as a bridge uses it.
+    """The client, as a bridge uses it."""
 
-    :param api_prefix: prefix of the subjects of JetStream API requests
-    """
-
-    def __init__(self, loop: EventLoopThread, client: Client, api_prefix: str = DEFAULT_API_PREFIX) -> None:
-        self.loop, self.client, self.api_prefix = loop, client, api_prefix
+    def __init__(self, loop: EventLoopThread, client: Client) -> None:
+        self.loop, self.client = loop, client
         self.inbox = f"{new_inbox()}.".encode()
         self.listener: ClientListener | None = None
         self.next_token = 0  #: next token on the wire
         self.unwritten = 0  #: bytes accepted and not yet written to the socket
         self.closed = False
-        self.last_error: Exception | None = None  #: of an attempt to connect
         self._up = False
         self._epoch = 0
+        self._reconnects = 0
+        self._error: Exception | None = None  # the last one that was looked at
+        self._error_before: Exception | None = None  # the connection was lost
+        self._inbox_subject = self.inbox.decode() + ">"
         self._rows: deque[list[Row]] = deque()
-        self._publishing: asyncio.Task[None] | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self.subscription: Subscription | None = None
-        self._denials: dict[str, asyncio.Future[str]] = {}
 
     @property
     def up(self) -> bool:
@@ -68,106 +65,42 @@ class CallersClient:
     @property
     def why_down(self) -> str:
         """Why a connection that was lost is not there again; empty = that is not known."""
-        error = self.last_error
-        return "" if error is None else f"cannot connect to NATS again: {refusal(str(error) or type(error).__name__)}"
+        error = self.client.last_error
+        if self.up or error is None or error is self._error_before:
+            return ""
+        return f"cannot connect to NATS again: {refusal(str(error) or type(error).__name__)}"
 
     async def start(self, timeout: float) -> None:
         """Subscribe to the inbox.
 
         :raises ConfigError: the server does not allow the subscription
+        :raises Unavailable: it did not accept it in time
         """
-        subject = self.inbox.decode() + ">"
-        self.subscription = await self.subscribe(subject, self._on_message, timeout)
-        if self.subscription is None:
-            raise ConfigError(f"no permission to subscribe to the inbox {subject!r}: no answer would arrive")
-        self._up = True
-        if self._rows:
-            self._start_publishing()
-
-    async def subscribe(
-        self, subject: str, callback: Callable[[Msg], Awaitable[None]], timeout: float
-    ) -> Subscription | None:
-        """Subscribe, and wait until the server has accepted it; None: the permissions forbid it.
-
-        :param timeout: seconds to wait for the server
-        :raises Unavailable: it did not
-        """
-        with self.denials(subject) as refused:
-            try:
-                subscription = await self.client.subscribe(
-                    subject, cb=callback, pending_msgs_limit=0, pending_bytes_limit=0
-                )
-                for _ in range(2):  # the client writes a PING before a queued SUB
-                    await self.client.flush(max(1, int(timeout)))
-            except (TimeoutError, nats.errors.Error, OSError) as e:
-                raise from_client(e) from e
-            return None if refused.done() else subscription
-
-    # --- requests, on another thread than that of the loop -------------------------------------------------------
-
-    def drive(self, timeout: float) -> None:
-        """Let some time pass."""
-        time.sleep(timeout)
-
-    def request(
-        self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None
-    ) -> Frame | None:
-        """See :meth:`.SocketConnection.request`."""
-        asked = self._request(subject, payload, timeout, headers)
         try:
-            reply = self.loop.run(asked, timeout + 1, f"the request to {subject}")
-        except nats.errors.NoRespondersError:
-            raise no_responders(subject) from None
-        return None if reply is None else Frame("MSG", 0, reply.subject.encode(), payload=reply.data)
-
-    def request_all(self, requests: Sequence[Request], timeout: float) -> list[Frame | MamaError | None]:
-        """See :meth:`.SocketConnection.request_all`."""
-        found: list[Frame | MamaError | None] = []
-        for subject, payload, headers in requests:
-            try:
-                found.append(self.request(subject, payload, timeout, headers))
-            except MamaError as e:
-                found.append(e)
-        return found
-
-    async def _request(
-        self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None
-    ) -> Msg | None:
-        """Send a request, or a message that is acknowledged, and return the reply; None: the permissions forbid it.
-
-        :raises nats.errors.NoRespondersError: nobody subscribes to the subject
-        :raises Unavailable: no reply within ``timeout`` seconds
-        """
-        request = asyncio.ensure_future(self.client.request(subject, payload, timeout=timeout, headers=headers))
-        try:
-            with self.denials(subject) as refused:
-                either: set[asyncio.Future[Any]] = {request, refused}
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                return None if refused.done() else request.result()
-        except nats.errors.NoRespondersError:
-            raise
+            self.subscription = await self.client.subscribe(
+                self._inbox_subject, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0
+            )
+            for _ in range(2):  # the client writes a PING before a queued SUB
+                await self.client.flush(max(1, int(timeout)))
         except (TimeoutError, nats.errors.Error, OSError) as e:
-            raise Unavailable(f"no answer to {subject}: {e or type(e).__name__}") from e
-        finally:
-            request.cancel()
+            raise from_client(e) from e
+        self._error, self._reconnects = self.client.last_error, self.client.stats["reconnects"]
+        if denied(str(self._error)) == ("subscription", self._inbox_subject.lower()):
+            raise ConfigError(
+                f"no permission to subscribe to the inbox {self._inbox_subject!r}: no answer would arrive"
+            )
+        self._up = True
+        self._begin("look", self._look_often())
+        self._start_publishing()
 
-    @contextlib.contextmanager
-    def denials(self, subject: str) -> Iterator[asyncio.Future[str]]:
-        """A future that is done when the server reports ``subject`` as forbidden; shared by all who wait for it."""
-        key = subject.lower()
-        refused = self._denials.get(key) or self.loop.loop.create_future()
-        self._denials[key] = refused
-        try:
-            yield refused
-        finally:
-            if self._denials.get(key) is refused:
-                self._denials.pop(key)
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks[name] = self.loop.loop.create_task(work)
 
     async def release(self) -> None:
         """Unsubscribe from the client, which stays open."""
         self._up = False
-        if self._publishing is not None:
-            self._publishing.cancel()
+        for task in self._tasks.values():
+            task.cancel()
         if self.subscription is not None:
             with contextlib.suppress(Exception):
                 await self.subscription.unsubscribe()
@@ -187,13 +120,14 @@ class CallersClient:
                 self.listener.on_written(size)
 
     def _start_publishing(self) -> None:
-        if self._publishing is None or self._publishing.done():
-            self._publishing = self.loop.loop.create_task(self._publish())
+        if (publishing := self._tasks.get("publish")) is None or publishing.done():
+            self._begin("publish", self._publish())
 
     async def _publish(self) -> None:
         while self._rows and self._up:
             rows, epoch = self._rows.popleft(), self._epoch
             for i, (token, subject, payload, reply, headers) in enumerate(rows):
+                self._look()
                 if epoch != self._epoch:
                     return  # the connection broke: the rest was not sent, and the window counts it as in doubt
                 try:
@@ -225,37 +159,34 @@ class CallersClient:
         if self.listener is not None:
             self.listener.on_reply(msg.subject.encode(), reply)
 
-    def _denied(self, kind: str, subject: str) -> None:
-        waiting = self._denials.get(subject.lower())
-        if waiting is not None and not waiting.done():
-            waiting.set_result(subject)
-        elif self.listener is not None:
-            self.listener.on_denied(kind, subject, False)
+    # --- what becomes of the connection ---------------------------------------------------------------------------
 
-    # --- callbacks of nats-py ----------------------------------------------------------------------------------
+    async def _look_often(self) -> None:
+        while not self.closed:
+            self._look()
+            await asyncio.sleep(_LOOK)
 
-    async def on_error(self, error: Exception) -> None:
-        violation = denied(str(error))
-        if violation is not None:
-            self._denied(*violation)
-        elif not self.up:
-            self.last_error = error
-
-    async def on_disconnected(self) -> None:
-        was_up, self._up, self.last_error = self._up, False, None
-        self._discard_unwritten()
-        if was_up and self.listener is not None:
-            self.listener.on_disconnected()
-
-    async def on_reconnected(self) -> None:
-        self._up = True
-        if self.listener is not None:
-            self.listener.on_reconnected()
-
-    async def on_closed(self) -> None:
-        already, self.closed, self._up = self.closed, True, False
-        if not already and self.listener is not None:
-            self.listener.on_closed(str(self.client.last_error or "the connection was closed"))
+    def _look(self) -> None:
+        client, listener = self.client, self.listener
+        before, self._error = self._error, client.last_error
+        if self._error is not before and (violation := denied(str(self._error))) is not None and listener is not None:
+            kind, subject = violation
+            if kind == "publish" or subject == self._inbox_subject.lower():  # subscriptions of the caller are not ours
+                listener.on_denied(kind, subject, False)
+        reconnects, self._reconnects = self._reconnects, client.stats["reconnects"]
+        if self._up and not (client.is_connected and reconnects == self._reconnects):
+            self._up, self._error_before = False, before
+            self._discard_unwritten()
+            if listener is not None:
+                listener.on_disconnected()
+        if client.is_closed and not self.closed:
+            self.closed = True
+            if listener is not None:
+                listener.on_closed(str(client.last_error or "the connection was closed"))
+        elif client.is_connected and not self._up:
+            self._up = True
+            if listener is not None:
+                listener.on_reconnected()
 
 
 # --- contexts of the caller, which have no public calls for these ---------------------------------------------------
@@ -264,12 +195,6 @@ class CallersClient:
 def client_of(context: Any) -> Any:
     """The client of a JetStream context; None if it cannot be found."""
     return getattr(context, "_nc", None)
-
-
-def api_prefix_of(context: Any) -> str:
-    """Prefix of the subjects of a JetStream context's requests, with its trailing dot."""
-    prefix = getattr(context, "_prefix", None)
-    return f"{prefix}." if isinstance(prefix, str) else DEFAULT_API_PREFIX
 
 
 def loop_of(context: Any) -> asyncio.AbstractEventLoop:
@@ -284,25 +209,3 @@ def loop_of(context: Any) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
     except RuntimeError:
         raise ConfigError("the event loop of this JetStream context cannot be found: give it as loop=") from None
-
-
-Callback = Callable[..., Coroutine[Any, Any, None]]
-
-
-def add_callbacks(
-    client: Any, error: Callback, disconnected: Callback, reconnected: Callback, closed: Callback
-) -> None:
-    """Call these in addition to the callbacks that the client's owner has set."""
-
-    def both(theirs: Callback | None, ours: Callback) -> Callback:
-        async def call(*args: Any) -> None:
-            await ours(*args)
-            if theirs is not None:
-                await theirs(*args)
-
-        return call
-
-    client._disconnected_cb = both(client._disconnected_cb, disconnected)
-    client._reconnected_cb = both(client._reconnected_cb, reconnected)
-    client._closed_cb = both(client._closed_cb, closed)
-    client._error_cb = both(client._error_cb, error)

@@ -1,4 +1,4 @@
-"""The thread with the event loop of all NATS connections, one per process.
+"""A thread with an event loop, or the loop of a caller, whose client publishes there.
 
 If the loop ends, calls that wait for it raise :class:`~mama_spark.contracts.errors.BackgroundTaskFailed`.
 """
@@ -130,24 +130,3 @@ class EventLoopThread:
         finally:
             with self._lock:
                 self._waiting.discard(future)
-
-
-_shared: EventLoopThread | None = None
-_shared_lock = threading.Lock()
-
-
-def shared() -> EventLoopThread:
-    """The loop of this process; a new one after a fork or after the loop has ended."""
-    global _shared
-    with _shared_lock:
-        if _shared is None or not _shared.alive:
-            _shared = EventLoopThread()
-        return _shared
-
-
-def _after_fork() -> None:
-    global _shared, _shared_lock
-    _shared, _shared_lock = None, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from mama_spark.contracts.errors import MamaError, Unavailable
 
 from ..jetstream.answers import ApiError, ApiForbidden
-from ..jetstream.client import JetStreamApi
 
 #: Maximum number of streams to ask about.
 MOST_STREAMS = 3
@@ -19,19 +17,20 @@ ANSWER_TIME = 2.0
 BETWEEN = 0.5
 
 
-def explain(api: JetStreamApi[Any], server: str, streams: Sequence[str]) -> str:
+def explain(last_sequence: Callable[[str], int], server: str, streams: Sequence[str]) -> str:
     """Why messages that were sent to ``streams`` are not acknowledged: a sentence for the log. Never raises
     :class:`MamaError`.
 
+    :param last_sequence: asks for that of a stream; raises :class:`MamaError`
     :param server: name and version
     """
     if not streams:
-        return f"{server} acknowledges nothing; its streams are not known here (no permission to ask {api.prefix}>)"
+        return f"{server} acknowledges nothing; its streams are not known here (no permission to ask JetStream)"
     asked = streams[:MOST_STREAMS]
     try:
-        before = [_last_sequence(api, name) for name in asked]
+        before = [last_sequence(name) for name in asked]
         time.sleep(BETWEEN)
-        after = [_last_sequence(api, name) for name in asked]
+        after = [last_sequence(name) for name in asked]
     except ApiForbidden as e:
         return f"{server} acknowledges nothing, and {e}, which would tell why"
     except ApiError as e:
@@ -52,8 +51,3 @@ def explain(api: JetStreamApi[Any], server: str, streams: Sequence[str]) -> str:
         "full, quota, I/O error) nats-server answers no publish any more, also when there is room again; make room, "
         "then it must be restarted; what was acknowledged is stored, what waits is not"
     )
-
-
-def _last_sequence(api: JetStreamApi[Any], stream: str) -> int:
-    answer = api.request(f"STREAM.INFO.{stream}")
-    return int(answer["state"]["last_seq"])

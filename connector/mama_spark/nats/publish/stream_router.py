@@ -14,7 +14,7 @@ from mama_spark.contracts.topics import unpublishable, why_unpublishable
 from ..connection.socket_connection import SocketConnection
 from ..jetstream import streams as st
 from ..jetstream.answers import ApiForbidden, StreamInfo
-from ..jetstream.client import JetStream, JetStreamApi
+from ..jetstream.client import JetStream
 from ..jetstream.set_members import describe_load, prepare_members
 from ..settings import NatsSettings
 from ..stream_set import StreamSet
@@ -75,17 +75,22 @@ class StreamRouter:
             f"Rows that are in {stream!r} would be stored again by a repetition"
         )
 
-    def explain_missing_acks(self, api: JetStreamApi[Any], server: str) -> str:
-        """See :func:`.missing_acks.explain`."""
-        return explain(api, server, self.streams_published_to() or self._streams_of_last_topics(api))
+    def explain_missing_acks(
+        self, last_sequence: Callable[[str], int], find: Callable[[str], Iterable[str]], server: str
+    ) -> str:
+        """See :func:`.missing_acks.explain`.
 
-    def _streams_of_last_topics(self, api: JetStreamApi[Any]) -> list[str]:
+        :param find: asks for the streams of a topic
+        """
+        return explain(last_sequence, server, self.streams_published_to() or self._streams_of_last_topics(find))
+
+    def _streams_of_last_topics(self, find: Callable[[str], Iterable[str]]) -> list[str]:
         """Over a connection of the user's, topics are not looked up before they are published to."""
         topics = [] if self._checked is None else self._checked[1].to_pylist()[:MOST_STREAMS]
         found: set[str] = set()
         with contextlib.suppress(MamaError):  # what cannot be asked now is not known
             for topic in filter(None, topics):
-                found.update(st.stream_names(api, topic))
+                found.update(find(topic))
         return sorted(found)
 
     def dedup_is_safe(self, stream: str) -> bool:
