@@ -129,12 +129,14 @@ def test_a_context_of_the_caller_keeps_its_domain(servers: tuple[NatsServer, Nat
         client = await nats.connect(servers[0].url)
         try:
             bridge = AttachedBridge.attach(client.jetstream(**where))
-            return await asyncio.to_thread(bridge._last_sequence, "FAR")
+            return await asyncio.to_thread(bridge._last_sequence, "KEPT")
         finally:
             await client.close()
 
     with Admin(servers[1].url) as far:
-        assert asyncio.run(last_sequence(domain="leaf")) == far.info("FAR")["state"]["last_seq"]
+        far.create_stream("KEPT", ["kept.>"])
+        far.publish("kept.a", b"")
+    assert asyncio.run(last_sequence(domain="leaf")) == 1
     with pytest.raises(ConfigError, match="stream not found"):
         asyncio.run(last_sequence())
 
