@@ -111,8 +111,13 @@ def test_a_client_closed_for_good_is_an_event(broker: NatsServer) -> None:
 
 
 def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -> None:
+    """Its callbacks, too. Who names client and loop needs a context only to be told why nothing is acknowledged."""
+
+    async def quiet(_: Exception | None = None) -> None: ...
+
     async def main() -> tuple[int, bool]:
-        client = await nats.connect(broker.url)
+        theirs = {"error_cb": quiet, "disconnected_cb": quiet, "reconnected_cb": quiet, "closed_cb": quiet}
+        client = await nats.connect(broker.url, **theirs)
         js = client.jetstream()
         loop = asyncio.get_running_loop()
         on_loop = AttachedBridge.attach(js, dedup=False)
@@ -125,13 +130,14 @@ def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -
         on_loop.close()
 
         def elsewhere() -> int:
-            bridge = AttachedBridge.attach(js, loop=loop, dedup=False)
+            bridge = AttachedBridge.attach(object(), client=client, loop=loop, dedup=False)
             bridge.open()
             n = work(bridge)
             bridge.close()
             return n
 
         acked += await asyncio.to_thread(elsewhere)
+        assert all(getattr(client, f"_{name}") is quiet for name in theirs)
         ack = await js.publish("s.mine", b"still works")
         await client.close()
         return acked, ack.seq == 601

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import nats.errors
 import numpy as np
+from nats.aio.client import Client
 
 from mama_spark.contracts.bridge import PollResult
 from mama_spark.contracts.errors import ClientClosed, MamaError
@@ -32,23 +33,31 @@ _CHUNK = 1024 * 1024  #: bytes of one call of ``send``
 class AttachedBridge(NatsBridge):
     """Messages go by public calls of the client, which stays the caller's; made by :meth:`attach`."""
 
-    def __init__(self, settings: NatsSettings, context: Any, loop: EventLoopThread) -> None:
+    def __init__(self, settings: NatsSettings, context: Any, client: Client, loop: EventLoopThread) -> None:
         super().__init__(settings)
-        self._context, self._loop = context, loop
+        self._context, self._callers, self._loop = context, client, loop
         self._client: CallersClient | None = None
 
     @classmethod
     def attach(
-        cls, js: Any, *, loop: asyncio.AbstractEventLoop | None = None, dedup: bool = True, **options: Any
+        cls,
+        js: Any,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        client: Client | None = None,
+        dedup: bool = True,
+        **options: Any,
     ) -> Self:
         """A bridge that is not open yet.
 
         :param js: ``nats.js.JetStreamContext``
         :param loop: the client's loop; None = found from the client, or else the running one
-        :raises ConfigError: the loop cannot be found
+        :param client: of the context; None = found from it
+        :raises ConfigError: the client or the loop cannot be found
         """
         settings = NatsSettings(dedup=dedup, ack_mode="message", **options)
-        return cls(settings, js, EventLoopThread(loop or loop_of(js)))
+        client = client or client_of(js)
+        return cls(settings, js, client, EventLoopThread(loop or loop_of(client)))
 
     @property
     def connected_to(self) -> str:
@@ -64,7 +73,7 @@ class AttachedBridge(NatsBridge):
 
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        connection = self._client = CallersClient(self._loop, client_of(self._context))
+        connection = self._client = CallersClient(self._loop, self._callers)
         answers = NatsAnswers(connection, None, self._ack_queue, self._router, self._warn)
         connection.listener = self._answers = answers
         self._loop.on_death(self._ack_queue.fail)

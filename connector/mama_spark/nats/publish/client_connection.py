@@ -189,20 +189,26 @@ class CallersClient:
                 listener.on_reconnected()
 
 
-# --- contexts of the caller, which have no public calls for these ---------------------------------------------------
+# --- contexts of the caller, which have no public calls for these: who gives both needs none -------------------------
 
 
-def client_of(context: Any) -> Any:
-    """The client of a JetStream context; None if it cannot be found."""
-    return getattr(context, "_nc", None)
+def client_of(context: Any) -> Client:
+    """The client of a JetStream context.
+
+    :raises ConfigError: it cannot be found
+    """
+    found = getattr(context, "_nc", None)
+    if not isinstance(found, Client):
+        raise ConfigError("the client of this JetStream context cannot be found: give it as client=")
+    return found
 
 
-def loop_of(context: Any) -> asyncio.AbstractEventLoop:
-    """The loop that a context's client reads on, or else the running one.
+def loop_of(client: Client) -> asyncio.AbstractEventLoop:
+    """The loop that a client reads on, or else the running one.
 
     :raises ConfigError: neither can be found
     """
-    reading = getattr(client_of(context), "_reading_task", None)
+    reading = getattr(client, "_reading_task", None)
     if isinstance(reading, asyncio.Task):
         return reading.get_loop()
     try:
