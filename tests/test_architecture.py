@@ -224,3 +224,46 @@ def test_nothing_imports_jobs_or_testing_and_modules_stay_small() -> None:
     product = [module for module in modules() if module.package != "testing"]
     assert [m.name for m in product if any(n.startswith("mama_spark.testing") for n in m.imports)] == []
     assert [(module.name, module.lines) for module in modules() if module.lines > 600] == []
+
+
+#: Names that are private to other packages, which have no public ones for this, by the module that uses them.
+PRIVATE_TO_OTHERS = {
+    "console/help": {"_choices_actions"},  # argparse: the descriptions of subcommands
+    "nats/publish/client_connection": {"_nc", "_reading_task"},  # nats-py: where the caller names neither
+    "spark/announced": {"_jsq"},  # pyspark: what the JVM knows of a query
+    "spark/last_write": {"_jvm"},
+    "spark/register": {"_get_j_spark_session_class", "_jsparkSession", "_jvm"},
+}
+#: They begin so, and are public.
+PUBLIC = {"_asdict", "_repr_html_"}
+
+
+def _private_reads(tree: ast.AST) -> Iterator[str]:
+    """Names with one underscore that are read of something other than ``self`` or ``cls``."""
+    for node in ast.walk(tree):
+        name, of = "", None
+        if isinstance(node, ast.Attribute):
+            name, of = node.attr, node.value
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr"):
+            of, second = node.args[:2]
+            name = str(second.value) if isinstance(second, ast.Constant) else ""
+        if re.match(r"_[a-z]", name) and not (isinstance(of, ast.Name) and of.id in ("self", "cls")):
+            yield name
+
+
+def test_what_is_private_to_other_packages_is_used_where_the_list_says() -> None:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (CONNECTOR / "mama_spark").rglob("*.py")}
+    own = set(PUBLIC)
+    for node in (node for tree in trees.values() for node in ast.walk(tree)):
+        match node:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+                own.add(name)
+            case ast.Attribute(ast.Name("self" | "cls"), name) | ast.AnnAssign(ast.Name(name)):
+                own.add(name)
+            case ast.Assign(targets):
+                own |= {target.id for target in targets if isinstance(target, ast.Name)}
+    found = {path: set(_private_reads(tree)) - own for path, tree in trees.items()}
+    names = {
+        path.relative_to(CONNECTOR / "mama_spark").with_suffix("").as_posix(): read for path, read in found.items()
+    }
+    assert {module: read for module, read in names.items() if read} == PRIVATE_TO_OTHERS
