@@ -187,6 +187,7 @@ class CallersClient:
             self._up = True
             if listener is not None:
                 listener.on_reconnected()
+            self._start_publishing()
 
 
 # --- contexts of the caller, which have no public calls for these: who gives both needs none -------------------------
