@@ -228,10 +228,8 @@ class JetStream(JetStreamApi[SocketConnection]):
             reply = self.connection().request(subject, payload, limit)
             if reply is None:
                 raise _forbidden(stream, subject)
-            if reply.status == 404:
-                return None
-            found = None if reply.status else stored(dict(reply.headers), reply.payload)
-            if found is None:
+            found = stored(dict(reply.headers), reply.payload)
+            if found is None and reply.status != 404:
                 raise Unavailable(f"{reply.status} {reply.status_text} {reply.headers}")
             return found
 
@@ -245,10 +243,12 @@ class JetStream(JetStreamApi[SocketConnection]):
 
         def attempt(_: float) -> tuple[list[StoredMessage], int]:
             *frames, end = self._frames(stream, body)
+            if not _ends(end):
+                raise Unavailable("it broke off")
             if is_nobody(end):
                 raise errors.no_responders(end.subject.decode(errors="replace"))
             if end.status not in (204, 404):
-                raise Unavailable(f"{end.status} {end.status_text}" if end.status else "it broke off")
+                raise Unavailable(f"{end.status} {end.status_text}")
             left = _LEFT.fullmatch(dict(end.headers).get("Nats-Num-Pending", ""))
             messages = (stored(dict(frame.headers), frame.payload) for frame in frames)
             return [message for message in messages if message is not None], 0 if left is None else int(left[0])
@@ -256,7 +256,7 @@ class JetStream(JetStreamApi[SocketConnection]):
         return self.retry(f"the read of the stream {stream!r}", attempt)
 
     def _frames(self, stream: str, body: dict[str, Any]) -> list[Frame]:
-        """The frames of the answer, of which the last one has a status, if the answer did not break off."""
+        """The frames of the answer, of which the last one ends it, if it did not break off."""
         subject, connection, silence = self._direct(stream), self.connection(), self.attempt_timeout()
         frames: list[Frame] = []
         told: list[bool] = []
@@ -266,10 +266,10 @@ class JetStream(JetStreamApi[SocketConnection]):
                 before = -1
                 while before < len(frames):
                     before = len(frames)
-                    connection.drive(silence, lambda: bool(told or not connection.up or (frames and frames[-1].status)))
+                    connection.drive(silence, lambda: bool(told or not connection.up or (frames and _ends(frames[-1]))))
                     if told:
                         raise _forbidden(stream, subject)
-                    if not connection.up or (frames and frames[-1].status):
+                    if not connection.up or (frames and _ends(frames[-1])):
                         break
             finally:
                 connection.forget(number)
@@ -387,6 +387,12 @@ def _read(subject: str, answer: Frame | MamaError | None, final: Collection[int]
     if int(error.get("code", 0)) < 500 or code in final:
         raise ApiError(f"{text} ({subject})", code, text)
     raise ServerNotReady(text, code)
+
+
+def _ends(frame: Frame) -> bool:
+    """Whether an answer to a direct get ends with this frame, which is no message of the stream: that may have a status
+    of its own."""
+    return frame.status != 0 and stored(dict(frame.headers), b"") is None
 
 
 def _forbidden(stream: str, subject: str) -> ApiForbidden:
