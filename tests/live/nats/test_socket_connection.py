@@ -87,6 +87,20 @@ def test_threads_that_share_a_connection_take_turns(nats_server: NatsServer) -> 
         assert all(threads.map(ask, range(400)))
 
 
+def test_who_waits_for_an_answer_lets_others_ask(nats_server: NatsServer) -> None:
+    with opened(nats_server.url) as connection, ThreadPoolExecutor(1) as other:
+        asked: list[Frame] = []
+        connection.subscribe("late", asked.append, TIMEOUT)
+        waiting = other.submit(connection.request, "late", b"", TIMEOUT)
+        eventually(lambda: bool(asked), "it is asked")
+        assert connection.request("$JS.API.INFO", b"", TIMEOUT) is not None
+        assert not waiting.done()
+        connection.publish((asked[0].reply or b"").decode(), b"answer")
+        answer = waiting.result(TIMEOUT)
+        assert answer is not None
+        assert answer.payload == b"answer"
+
+
 def test_a_request_that_is_not_waited_for(nats_server: NatsServer) -> None:
     with opened(nats_server.url) as connection:
         for call, body, expected in (

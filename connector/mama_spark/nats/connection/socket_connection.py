@@ -38,6 +38,7 @@ MAX_UNWRITTEN = 8 * 1024 * 1024
 _FILE_DESCRIPTORS = 8  #: the socket is one; name lookups and certificates take some for a moment
 #: A request: its subject, payload and headers.
 Request = tuple[str, bytes, dict[str, str] | None]
+_TURN = 0.05  #: seconds after which another thread may use the connection while this one waits
 _REQUEST = b"_"  #: before the number of a request in its reply subject: no id of a batch or token begins so
 
 
@@ -58,6 +59,7 @@ class SocketConnection:
     :param clock: monotonic seconds
     :ivar inbox: subject prefix of replies, with its trailing dot
     :ivar next_token: next token on the wire; each bridge continues after the one before it
+    :ivar turn: of the thread that uses the connection, and what is told of it
     :ivar checks: results of checks, until the next reconnect
     :ivar denial_handlers: tried first for a permission error (kind, subject); unhandled ones go to the listener
     """
@@ -70,7 +72,7 @@ class SocketConnection:
         self._pong = 0
         self._callbacks: dict[bytes, Callable[[Frame], None]] = {}  # by subscription id
         self._answers: dict[int, Callable[[Frame], None]] = {}  # by number of the request
-        self._turn = threading.RLock()
+        self.turn = threading.RLock()
         self._requests = 0
         self._watches: list[tuple[str, Callable[[], None]]] = []  # who waits for a subject to be denied
         self.checks = Checks(clock)
@@ -193,12 +195,17 @@ class SocketConnection:
 
     def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
         """See :meth:`.SocketDriver.drive`."""
-        with self._turn:
-            self.driver.drive(timeout, done)
+        clock = self.driver.clock
+        until, ended = clock() + timeout, False
+        while not ended:
+            with self.turn:
+                left = until - clock()
+                self.driver.drive(min(left, _TURN), done)
+                ended = left <= _TURN or self.closed or done()
 
     def write(self, frames: PublishFrames) -> None:
         """Write complete frames, now or when the socket takes them; dropped where the connection is down."""
-        with self._turn:
+        with self.turn:
             self.driver.write(frames.pieces, frames.size)
 
     def publish(self, subject: str, payload: bytes, reply: bytes = b"", headers: dict[str, str] | None = None) -> None:
@@ -206,7 +213,7 @@ class SocketConnection:
 
         :raises Unavailable: not connected
         """
-        with self._turn:
+        with self.turn:
             self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
             self.driver.flush()
 
@@ -235,7 +242,7 @@ class SocketConnection:
 
         :param bulk: given this id, what takes messages before they become frames
         """
-        with self._turn:
+        with self.turn:
             sid, data = self.driver.protocol.send_subscribe(subject)
             self.driver.send(data)
             if callback is not None:
@@ -246,7 +253,7 @@ class SocketConnection:
 
     def unsubscribe(self, sid: int) -> None:
         """Nothing more comes."""
-        with self._turn:
+        with self.turn:
             self._callbacks.pop(b"%d" % sid, None)
             self.driver.send(self.driver.protocol.send_unsubscribe(sid))
             self.driver.flush()
@@ -256,7 +263,7 @@ class SocketConnection:
 
         :raises Unavailable: it has not within ``timeout`` seconds
         """
-        with self._turn:
+        with self.turn:
             number, data = self.driver.protocol.send_ping()
             self.driver.send(data)
         self.drive(timeout, lambda: self._pong >= number or not self.up)
@@ -299,7 +306,7 @@ class SocketConnection:
 
     def expect(self, answered: Callable[[Frame], None]) -> tuple[int, bytes]:
         """A number, and a subject for answers: ``answered`` is called with each, until :meth:`forget`."""
-        with self._turn:
+        with self.turn:
             self._requests += 1
             self._answers[self._requests] = answered
             return self._requests, b"%b%b%d" % (self.inbox, _REQUEST, self._requests)

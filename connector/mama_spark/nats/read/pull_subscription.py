@@ -10,7 +10,6 @@ Each consumer has one subscription. Any error ends it, and the reader creates an
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import deque
 
 import orjson
@@ -33,15 +32,13 @@ ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, bytes about
 _REQUEST_ENDED = ("MaxBytes", "Batch Completed", "Request Timeout", "Requests Pending")
 _FEW = 256  #: up to as many records, one request is enough
 _UNLIMITED = 1_000_000  #: messages of one pull request: more than fit into its bytes
-_TURN = 0.05  #: seconds after which another thread may use the connection while this one waits
 
 
 class PullSubscription:
     """One subscription to one consumer.
 
     :param after: sequence after which it begins
-    :param up_to: last sequence, beyond which nothing is requested; None: what comes is read without an end, by
-        :meth:`poll`
+    :param up_to: last sequence, beyond which nothing is requested; None: what comes is read without an end
     """
 
     def __init__(self, connection: SocketConnection, stream: str, consumer: str, after: int, up_to: int | None) -> None:
@@ -69,7 +66,8 @@ class PullSubscription:
         self._to_renew = (
             [REQUEST_BYTES] if few else [REQUEST_BYTES * (i + 1) // OPEN_REQUESTS for i in range(OPEN_REQUESTS)]
         )  # of different sizes, so that they do not end together
-        self._renew()
+        with self.connection.turn:
+            self._renew()
         if self._error is not None:
             raise self._error
 
@@ -147,14 +145,12 @@ class PullSubscription:
         :raises ConfigError: a permission is missing
         :raises SubscriptionBroken: the subscription has ended
         """
-        until = time.monotonic() + timeout
-        while not self._something:
-            left = until - time.monotonic()
-            self.connection.drive(min(max(0.0, left), _TURN), lambda: self._something)
-            if not self._something and left <= _TURN:
+        if not self._something:
+            self.connection.drive(timeout, lambda: self._something)
+        with self.connection.turn:
+            if not self._something:
                 self._flush_buffer()  # passes on records even if they are few
-                break
-        return self._next()
+            return self._next()
 
     @property
     def _something(self) -> bool:
@@ -169,14 +165,6 @@ class PullSubscription:
         self._buffered_bytes -= buffer.size
         self._renew()
         return buffer
-
-    def poll(self) -> DeliveryBuffer | None:
-        """As :meth:`next`, and never waits."""
-        if not self._something:
-            self.connection.drive(0)
-            if not self._buffers:
-                self._flush_buffer()
-        return self._next()
 
     def close(self) -> None:
         """Unsubscribe and delete the consumer, without waiting. Never raises."""
