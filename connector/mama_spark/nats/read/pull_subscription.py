@@ -69,6 +69,7 @@ class PullSubscription:
         with self.connection.turn:
             self._renew()
         if self._error is not None:
+            self.close()
             raise self._error
 
     def _bulk(self, sid: int) -> Take:
