@@ -23,7 +23,7 @@ from ..connection.socket_connection import Request, SocketConnection, is_nobody
 from ..protocol.direct_get import StoredMessage, headers_of, stored
 from ..protocol.parser import Frame
 from ..subjects import to_allow
-from .answers import NO_MESSAGE, NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden, StreamInfo, answer_of
+from .answers import NO_MESSAGE, NO_RESPONDERS, NO_STREAM, AnsweredError, ApiError, ApiForbidden, StreamInfo, answer_of
 from .retry import BACKOFF, ServerNotReady, retry
 
 T = TypeVar("T")
@@ -189,10 +189,8 @@ class JetStreamApi(Generic[C]):
             if reply is None:
                 raise ApiForbidden(f"no permission to publish to {subject!r}")
             answer = answer_of(reply.payload)
-            if (error := answer.get("error")) is not None:
-                raise errors.from_reply(
-                    int(error.get("code", 0)), int(error.get("err_code", 0)), str(error.get("description"))
-                )
+            if (error := AnsweredError.of(answer)) is not None:
+                raise errors.from_reply(error.status, error.code, error.text)
             if not isinstance(sequence := answer.get("seq"), int):
                 raise Unavailable(f"not an acknowledgement of JetStream: {reply.payload[:100]!r}")
             return sequence
@@ -380,13 +378,12 @@ def _read(subject: str, answer: Frame | MamaError | None, final: Collection[int]
     if answer is None:
         raise ApiForbidden(f"no permission to publish to {subject}; allow publish to {to_allow(subject)!r}")
     body = answer_of(answer.payload)
-    error = body.get("error")
+    error = AnsweredError.of(body)
     if error is None:
         return body
-    text, code = str(error.get("description")), int(error.get("err_code", 0))
-    if int(error.get("code", 0)) < 500 or code in final:
-        raise ApiError(f"{text} ({subject})", code, text)
-    raise ServerNotReady(text, code)
+    if error.status < 500 or error.code in final:
+        raise ApiError(f"{error.text} ({subject})", error.code, error.text)
+    raise ServerNotReady(error.text, error.code)
 
 
 def _ends(frame: Frame) -> bool:

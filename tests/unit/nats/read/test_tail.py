@@ -34,7 +34,7 @@ def test_a_subscription_that_cannot_begin_leaves_nothing_behind() -> None:
     with pytest.raises(SubscriptionBroken, match="not connected"):
         PullSubscription(connection, "S", "c", 0, None).start()
     protocol = connection.driver.protocol
-    assert not (protocol.deliveries or protocol._subscriptions or connection._callbacks or connection._answers)
+    assert not any((protocol.deliveries, protocol._subscriptions, connection._callbacks, connection._answers))
 
 
 def test_a_stream_that_has_all_its_consumers_is_asked_again(
