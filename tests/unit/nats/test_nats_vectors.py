@@ -86,6 +86,8 @@ def test_what_is_no_protocol_is_refused() -> None:
     for v in kind("bad", layer="protocol"):
         with pytest.raises(parser.ProtocolError):
             pytest.fail(f"{v['name']} is read: {list(FrameParser().receive(data_of(v)))}")
+    with pytest.raises(parser.ProtocolError, match="no end of line"):
+        list(FrameParser().receive(b"MSG " + bytes(parser.MAX_LINE)))
 
 
 def test_an_unreadable_acknowledgement_fails_its_flight_and_not_the_connection() -> None:

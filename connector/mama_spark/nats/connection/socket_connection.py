@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -101,6 +102,11 @@ class SocketConnection:
         return f"nats-server {self.info.version} at {self.driver.servers.current.address}"
 
     @property
+    def turn(self) -> threading.Condition:
+        """Held by the thread that uses the connection, or what is told of it."""
+        return self.driver.turn
+
+    @property
     def unwritten(self) -> int:
         """Bytes that were accepted and not written yet."""
         return self.driver.unwritten
@@ -189,7 +195,7 @@ class SocketConnection:
 
     def write(self, frames: PublishFrames) -> None:
         """Write complete frames, now or when the socket takes them; dropped where the connection is down."""
-        with self.driver.turn:
+        with self.turn:
             self.driver.write(frames.pieces, frames.size)
 
     def publish(self, subject: str, payload: bytes, reply: bytes = b"", headers: dict[str, str] | None = None) -> None:
@@ -197,7 +203,7 @@ class SocketConnection:
 
         :raises Unavailable: not connected
         """
-        with self.driver.turn:
+        with self.turn:
             self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
             self.driver.flush()
 
@@ -226,7 +232,7 @@ class SocketConnection:
 
         :param bulk: given this id, what takes messages before they become frames
         """
-        with self.driver.turn:
+        with self.turn:
             sid, data = self.driver.protocol.send_subscribe(subject)
             self.driver.send(data)
             if callback is not None:
@@ -237,7 +243,7 @@ class SocketConnection:
 
     def unsubscribe(self, sid: int) -> None:
         """Nothing more comes."""
-        with self.driver.turn:
+        with self.turn:
             self._callbacks.pop(b"%d" % sid, None)
             self.driver.send(self.driver.protocol.send_unsubscribe(sid))
             self.driver.flush()
@@ -247,7 +253,7 @@ class SocketConnection:
 
         :raises Unavailable: it has not within ``timeout`` seconds
         """
-        with self.driver.turn:
+        with self.turn:
             lost = self.loss()
             number, data = self.driver.protocol.send_ping()
             self.driver.send(data)

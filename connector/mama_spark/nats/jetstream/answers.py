@@ -63,6 +63,50 @@ def _is_error(error: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class AnsweredError:
+    """The error of an answer.
+
+    :ivar status: as of HTTP; ``code``: its ``err_code``
+    """
+
+    status: int
+    code: int
+    text: str
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> AnsweredError | None:
+        """None: it succeeded."""
+        error = answer.get("error")
+        if error is None:
+            return None
+        return cls(int(error.get("code", 0)), int(error.get("err_code", 0)), str(error.get("description")))
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """A step of what a server would do with a message (NATS ADR-41).
+
+    :ivar kind: of the connection: 0 = a client's
+    :ivar type: ``in``: it came, ``sm`` and ``si``: its subject changes, ``eg``: it goes on, and others
+    :ivar failed: the message goes no further
+    """
+
+    kind: int
+    type: str
+    subject: str
+    failed: bool
+
+    @classmethod
+    def all_of(cls, data: bytes) -> list[TraceEvent]:
+        """Those of one server, first how the message came; none, where the answer cannot be read."""
+        try:
+            events = orjson.loads(data)["events"]
+            return [cls(int(e["kind"]), str(e["type"]), str(e.get("subj", "")), "error" in e) for e in events]
+        except (ValueError, KeyError, TypeError, AttributeError):  # of JSON and of numbers, too
+            return []
+
+
+@dataclass(frozen=True, slots=True)
 class StreamInfo:
     """A stream: its configuration and its state.
 

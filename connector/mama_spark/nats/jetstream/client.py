@@ -23,7 +23,7 @@ from ..connection.socket_connection import Request, SocketConnection, is_nobody
 from ..protocol.direct_get import StoredMessage, headers_of, stored
 from ..protocol.parser import Frame
 from ..subjects import to_allow
-from .answers import NO_MESSAGE, NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden, StreamInfo, answer_of
+from .answers import NO_MESSAGE, NO_RESPONDERS, NO_STREAM, AnsweredError, ApiError, ApiForbidden, StreamInfo, answer_of
 from .retry import BACKOFF, ServerNotReady, retry
 
 T = TypeVar("T")
@@ -189,10 +189,8 @@ class JetStreamApi(Generic[C]):
             if reply is None:
                 raise ApiForbidden(f"no permission to publish to {subject!r}")
             answer = answer_of(reply.payload)
-            if (error := answer.get("error")) is not None:
-                raise errors.from_reply(
-                    int(error.get("code", 0)), int(error.get("err_code", 0)), str(error.get("description"))
-                )
+            if (error := AnsweredError.of(answer)) is not None:
+                raise errors.from_reply(error.status, error.code, error.text)
             if not isinstance(sequence := answer.get("seq"), int):
                 raise Unavailable(f"not an acknowledgement of JetStream: {reply.payload[:100]!r}")
             return sequence
@@ -228,10 +226,8 @@ class JetStream(JetStreamApi[SocketConnection]):
             reply = self.connection().request(subject, payload, limit)
             if reply is None:
                 raise _forbidden(stream, subject)
-            if reply.status == 404:
-                return None
-            found = None if reply.status else stored(dict(reply.headers), reply.payload)
-            if found is None:
+            found = stored(dict(reply.headers), reply.payload)
+            if found is None and reply.status != 404:
                 raise Unavailable(f"{reply.status} {reply.status_text} {reply.headers}")
             return found
 
@@ -245,10 +241,12 @@ class JetStream(JetStreamApi[SocketConnection]):
 
         def attempt(_: float) -> tuple[list[StoredMessage], int]:
             *frames, end = self._frames(stream, body)
+            if not _ends(end):
+                raise Unavailable("it broke off")
             if is_nobody(end):
                 raise errors.no_responders(end.subject.decode(errors="replace"))
             if end.status not in (204, 404):
-                raise Unavailable(f"{end.status} {end.status_text}" if end.status else "it broke off")
+                raise Unavailable(f"{end.status} {end.status_text}")
             left = _LEFT.fullmatch(dict(end.headers).get("Nats-Num-Pending", ""))
             messages = (stored(dict(frame.headers), frame.payload) for frame in frames)
             return [message for message in messages if message is not None], 0 if left is None else int(left[0])
@@ -256,7 +254,7 @@ class JetStream(JetStreamApi[SocketConnection]):
         return self.retry(f"the read of the stream {stream!r}", attempt)
 
     def _frames(self, stream: str, body: dict[str, Any]) -> list[Frame]:
-        """The frames of the answer, of which the last one has a status, if the answer did not break off."""
+        """The frames of the answer, of which the last one ends it, if it did not break off."""
         subject, connection, silence = self._direct(stream), self.connection(), self.attempt_timeout()
         frames: list[Frame] = []
         told: list[bool] = []
@@ -267,10 +265,10 @@ class JetStream(JetStreamApi[SocketConnection]):
                 before = -1
                 while before < len(frames):
                     before = len(frames)
-                    connection.drive(silence, lambda: bool(told or lost() or (frames and frames[-1].status)))
+                    connection.drive(silence, lambda: bool(told or lost() or (frames and _ends(frames[-1]))))
                     if told:
                         raise _forbidden(stream, subject)
-                    if lost() or (frames and frames[-1].status):
+                    if lost() or (frames and _ends(frames[-1])):
                         break
             finally:
                 connection.answers.forget(number)
@@ -382,13 +380,18 @@ def _read(subject: str, answer: Frame | MamaError | None, final: Collection[int]
     if answer is None:
         raise ApiForbidden(f"no permission to publish to {subject}; allow publish to {to_allow(subject)!r}")
     body = answer_of(answer.payload)
-    error = body.get("error")
+    error = AnsweredError.of(body)
     if error is None:
         return body
-    text, code = str(error.get("description")), int(error.get("err_code", 0))
-    if int(error.get("code", 0)) < 500 or code in final:
-        raise ApiError(f"{text} ({subject})", code, text)
-    raise ServerNotReady(text, code)
+    if error.status < 500 or error.code in final:
+        raise ApiError(f"{error.text} ({subject})", error.code, error.text)
+    raise ServerNotReady(error.text, error.code)
+
+
+def _ends(frame: Frame) -> bool:
+    """Whether an answer to a direct get ends with this frame, which is no message of the stream: that may have a status
+    of its own."""
+    return frame.status != 0 and stored(dict(frame.headers), b"") is None
 
 
 def _forbidden(stream: str, subject: str) -> ApiForbidden:

@@ -16,7 +16,17 @@ from ..protocol.headers import EXPECTED_STREAM
 from ..protocol.parser import Frame
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
 from ..subjects import Filters
-from .answers import CREATE_FAILED, NO_RESPONDERS, NO_STREAM, OFF, ApiError, ApiForbidden, StreamInfo, answer_of
+from .answers import (
+    CREATE_FAILED,
+    NO_RESPONDERS,
+    NO_STREAM,
+    OFF,
+    ApiError,
+    ApiForbidden,
+    StreamInfo,
+    TraceEvent,
+    answer_of,
+)
 from .client import JetStream, JetStreamApi
 from .retry import ServerNotReady
 
@@ -260,13 +270,14 @@ def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[lis
         return [], waiting
 
     def hear(message: Frame) -> None:
-        first, *others = answer_of(message.payload)["events"]
-        if first["kind"] != _FROM_CLIENT:
+        events = TraceEvent.all_of(message.payload)
+        if not events or events[0].kind != _FROM_CLIENT:
             return  # of a server behind the one that maps
-        unheard.discard(first["subj"])
-        if "error" not in first:
-            owned = cache.filters.owner(first["subj"]) is not None
-            (away if any(_leads_away(event, owned) for event in others) else straight).add(first["subj"])
+        topic = events[0].subject
+        unheard.discard(topic)
+        if not events[0].failed:
+            owned = cache.filters.owner(topic) is not None
+            (away if any(_leads_away(event, owned) for event in events[1:]) else straight).add(topic)
 
     refused: list[bool] = []
     lost = connection.loss()
@@ -290,8 +301,8 @@ def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[lis
     return [t for t in waiting if t in away], [t for t in waiting if t not in away | straight]
 
 
-def _leads_away(event: dict[str, Any], owned: bool) -> bool:
-    return event["type"] in _LEADS_AWAY or (not owned and event["type"] == _SENT_ON and event["kind"] != _FROM_CLIENT)
+def _leads_away(event: TraceEvent, owned: bool) -> bool:
+    return event.type in _LEADS_AWAY or (not owned and event.type == _SENT_ON and event.kind != _FROM_CLIENT)
 
 
 def ask_server(api: JetStream, cache: StreamCache, topics: list[str]) -> None:

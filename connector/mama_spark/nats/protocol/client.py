@@ -45,7 +45,7 @@ from .partial_frame import PartialFrame
 Take = Callable[[bytes, int], int]
 
 PING_INTERVAL = 20.0
-PINGS_OUT = 2  #: unanswered pings after which the connection is stale
+PINGS_OUT = 2  #: pings after which nothing came, not even what was under way before the answer: the connection is stale
 
 
 class State(Enum):
@@ -107,7 +107,8 @@ class ClientProtocol:
         self._secure = self.informed = False
         self._complaint = ""
         self._pings: deque[int] = deque()  # sent and not answered; 0 = to see whether the connection is stale
-        self._next_ping = now + PING_INTERVAL
+        self._ticked, self._next_ping = now, now + PING_INTERVAL
+        self._unheard = 0  # pings of tick since anything came
         self._rest = PartialFrame()
 
     def __repr__(self) -> str:
@@ -143,14 +144,17 @@ class ClientProtocol:
         return self._lose(cause, self._complaint or text)
 
     def tick(self, now: float) -> list[Event]:
-        """The time is ``now``; what has been received must have been passed on before."""
+        """The time is ``now``; what has been received must have been passed on before. Where the caller was away for
+        long, the server has as long to answer as for a new connection: who uses it now waits for that."""
         if self.state in _OPENING and now >= self._deadline:
             return self._lose(Cause.TIMEOUT, f"no answer within {self._timeout:g} s while {self.state.value}")
+        away, self._ticked = now - self._ticked > PINGS_OUT * PING_INTERVAL, now
         if self.state is not State.UP or now < self._next_ping:
             return []
-        if self._pings.count(0) >= PINGS_OUT:
-            return self._lose(Cause.STALE, f"no answer to {PINGS_OUT} pings within {PINGS_OUT * PING_INTERVAL:g} s")
-        self._next_ping = now + PING_INTERVAL
+        if self._unheard >= PINGS_OUT and not away:
+            return self._lose(Cause.STALE, "no answer to pings")
+        self._unheard = PINGS_OUT if away else self._unheard + 1
+        self._next_ping = now + (self._timeout if away else PING_INTERVAL)
         self._pings.append(0)
         return [Write(b"PING\r\n")]
 
@@ -166,7 +170,7 @@ class ClientProtocol:
         """Bytes of the server, cut anywhere; the frame that is not complete yet is kept."""
         if self.lost or not data:
             return []
-        self._complaint = ""
+        self._complaint, self._unheard = "", 0
         events: list[Event] = []
         at = 0
         try:

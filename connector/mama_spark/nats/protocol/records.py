@@ -112,12 +112,12 @@ class DeliveryParser:
 
         :returns: offset of what is not taken: it is no delivery, is not complete, or is one too many
         """
-        began, length, view = at, len(data), memoryview(data)
+        began, view = at, memoryview(data)
         find, mark, sizes, buffer = data.find, self._mark, self._sizes, self.buffer
         subjects, tails, payloads = buffer.subjects.append, buffer.tails.append, buffer.payloads.append
         blocks = buffer.blocks
         for _ in range(most - len(buffer)):
-            line_end = find(b"\r\n", at, min(at + 4096, length))
+            line_end = find(b"\r\n", at)
             if line_end < 0:
                 break
             line = data[at:line_end]

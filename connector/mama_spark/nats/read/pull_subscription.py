@@ -38,8 +38,7 @@ class PullSubscription:
     """One subscription to one consumer.
 
     :param after: sequence after which it begins
-    :param up_to: last sequence, beyond which nothing is requested; None: what comes is read without an end, by
-        :meth:`poll`
+    :param up_to: last sequence, beyond which nothing is requested; None: what comes is read without an end
     """
 
     def __init__(self, connection: SocketConnection, stream: str, consumer: str, after: int, up_to: int | None) -> None:
@@ -67,8 +66,10 @@ class PullSubscription:
         self._to_renew = (
             [REQUEST_BYTES] if few else [REQUEST_BYTES * (i + 1) // OPEN_REQUESTS for i in range(OPEN_REQUESTS)]
         )  # of different sizes, so that they do not end together
-        self._renew()
+        with self.connection.turn:
+            self._renew()
         if self._error is not None:
+            self.close()
             raise self._error
 
     def _bulk(self, sid: int) -> Take:
@@ -145,31 +146,26 @@ class PullSubscription:
         :raises ConfigError: a permission is missing
         :raises SubscriptionBroken: the subscription has ended
         """
-        self.connection.drive(timeout, lambda: self._something)
-        return self._next()
+        if not self._something:
+            self.connection.drive(timeout, lambda: self._something)
+        with self.connection.turn:
+            if not self._something:
+                self._flush_buffer()  # passes on records even if they are few
+            return self._next()
 
     @property
     def _something(self) -> bool:
         return bool(self._buffers) or self._error is not None
 
     def _next(self) -> DeliveryBuffer | None:
-        with self.connection.driver.turn:  # another thread may read meanwhile
-            if not self._something:
-                self._flush_buffer()  # records are passed on even if they are few
-            if not self._buffers:
-                if self._error is not None:
-                    raise self._error
-                return None
-            buffer = self._buffers.popleft()
-            self._buffered_bytes -= buffer.size
-            self._renew()
-            return buffer
-
-    def poll(self) -> DeliveryBuffer | None:
-        """As :meth:`next`, and never waits."""
-        if not self._something:
-            self.connection.drive(0)
-        return self._next()
+        if not self._buffers:
+            if self._error is not None:
+                raise self._error
+            return None
+        buffer = self._buffers.popleft()
+        self._buffered_bytes -= buffer.size
+        self._renew()
+        return buffer
 
     def close(self) -> None:
         """Unsubscribe and delete the consumer, without waiting. Never raises."""

@@ -119,7 +119,7 @@ class NatsTail:
         if self._consumer is None:
             return None
         try:
-            buffer = self._consumer.subscription.poll()
+            buffer = self._consumer.subscription.next(0)
             if buffer is None:
                 self._check_consumer(self._consumer, now)
                 return None

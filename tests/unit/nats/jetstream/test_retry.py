@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
 from mama_spark.contracts.errors import ConfigError, NoResponders, Rejected, Unavailable
+from mama_spark.nats.connection.denials import Denials
+from mama_spark.nats.connection.expected_answers import ExpectedAnswers
 from mama_spark.nats.jetstream import retry, streams
 from mama_spark.nats.jetstream.answers import NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden
 from mama_spark.nats.jetstream.client import AT_ONCE, JetStream
@@ -25,7 +27,7 @@ class FakeConnection:
     """Answers requests with what it was given, the last one again and again."""
 
     def __init__(self, *answers: Answer) -> None:
-        self.answers = list(answers)
+        self.replies: list[Any] = list(answers)
         self.asked: list[tuple[str, bytes, float]] = []
         self.closed, self.api_prefix = False, "$JS.API."
         self.waited: list[float] = []
@@ -45,7 +47,7 @@ class FakeConnection:
 
     def _answer(self, subject: str, payload: bytes, timeout: float) -> Any:
         self.asked.append((subject, payload, timeout))
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        answer = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         return Frame("MSG", 0, payload=answer) if isinstance(answer, bytes) else answer
 
 
@@ -56,6 +58,48 @@ def error(code: int, err_code: int, text: str = "no") -> bytes:
 def client(*answers: Answer, timeout: float = 0.5) -> tuple[JetStream, FakeConnection]:
     connection: Any = FakeConnection(*answers)
     return JetStream(lambda: connection, timeout, 3.0), connection
+
+
+class DirectGets(FakeConnection):
+    """Answers direct gets by the frames that it was given for each."""
+
+    denials, answers = Denials(), ExpectedAnswers(b"_INBOX.")
+
+    def ask(self, subject: str, payload: bytes, headers: object, answered: Callable[[Frame], None]) -> int:
+        self.asked.append((subject, payload, 0.0))
+        for frame in self.replies.pop(0):
+            answered(frame)
+        return 0
+
+    def loss(self) -> Callable[[], bool]:
+        return lambda: False
+
+    def drive(self, timeout: float, done: object = None) -> None:
+        super().drive(timeout)
+
+
+def direct(sequence: int, status: int = 0) -> Frame:
+    headers = [("Nats-Sequence", str(sequence)), ("Nats-Subject", "s"), ("Nats-Time-Stamp", "then"), ("A", "b")]
+    return Frame("HMSG", 0, headers=headers, status=status, payload=b"x")
+
+
+def end(status: int, pending: int = 0) -> Frame:
+    return Frame("HMSG", 0, headers=[("Nats-Num-Pending", str(pending))], status=status)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [[], [direct(1)], [direct(1, status=204)], [direct(1), end(408)], [end(503)]],
+    ids=["nothing", "no end", "a status of the message", "another end", "nobody"],
+)
+def test_an_answer_to_a_direct_get_that_breaks_off_is_asked_for_again(broken: list[Frame]) -> None:
+    connection: Any = DirectGets(broken, [direct(1), direct(2, status=404), end(204, 7)])
+    messages, left = JetStream(lambda: connection, 60.0, 3.0).get_many("S", seq=1)
+    assert [(m.sequence, m.subject, m.payload, m.headers) for m in messages] == [
+        (n, "s", b"x", {"A": "b"}) for n in (1, 2)
+    ]
+    assert left == 7
+    assert [subject for subject, *_ in connection.asked] == ["$JS.API.DIRECT.GET.S"] * 2
 
 
 @pytest.fixture(autouse=True)

@@ -281,7 +281,27 @@ def test_a_connection_without_answers_is_stale_and_one_that_stood_still_is_not()
     client.tick(2 * PING_INTERVAL)
     client.receive(PONG)
     assert client.tick(1e6) == [Write(PING)], "the process slept: one ping, as after any other time"
-    assert client.wake_at() == 1e6 + PING_INTERVAL
+    client.receive(PONG * 2)
+    assert client.tick(1e6 + PING_INTERVAL) == [Write(PING)]
+
+
+def test_what_comes_before_the_answer_to_a_ping_shows_that_the_server_is_there() -> None:
+    """A slow reader comes to the answer late."""
+    client = made(State.UP)
+    for n in range(1, 9):
+        assert client.tick(n * PING_INTERVAL) == [Write(PING)]
+        client.receive(b"MSG a 7 0\r\n\r\n")
+
+
+def test_a_connection_that_nobody_used_for_long_is_waited_for_as_a_new_one() -> None:
+    """It may have died, and who uses it now waits."""
+    client = made(State.UP)
+    assert client.tick(1e6) == [Write(PING)]
+    at = client.wake_at()
+    assert at == 1e6 + 5.0
+    (lost,) = client.tick(at)
+    assert isinstance(lost, Lost)
+    assert lost.cause is Cause.STALE
 
 
 def test_pongs_tell_which_ping_they_answer() -> None:

@@ -38,9 +38,6 @@ def seen(event: Event) -> object:
         *(b"MSG foo 1 bar baz\r\n", b"MSG a\r\n", b"MSG a b c\r\n", b"+x\r\n", b"+Ox\r\n"),
         *(b"-x\r\n", b"-Ex\r\n", b"-ERx\r\n", b"-ERRx\r\n"),
         *(b"IxNFO {}\r\n", b"INxFO {}\r\n", b"INFxO {}\r\n", b"INFOx {}\r\n", b"INFO{}\r\n"),
-        *(b"HMSG a 1 %d %d\r\n%b\r\n" % (len(block), len(block), block) for block in (
-            b"NATS/1.0", b"NATS/1.0\r\n", b"NATS/1.0\r\nk1:v1", b"NATS/1.0\r\nk1:v1\r\n",
-        )),
     ],
 )  # fmt: skip
 def test_what_the_go_client_refuses_is_refused(data: bytes) -> None:

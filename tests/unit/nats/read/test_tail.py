@@ -12,6 +12,7 @@ from mama_spark.nats.jetstream.answers import TOO_MANY_CONSUMERS, ApiError, Cons
 from mama_spark.nats.read import consumer_course, tail
 from mama_spark.nats.read.consumer_course import SubscriptionBroken
 from mama_spark.nats.read.log_connection import LogConnection
+from mama_spark.nats.read.pull_subscription import PullSubscription
 from mama_spark.nats.read.tail import SILENCE, NatsTail
 from mama_spark.nats.settings import NatsSettings
 
@@ -26,6 +27,14 @@ def test_a_lost_delivery_is_noticed_however_many_consumers_an_idle_log_has_lost(
     course.check(sent, 2 * SILENCE)
     with pytest.raises(SubscriptionBroken, match="1 were sent, 0 came"):
         course.check(sent, 2 * SILENCE + 0.1)
+
+
+def test_a_subscription_that_cannot_begin_leaves_nothing_behind() -> None:
+    connection = SocketConnection(NatsSettings())
+    with pytest.raises(SubscriptionBroken, match="is lost, not up"):
+        PullSubscription(connection, "S", "c", 0, None).start()
+    protocol = connection.driver.protocol
+    assert not any((protocol.deliveries, protocol._subscriptions, connection._callbacks, connection.answers))
 
 
 def test_a_stream_that_has_all_its_consumers_is_asked_again(
