@@ -17,13 +17,16 @@ class Proxy:
 
     :param server: its URL
     :param keep: remember in :attr:`heard` all that passes
+    :param host: address to listen on, of IPv4 or IPv6
     """
 
-    def __init__(self, server: str, keep: bool = False) -> None:
+    def __init__(self, server: str, keep: bool = False, host: str = "127.0.0.1") -> None:
         self._keep = keep
         self.heard = bytearray()
         self._to = urlparse(server)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._host = f"[{host}]" if ":" in host else host
+        self._listener = socket.create_server((host, 0), family=family)
         self.port = int(self._listener.getsockname()[1])
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._lock = threading.Lock()
@@ -36,7 +39,7 @@ class Proxy:
     def url(self) -> str:
         """As the server's, with the same user and password."""
         user = self._to.netloc.rpartition("@")
-        return f"{self._to.scheme}://{user[0]}{user[1]}127.0.0.1:{self.port}"
+        return f"{self._to.scheme}://{user[0]}{user[1]}{self._host}:{self.port}"
 
     def __enter__(self) -> Self:
         self._run(self._accept)

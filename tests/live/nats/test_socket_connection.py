@@ -174,6 +174,15 @@ def test_dead_members_of_a_list_are_passed_over(nats_server: NatsServer) -> None
             assert echoes(connection)
 
 
+def test_a_server_is_reached_by_its_address_of_ipv6(nats_server: NatsServer) -> None:
+    with Proxy(nats_server.url, host="::1") as proxy, opened(proxy.url) as connection:
+        assert echoes(connection)
+        proxy.cut()
+        connection.drive(TIMEOUT, lambda: not connection.up)
+        until(connection, lambda: connection.up)
+        assert echoes(connection)
+
+
 def test_a_server_that_is_away_is_found_again_and_subscriptions_with_it(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "n") as server, opened(server.url) as connection:
         got: list[Frame] = []
