@@ -339,10 +339,11 @@ class DiscoverySuite(DiscoveryReadingSuite):
         source.announce(OTHER, b"mark", EVER)
         found = follow(reader, start, of(Kind.RECORD, OTHER))
         other.close()
-        assert seen([c for c in found if c.source == SOURCE]) == [
-            (Kind.RECORD, SOURCE, b"on"),
-            (Kind.RECORD, SOURCE, b"off"),
-        ]
+        said = seen([c for c in found if c.source == SOURCE])
+        assert (said[0], said[-1]) == ((Kind.RECORD, SOURCE, b"on"), (Kind.RECORD, SOURCE, b"off"))
+        assert said.count((Kind.RECORD, SOURCE, b"off")) == 1
+        # by the time of the machine, which may stand still, a renewal can be late before, and announce it again
+        assert len(said) == 2 or site.clock is None
         assert [c.payload for c in reader.image() if c.source == SOURCE] in ([], [b"off"])
 
     @pytest.mark.parametrize("who", ["source", "other"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.css.query import NoMatches
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static, Tab, Tabs
 
@@ -114,7 +116,8 @@ class LiveViewApp(App[None]):
 
         def show(problem: str) -> None:
             if not self._stop.is_set():
-                self.call_from_thread(self._show_round, problem)
+                with contextlib.suppress(NoMatches):  # the screen is being taken down
+                    self.call_from_thread(self._show_round, problem)
 
         watch(self._collector, self._interval, self._stop.wait, show)
 

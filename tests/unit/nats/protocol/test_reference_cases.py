@@ -64,6 +64,14 @@ def test_what_the_go_client_takes_is_taken_however_it_is_cut(data: bytes, op: st
     assert (frame.op, frame.text, frame.end) == (op, text, len(data))
 
 
+@each("block", [b"NATS/1.0", b"NATS/1.0\r\n", b"NATS/1.0\r\nk1:v1", b"NATS/1.0\r\nk1:v1\r\n"])
+def test_a_header_block_that_the_go_client_cannot_read_does_not_cost_the_message(block: bytes) -> None:
+    """It passes the message on, too, and reports the headers."""
+    frame = read_frame(b"HMSG a 1 %d %d\r\n%b!\r\n" % (len(block), len(block) + 1, block))
+    assert frame is not None
+    assert (frame.status, frame.payload) == (0, b"!")
+
+
 @each(
     "line,status,text",
     [
