@@ -272,14 +272,14 @@ def test_a_flow_that_no_server_means_changes_nothing_for_good(msgs: int) -> None
 @pytest.mark.parametrize("tail", [from_reply(400, 10208, "unknown"), classify_parts(0, "", b"not-json")])
 def test_fatal_collector_defensive_tail_paths(tail: PublishError) -> None:
     batch = sent(3)
-    batch.reply(BatchRejection(2, from_reply(503, 10077, "full")), 2)
+    batch.reply(BatchRejection(2, from_reply(503, 10077, "maximum messages exceeded")), 2)
     assert verdict(batch.reply(tail, 3)) == ([], {1: OutcomeUnknown, 2: Rejected, 3: BlockedByPredecessor})
 
 
 def test_a_second_refusal_does_not_replace_the_first() -> None:
     batch = sent(3)
     batch.reply(BatchRejection(2, from_reply(400, 10071, "rejected")), 2)
-    batch.reply(BatchRejection(3, from_reply(503, 10077, "full")), 3)
+    batch.reply(BatchRejection(3, from_reply(503, 10077, "maximum messages exceeded")), 3)
     assert verdict(batch.lost("gone")) == ([], {1: OutcomeUnknown, 2: ExpectationFailed, 3: BlockedByPredecessor})
 
 
