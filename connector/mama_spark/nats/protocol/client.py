@@ -327,7 +327,8 @@ class ClientProtocol:
     def _require(self, state: State) -> None:
         if self.state is not state:
             why = f" ({self._why})" if self.lost and self._why else ""
-            raise Unavailable(f"the connection to NATS is {self.state.value}, not {state.value}{why}")
+            where = "not connected to NATS: " if state is State.UP else ""
+            raise Unavailable(f"{where}the connection is {self.state.value}{why}")
 
 
 def _sub(sid: int, subject: str) -> bytes:
