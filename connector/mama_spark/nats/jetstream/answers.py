@@ -86,7 +86,7 @@ class AnsweredError:
 class TraceEvent:
     """A step of what a server would do with a message (NATS ADR-41).
 
-    :ivar kind: of the connection: 0 = a client's; -1 = the step has none
+    :ivar kind: of the connection that it comes from, or goes to: 0 = a client's; -1: there is none
     :ivar type: ``in``: it came, ``sm`` and ``si``: its subject changes, ``eg``: it goes on, and others
     :ivar failed: the message goes no further
     """
@@ -101,8 +101,8 @@ class TraceEvent:
         """Those of one server, first how the message came; none, where the answer cannot be read."""
         try:
             events = orjson.loads(data)["events"]
-            return [cls(int(e.get("kind", -1)), str(e["type"]), str(e.get("subj", "")), "error" in e) for e in events]
-        except (ValueError, KeyError, TypeError, AttributeError):  # of JSON and of numbers, too
+            return [cls(e.get("kind", -1), e["type"], e.get("subj", ""), "error" in e) for e in events]
+        except (ValueError, KeyError, TypeError, AttributeError):  # of JSON, too
             return []
 
 
