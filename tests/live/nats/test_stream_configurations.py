@@ -492,7 +492,7 @@ def test_streams_that_get_their_messages_from_others_are_read_by_topic_when_they
     renamed = {**origin, "subject_transforms": [{"src": "plain.>", "dest": "p.>"}]}
     admin.create_stream("MIRROR", [], mirror=origin)
     admin.create_stream("SOURCED", [], sources=[origin])
-    admin.create_stream("BOTH", ["own.>"], sources=[renamed])
+    admin.create_stream("BOTH", ["own.>"], sources=[renamed], allow_batched=True)
     prefixes = {"MIRROR": "plain", "SOURCED": "plain", "BOTH": "p"}
     for name, prefix in prefixes.items():
         stored_up_to(admin, name, len(ROWS))
