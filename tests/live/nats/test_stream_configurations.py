@@ -23,6 +23,7 @@ from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats import mamasub
+from tests.support.nats.forgotten_ids import WINDOW, forget_ids
 from tests.support.nats.nats_servers import Admin, FetchedMessage
 from tests.support.nats.plain_nats_connection import PlainNatsConnection
 from tests.support.spark.attempts import Query, Row, batches, values
@@ -35,8 +36,6 @@ accounts {
     imports: [{service: {account: HOME, subject: "in.>"}, to: "theirs.>"}] }
 }
 """
-#: Nanoseconds, the shortest that a server takes.
-WINDOW = 100_000_000
 ROWS: list[Row] = [(f"{n % 3}", b"row %d" % n) for n in range(9)]
 
 
@@ -461,14 +460,6 @@ def goes_on(server: NatsServer, made: Made, position: Any) -> None:
             read_on(server, options, position)
         options["failOnDataLoss"] = "false"
     assert read_on(server, options, position)[0] == list(new.values())
-
-
-def forget_ids(admin: Admin) -> None:
-    """Wait until the server has forgotten an id that it got now, and so all that it got before."""
-    admin.create_stream("FORGETS", ["forgets"], duplicate_window=WINDOW)
-    admin.publish("forgets", Nats_Msg_Id="probe")
-    eventually(lambda: "duplicate" not in admin.publish("forgets", Nats_Msg_Id="probe"), "an id is forgotten")
-    admin.api("STREAM.DELETE.FORGETS")
 
 
 # --- what is no row of it ---------------------------------------------------------------------------------------------
