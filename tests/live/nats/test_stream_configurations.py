@@ -107,11 +107,12 @@ MODES: list[tuple[Mode, str]] = [
     ({"ackMode": "batch", "dedup": "false"}, "option exactlyOnce needs dedup=true"),
     ({"order": "partition"}, ""),
     ({"ackMode": "auto", "dedup": "false"}, "option exactlyOnce needs dedup=true"),
-    ({"ackMode": "none"}, "option exactlyOnce needs acknowledgements"),
+    ({"ackMode": "none", "dedup": "false"}, "option exactlyOnce needs dedup=true"),
 ]
 OTHER_MODES: list[tuple[Mode, str]] = [
     ({"ackMode": "message", "dedup": "false"}, "option exactlyOnce needs dedup=true"),
     ({"ackMode": "batch"}, ""),
+    ({"ackMode": "none"}, "option exactlyOnce needs acknowledgements"),
     ({"ackMode": "message", "pack": "lines"}, ""),
     ({"ackMode": "batch", "pack": "arrow", "packCompression": "zstd"}, ""),
 ]
@@ -382,7 +383,7 @@ def held_to_line(server: NatsServer, admin: Admin, line: Line, cell: Cell, truth
         held_to_mamapub(made, cell, counts, truth)
         if cell.once:
             held_to_exactly_once(made, cell, counts)
-        elif not line.mamasub.startswith("refused"):
+        elif cell in OTHERS and not line.mamasub.startswith("refused"):
             made.wait_for_copies()
             stored = values(made.fetched(made.name).values())
             for ask in (read, lambda server, options: read_on(server, options)[0]):
