@@ -115,8 +115,8 @@ class Copy:
 
 
 def cells() -> Iterator[object]:
-    """Each source in batch and as a stream, with and without ``exactlyOnce``, and the modes in turn: which of them do what
-    with which rows is tried without Spark."""
+    """Each source in batch and as a stream, with and without ``exactlyOnce``, the modes in turn: all of them are tried
+    without Spark."""
     with_ids = [mode for mode in MODES if mode.get("dedup") != "false"]
     modes = {False: itertools.cycle(MODES), True: itertools.cycle(with_ids)}
     for (name, source), streaming, once in itertools.product(SOURCES.items(), (False, True), (True, False)):
