@@ -27,18 +27,18 @@ class RestoredServer(NatsServer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "server", store=folder / "store")
-        self._store, self._copy = folder / "store", folder / "copy"
+        self._files, self._copy = folder / "store", folder / "copy"
 
     def back_up(self) -> None:
         self.shutdown()
-        shutil.copytree(self._store, self._copy)
+        shutil.copytree(self._files, self._copy)
         self.start()
 
     def restore(self) -> None:
         """All streams that were there then; others stay as they are."""
         self.shutdown()
         for stream in self._copy.glob("jetstream/*/streams/*"):
-            there = self._store / stream.relative_to(self._copy)
+            there = self._files / stream.relative_to(self._copy)
             shutil.rmtree(there)
             shutil.copytree(stream, there)
         self.start()
@@ -151,7 +151,7 @@ def test_a_batch_is_stored_once_however_often_it_is_written_after_its_stream_wen
         options = {"waitTimeout": "300ms", **job, **cells[name]}
         query = Query(server.url, options, batch=None if way == "batch" else 7)
         again = {"attempt": run} if way == "retry" else {"run": f"{run}"}
-        report = query.attempt([(f"{name}.{n % 2}", b"row %d" % n) for n in range(rows)], **again)  # type: ignore[arg-type]
+        report = query.attempt([(f"{name}.{n % 2}", b"row %d" % n) for n in range(rows)], **again)
         assert (report.fatal, report.counts.acked) == (None, rows), cells[name]
 
     with Admin(server.url) as admin:
