@@ -1,9 +1,11 @@
-"""A stream that was restored from an older copy and grew beyond the position of its reader."""
+"""Streams that were restored from an older copy and grew beyond the position of a reader, or of a batch."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,48 +13,179 @@ import pytest
 from mama_spark.contracts.errors import DataLost
 from mama_spark.nats.server.nats_server import NatsServer
 
+from tests.support.nats import mamasub
+from tests.support.nats.forgotten_ids import WINDOW, forget_ids
 from tests.support.nats.mamasub import StreamQuery
 from tests.support.nats.nats_servers import Admin
-from tests.support.spark.attempts import Query
+from tests.support.spark.attempts import Query, values
 
 OLD, READ = 10, 25
 
 
-def publish(server: NatsServer, values: range) -> None:
-    rows = [("s.a", b"%d" % n) for n in values]
-    assert Query(server.url, {"exactlyOnce": "false"}).attempt(rows).counts.acked == len(rows)
+class RestoredServer(NatsServer):
+    """A server whose streams can be put back to what they were, each by itself."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "server", store=folder / "store")
+        self._files, self._copy = folder / "store", folder / "copy"
+
+    def back_up(self) -> None:
+        self.shutdown()
+        shutil.copytree(self._files, self._copy)
+        self.start()
+
+    def restore(self) -> None:
+        """All streams that were there then; others stay as they are."""
+        self.shutdown()
+        for stream in self._copy.glob("jetstream/*/streams/*"):
+            there = self._files / stream.relative_to(self._copy)
+            shutil.rmtree(there)
+            shutil.copytree(stream, there)
+        self.start()
+
+    def publish(self, numbers: range, topic: str = "s.a", **options: str) -> None:
+        rows = [(topic, b"%d" % n) for n in numbers]
+        assert Query(self.url, {"exactlyOnce": "false", **options}).attempt(rows).counts.acked == len(rows)
 
 
-def test_what_was_stored_under_sequences_that_were_read_is_no_silent_loss(tmp_path: Path) -> None:
-    store, copy = tmp_path / "store", tmp_path / "copy"
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RestoredServer]:
+    with RestoredServer(tmp_path) as server:
+        yield server
 
+
+def test_what_was_stored_under_sequences_that_were_read_is_no_silent_loss(server: RestoredServer) -> None:
     def batch(start: dict[str, Any] | None, **more: str) -> tuple[dict[str, Any], list[int]]:
         query = StreamQuery(server.url, start, stream="S", startingOffsets="earliest", **more)
-        values = sorted(int(row["value"]) for row in query.batch(limited=True))
-        return json.loads(json.dumps(query.offset)), values
+        numbers = sorted(int(row["value"]) for row in query.batch(limited=True))
+        return json.loads(json.dumps(query.offset)), numbers
 
-    with NatsServer(tmp_path / "server", store=store) as server:
+    with Admin(server.url) as admin:
+        admin.create_stream("S", ["s.>"])
+    server.publish(range(OLD))
+    server.back_up()
+    server.publish(range(OLD, READ))
+    cut, numbers = batch(None, maxOffsetsPerTrigger=f"{OLD + 5}")
+    assert numbers == list(range(OLD + 5))
+    known, numbers = batch(cut)
+    assert numbers == list(range(OLD + 5, READ))
+    assert batch(known) == (known, [])
+    for new in (5, READ - OLD, READ):  # fewer than were lost, as many, more
+        server.restore()
+        server.publish(range(100, 100 + new))
+        for start in (known, cut):
+            with pytest.raises(DataLost, match="stream 'S': "):
+                batch(start)
+            end, numbers = batch(start, failOnDataLoss="false")
+            assert numbers == list(range(100, 100 + new))
+            assert batch(end) == (end, [])
+
+
+#: What is read: everything, by the name of a stream, by topics, by a pattern, packed or not.
+READERS: dict[str, Callable[[str], dict[str, str]]] = {
+    "stream": lambda name: {"stream": name},
+    "topics": lambda name: {"topics": f"{name}.*"},
+    "one topic": lambda name: {"stream": name, "topics": f"{name}.a"},
+}
+PACKS: list[dict[str, str]] = [{}, {"pack": "lines", "packMaxRows": "2"}]
+MODES: list[dict[str, str]] = [
+    {"ackMode": "message"},
+    {"ackMode": "batch"},
+    {"order": "partition"},
+    {"pack": "lines", "packMaxRows": "2"},
+    {"ackMode": "batch", "pack": "arrow", "packMaxRows": "2"},
+]
+
+
+def test_readers_of_all_kinds_notice(server: RestoredServer) -> None:
+    """A batch read has no position: it reads what is there. A position without a time, as of an older version, is read
+    on, and shows only that a stream is shorter."""
+    cells = {f"R{n}": cell for n, cell in enumerate(product(READERS.values(), PACKS))}
+    with Admin(server.url) as admin:
+        for name in cells:
+            admin.create_stream(name, [f"{name}.>"])
+
+    def numbers(rows: list[dict[str, Any]]) -> list[int]:
+        return sorted(int(row["value"]) for row in rows)
+
+    def publish(some: range) -> None:
+        for name, (_, pack) in cells.items():
+            server.publish(some, f"{name}.a", **pack)
+
+    publish(range(4))
+    server.back_up()
+    publish(range(4, 12))
+    known: dict[str, Any] = {}
+    for name, (reader, _) in cells.items():
+        query = StreamQuery(server.url, **reader(name))
+        assert numbers(query.batch()) == list(range(12))
+        known[name] = json.loads(json.dumps(query.offset))
+    for new in (4, 20):
+        server.restore()
+        publish(range(100, 100 + new))
+        for name, (reader, _) in cells.items():
+            options = reader(name)
+            assert numbers(mamasub.read(server.url, **options)) == [*range(4), *range(100, 100 + new)]
+            with pytest.raises(DataLost, match="its sequences went back" if new == 20 else "its last sequence is"):
+                StreamQuery(server.url, known[name], **options).batch()
+            going_on = StreamQuery(server.url, known[name], failOnDataLoss="false", **options)
+            assert numbers(going_on.batch()) == list(range(100, 100 + new))
+            (position,) = known[name].values()
+            older = StreamQuery(server.url, {name: {key: position[key] for key in ("next", "identity")}}, **options)
+            if new == 20:
+                assert older.batch()
+            else:
+                with pytest.raises(DataLost, match="its last sequence is"):
+                    older.batch()
+
+
+@pytest.mark.parametrize("way", ["batch", "stream", "retry"])
+def test_a_batch_is_stored_once_however_often_it_is_written_after_its_stream_went_back(
+    server: RestoredServer, way: str
+) -> None:
+    """What keeps the markers did not go back."""
+    rows, cells = 6, {f"W{n}": mode for n, mode in enumerate(MODES)}
+
+    def write(name: str, run: int) -> None:
+        job = {"txnAppId": name, "txnVersion": "1"} if way == "batch" else {}
+        options = {"waitTimeout": "300ms", **job, **cells[name]}
+        query = Query(server.url, options, batch=None if way == "batch" else 7)
+        again = {"attempt": run} if way == "retry" else {"run": f"{run}"}
+        report = query.attempt([(f"{name}.{n % 2}", b"row %d" % n) for n in range(rows)], **again)
+        assert (report.fatal, report.counts.acked) == (None, rows), cells[name]
+
+    with Admin(server.url) as admin:
+        for name in cells:
+            admin.create_stream(name, [f"{name}.>"], duplicate_window=WINDOW, allow_batched=True)
+    server.back_up()
+    for name in cells:
+        server.publish(range(8), f"{name}.other")
+        write(name, 0)
+    server.restore()
+    for run in (1, 2):
         with Admin(server.url) as admin:
-            admin.create_stream("S", ["s.>"])
-        publish(server, range(OLD))
-        server.shutdown()
-        shutil.copytree(store, copy)
-        server.start()
-        publish(server, range(OLD, READ))
-        cut, values = batch(None, maxOffsetsPerTrigger=f"{OLD + 5}")
-        assert values == list(range(OLD + 5))
-        known, values = batch(cut)
-        assert values == list(range(OLD + 5, READ))
-        assert batch(known) == (known, [])
-        for new in (5, READ - OLD, READ):  # fewer than were lost, as many, more
-            server.shutdown()
-            shutil.rmtree(store)
-            shutil.copytree(copy, store)
-            server.start()
-            publish(server, range(100, 100 + new))
-            for start in (known, cut):
-                with pytest.raises(DataLost, match="stream 'S': "):
-                    batch(start)
-                end, values = batch(start, failOnDataLoss="false")
-                assert values == list(range(100, 100 + new))
-                assert batch(end) == (end, [])
+            forget_ids(admin)
+            for name, mode in cells.items():
+                write(name, run)
+                assert values(admin.messages(name)) == {(f"{name}.{n % 2}", b"row %d" % n): 1 for n in range(rows)}, (
+                    mode
+                )
+
+
+def test_a_run_whose_stream_goes_back_in_it_ends_and_the_next_one_stores_the_batch_once(server: RestoredServer) -> None:
+    given = [("s.a", b"row %d" % n) for n in range(6)]
+    write = Query(server.url, {"waitTimeout": "300ms"}).attempt
+    with Admin(server.url) as admin:
+        admin.create_stream("S", ["s.>"], duplicate_window=WINDOW)
+    server.publish(range(3), "s.other")
+    server.back_up()
+    for run in ("first", "second"):
+        assert write(given, run=run).counts.acked == len(given)
+    server.restore()
+    report = write(given, run="second", attempt=1)
+    assert "stream 'S' ends at sequence 3, and went on to 9 when this run of batch 7 began" in (report.fatal or "")
+    for run in ("third", "fourth"):
+        with Admin(server.url) as admin:
+            forget_ids(admin)
+            assert write(given, run=run).counts.acked == len(given)
+            assert values(m for m in admin.messages("S") if m.topic == "s.a") == dict.fromkeys(given, 1)

@@ -6,15 +6,17 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import ConfigError, DataLost, MamaError, OptionError
+from mama_spark.contracts.topics import covers
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.job import OutcomeCounts
@@ -22,8 +24,10 @@ from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats import mamasub
-from tests.support.nats.nats_servers import Admin
-from tests.support.spark.attempts import Query, Row, batches
+from tests.support.nats.forgotten_ids import WINDOW, forget_ids
+from tests.support.nats.nats_servers import Admin, FetchedMessage
+from tests.support.nats.plain_nats_connection import PlainNatsConnection
+from tests.support.spark.attempts import Query, Row, batches, values
 
 ACCOUNTS = """
 accounts {
@@ -33,9 +37,6 @@ accounts {
     imports: [{service: {account: HOME, subject: "in.>"}, to: "theirs.>"}] }
 }
 """
-#: Nanoseconds, the shortest that a server takes.
-WINDOW = 100_000_000
-PACKS = [{}, {"pack": "lines"}, {"pack": "arrow", "packCompression": "zstd"}]
 ROWS: list[Row] = [(f"{n % 3}", b"row %d" % n) for n in range(9)]
 
 
@@ -100,14 +101,64 @@ def stored_up_to(admin: Admin, name: str, last: int) -> None:
 # --- the table of the reference ---------------------------------------------------------------------------------------
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "stream-configurations.md"
-MODES: list[dict[str, str]] = [
-    {"ackMode": "auto"},  # message by message, with ids
-    {"ackMode": "batch", "dedup": "false"},
-    {"order": "partition"},
-    {"ackMode": "auto", "dedup": "false"},
-    {"ackMode": "none", "dedup": "false"},  # stores what the one before stored
+Mode = dict[str, str]
+#: How rows are published, and why this does not go with ``exactlyOnce``: the driver refuses it with these words.
+MODES: list[tuple[Mode, str]] = [
+    ({"ackMode": "auto"}, ""),  # message by message, with ids
+    ({"ackMode": "batch", "dedup": "false"}, "option exactlyOnce needs dedup=true"),
+    ({"order": "partition"}, ""),
+    ({"ackMode": "auto", "dedup": "false"}, "option exactlyOnce needs dedup=true"),
+    ({"ackMode": "none", "dedup": "false"}, "option exactlyOnce needs dedup=true"),
 ]
+OTHER_MODES: list[tuple[Mode, str]] = [
+    ({"ackMode": "message", "dedup": "false"}, "option exactlyOnce needs dedup=true"),
+    ({"ackMode": "batch"}, ""),
+    ({"ackMode": "none"}, "option exactlyOnce needs acknowledgements"),
+    ({"ackMode": "message", "pack": "lines"}, ""),
+    ({"ackMode": "batch", "pack": "arrow", "packCompression": "zstd"}, ""),
+]
+#: Beginnings of lines that are tried in all modes in every run of the tests: one of each kind.
+EVERYWHERE = (
+    "a row with `Nats-Batch-Id", "`in.0` has a message: ", "without rollup", "the account maps `alias.*` to `in.*`: ",
+    "another account imports", '`{"subjects": ["own.>"], "sources"',
+)  # fmt: skip
 _numbers = count()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How a batch is written.
+
+    :ivar apart: why its mode does not go with ``exactlyOnce``
+    :ivar streaming: it is a batch of a streaming query
+    """
+
+    mode: Mode
+    apart: str
+    streaming: bool
+    once: bool
+
+    @property
+    def packs(self) -> bool:
+        return "pack" in self.mode
+
+    def options(self, name: str) -> Mode:
+        if not self.once:
+            return {**self.mode, "exactlyOnce": "false"}
+        job = {} if self.streaming else {"txnAppId": name, "txnVersion": "1"}
+        # another run waits for as long as an acknowledgement may take
+        return {**self.mode, "exactlyOnce": "true", "waitTimeout": "300ms", **job}
+
+
+#: What each line of the page is tried in at least.
+USUAL = [*(Cell(*mode, False, False) for mode in MODES), Cell(*MODES[0], False, True)]
+OTHERS = [
+    cell
+    for mode in MODES + OTHER_MODES
+    for streaming in (False, True)
+    for once in (False, True)
+    if (cell := Cell(*mode, streaming, once)) not in USUAL
+]
 
 
 def codes(cell: str) -> list[str]:
@@ -117,6 +168,7 @@ def codes(cell: str) -> list[str]:
 class Line:
     """One line of the table.
 
+    :ivar taken: a topic that has a message before
     :ivar published, stored: prefix of the topics that rows have, and of those that the stream has
     :ivar header: of the first row
     """
@@ -125,12 +177,22 @@ class Line:
         self.title, topics, self.mamapub, self.once, self.mamasub = cells
         given = codes(self.title)
         self.config: dict[str, Any] = next((json.loads(one) for one in given if one.startswith("{")), {})
-        self.header = next((tuple(one.split(": ")) for one in given if one.startswith("Nats-")), None)
+        header = next((one.partition(": ") for one in given if one.startswith("Nats-")), None)
+        self.header = None if header is None else (header[0], header[2])
+        self.taken = next((one for one in given if re.fullmatch(r"in\.\d", one)), None)
         self.published, self.stored = (codes(topics)[at].partition(".")[0] for at in (0, -1))
         self.copies = {"mirror", "sources"} & self.config.keys()
 
-    def said(self, mode: dict[str, str]) -> str:
+    def copies_topic(self, topic: str) -> bool:
+        """Whether the stream takes this one from where it gets its messages."""
+        (origin,) = self.config.get("sources") or [self.config["mirror"]]
+        wanted = [one["src"] for one in origin.get("subject_transforms", [])] or [origin.get("filter_subject", ">")]
+        return any(covers(src, topic) for src in wanted)
+
+    def said(self, mode: Mode) -> str:
         """What ``mamapub`` does in a mode."""
+        if self.header is not None and "pack" in mode:
+            return "rows fail: `has no effect inside a pack`"
         usual, *others = self.mamapub.split("; ")
         for other in others:
             modes, _, outcome = other.partition(": ")
@@ -138,11 +200,27 @@ class Line:
                 return outcome
         return usual
 
+    def refusals(self, cell: Cell) -> list[str]:
+        """With which words ``mamapub`` refuses to begin."""
+        said = [self.said(cell.mode), *([self.once] if cell.once else [])]
+        if self.header is not None and cell.mode.get("pack") == "lines":
+            said.append("refused: `pack=lines carries values only`")
+        return [codes(one)[-1] for one in said if one.startswith("refused")]
+
+    def headers(self, n: int) -> dict[str, str]:
+        """Of the row of this number."""
+        return {} if n or self.header is None else dict([self.header])
+
 
 def lines() -> Iterator[Line]:
     table = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     for line in table[1:]:
         yield Line(line.strip("| ").split(" | "))
+
+
+def with_headers(rows: list[Row], headers: list[Any]) -> Iterator[pa.RecordBatch]:
+    of_headers = pa.map_(pa.string(), pa.list_(pa.string()))
+    return (batch.append_column("headers", pa.array(headers, of_headers)) for batch in batches(rows))
 
 
 class Made:
@@ -162,15 +240,19 @@ class Made:
         else:
             config = {"duplicate_window": WINDOW, **config}
         admin.create_stream(self.name, subjects, **json.loads(json.dumps(config).replace("ORIGIN", self.origin)))
+        if line.taken:
+            admin.publish(line.taken, b"taken")
         if self.sealed:
-            self.publish({})
+            admin.publish("in.0", b"sealed")
             admin.update_stream(self.name, sealed=True)
-        self.before = self.last
+        self.before, self.kept_before = self.last, self.kept
+        self.client = PlainNatsConnection(url_of(server))
 
     def __enter__(self) -> Made:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.client.close()
         for name in {self.name, self.origin}:
             self.admin.api(f"STREAM.DELETE.{name}")
 
@@ -179,76 +261,178 @@ class Made:
         return int(self.admin.info(self.origin)["state"]["last_seq"])
 
     @property
+    def kept(self) -> int:
+        return int(self.admin.info(self.origin)["state"]["messages"])
+
+    @property
     def taken(self) -> int:
         """How many messages the server has stored since it was made."""
         return self.last - self.before
 
-    def publish(self, options: dict[str, str]) -> tuple[OutcomeCounts, str]:
+    @property
+    def removed(self) -> bool:
+        """Whether the server has removed some of them."""
+        return self.kept - self.kept_before < self.taken
+
+    def publish(self, cell: Cell, run: str = "first") -> tuple[OutcomeCounts, str]:
         """The outcomes of the rows, and why there are none."""
-        batch = next(batches(ROWS))
-        if self.line.header is not None:
-            name, value = self.line.header
-            headers = [[(name, [value])], *[None] * (len(ROWS) - 1)]
-            batch = batch.append_column("headers", pa.array(headers, pa.map_(pa.string(), pa.list_(pa.string()))))
-        once = Query(self.url, {"topicPrefix": self.line.published, "exactlyOnce": "false", **options}, batch=None)
-        once = replace(once, headers=self.line.header is not None)
+        given = {"topicPrefix": self.line.published, **cell.options(self.name)}
+        write = Query(self.url, given, batch=7 if cell.streaming else None, headers=self.line.header is not None)
+        headers = [[(name, [value]) for name, value in self.line.headers(n).items()] for n in range(len(ROWS))]
         try:
-            report = once.attempt(iter([batch]))
+            report = write.attempt(with_headers(ROWS, headers) if write.headers else batches(ROWS), run=run)
+        except OptionError:
+            raise
         except MamaError as e:
             return OutcomeCounts(), str(e)
         return report.counts, report.fatal or ""
 
+    def fetched(self, name: str) -> dict[int, FetchedMessage]:
+        """What a stream has, one message after the other, by sequence."""
+        state = self.admin.info(name)["state"]
+        found, asked = {}, range(state["first_seq"], state["last_seq"] + 1)
+        for sequence in asked:  # the answers are not in this order
+            body = json.dumps({"seq": sequence}).encode()
+            self.client.publish(f"$JS.API.STREAM.MSG.GET.{name}", self.client.inbox + b"a", body)
+        for answer in [json.loads(self.client.message().payload) for _ in asked]:
+            if (message := answer.get("message")) is not None:
+                block = b64decode(message.get("hdrs", "")).decode().split("\r\n")[1:-2]
+                headers = {key: [value] for key, _, value in (line.partition(": ") for line in block)}
+                payload = b64decode(message.get("data", ""))
+                found[message["seq"]] = FetchedMessage(message["seq"], message["subject"], payload, headers)
+        return dict(sorted(found.items()))
+
     def messages(self) -> dict[int, Row]:
-        """What the stream that is read has, one message after the other, by sequence."""
-        state = self.admin.info(self.name)["state"]
-        found = {}
-        for sequence in range(state["first_seq"], state["last_seq"] + 1):
-            answer = self.admin.api(f"STREAM.MSG.GET.{self.name}", {"seq": sequence})
-            if "message" in answer:
-                found[sequence] = (answer["message"]["subject"], b64decode(answer["message"].get("data", "")))
-        return found
+        """What the stream that is read has, by sequence."""
+        return {sequence: (one.topic, one.payload) for sequence, one in self.fetched(self.name).items()}
+
+    def rows(self) -> Counter[Row]:
+        """What the stream that is published to has got."""
+        found = self.fetched(self.origin)
+        return values(one for sequence, one in found.items() if sequence > self.before)
 
     def wait_for_copies(self) -> None:
         if self.line.copies:
-            taken = self.admin.info(self.origin)["state"]["messages"]
-            eventually(lambda: self.admin.info(self.name)["state"]["messages"] == taken, "the copy is complete")
+            copied = [one.topic for one in self.fetched(self.origin).values() if self.line.copies_topic(one.topic)]
+            stored_up_to(self.admin, self.name, len(copied))
+
+
+class Truth(NamedTuple):
+    """What the server does with the rows, published one by one by another client: what it has then, how many it took,
+    and its errors."""
+
+    rows: Counter[Row]
+    taken: int
+    errors: list[str]
+
+    @classmethod
+    def of(cls, server: NatsServer, admin: Admin, line: Line) -> Truth:
+        errors: list[str] = []
+        with Made(server, admin, line) as made, PlainNatsConnection(made.url) as client:
+            for n, (topic, value) in enumerate(ROWS):
+                client.publish(f"{line.published}.{topic}", client.inbox + b"a", value, line.headers(n))
+                if not line.config.get("no_ack"):
+                    errors += answered_error(client.message().payload)
+            eventually(lambda: made.taken == len(ROWS) - len(errors), "all are stored that are not refused")
+            return cls(made.rows(), made.taken, errors)
+
+
+def answered_error(answer: bytes) -> list[str]:
+    """In the answer to a message; empty: it is held back, as one of an atomic batch."""
+    if not answer:
+        return [""]
+    found = json.loads(answer).get("error")
+    return [] if found is None else [found["description"]]
 
 
 @pytest.mark.parametrize("line", list(lines()), ids=lambda line: line.title)
 def test_what_the_page_says_of_a_stream_is_what_happens(
     server: NatsServer, admin: Admin, line: Line, caplog: pytest.LogCaptureFixture
 ) -> None:
-    acked = 0
-    for mode in MODES:
-        with Made(server, admin, line) as made:
-            acked = held_to_mamapub(made, mode, acked)
-            if mode is MODES[-1]:
-                if "with a warning" in line.mamapub:
-                    assert codes(line.mamapub)[-1] in caplog.text
-                held_to_mamasub(server, made, caplog)
-    held_to_exactly_once(server, admin, line, {})
-    if line.published != line.stored and line.once == "stored once":
-        for pack in PACKS[1:]:
-            held_to_exactly_once(server, admin, line, pack)
+    truth = Truth.of(server, admin, line)
+    for cell in USUAL:
+        held_to_line(server, admin, line, cell, truth)
+    with Made(server, admin, line) as made:
+        made.publish(Cell(*MODES[-1], False, False))
+        eventually(lambda: made.taken == truth.taken, "what was published is stored")
+        if "with a warning" in line.mamapub:
+            assert codes(line.mamapub)[-1] in caplog.text
+        held_to_mamasub(server, made, caplog)
 
 
-def held_to_mamapub(made: Made, mode: dict[str, str], acked: int) -> int:
-    """:param acked: rows of the mode before; returns those of this one"""
-    said, (counts, fatal) = made.line.said(mode), made.publish(mode)
-    if said.startswith("refused"):
-        assert codes(said)[-1] in fatal, mode
-        assert not made.taken, mode
-        return len(ROWS)
-    assert not fatal, mode
-    if mode.get("ackMode") == "none":
-        assert counts.published + counts.failed == len(ROWS)
-        eventually(lambda: made.taken == acked, f"{acked} rows are stored")
-        return acked
-    assert counts.acked == made.taken, mode
-    assert counts.acked + counts.failed == len(ROWS), mode
-    assert bool(counts.failed) == said.startswith("rows fail"), (mode, counts.reasons)
-    assert all(codes(said)[-1] in reason for reason in counts.reasons), (mode, counts.reasons)
-    return counts.acked
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, id=line.title, marks=() if line.title.startswith(EVERYWHERE) else pytest.mark.thorough)
+        for line in lines()
+    ],
+)
+def test_what_the_page_says_of_a_stream_is_what_happens_in_all_other_modes(
+    server: NatsServer, admin: Admin, line: Line
+) -> None:
+    truth = Truth.of(server, admin, line)
+    for cell in OTHERS:
+        held_to_line(server, admin, line, cell, truth)
+
+
+def held_to_line(server: NatsServer, admin: Admin, line: Line, cell: Cell, truth: Truth) -> None:
+    """Publishes the batch, reads it, and with ``exactlyOnce`` publishes it again."""
+    with Made(server, admin, line) as made:
+        if cell.once and cell.apart:
+            with pytest.raises(OptionError, match=cell.apart):
+                made.publish(cell)
+            return
+        counts, fatal = made.publish(cell)
+        if refusals := line.refusals(cell):
+            assert any(text in fatal for text in refusals), (cell, fatal)
+            assert not made.taken, cell
+            return
+        assert not fatal, cell
+        held_to_mamapub(made, cell, counts, truth)
+        if cell.once:
+            held_to_exactly_once(made, cell, counts)
+        elif cell in OTHERS and not line.mamasub.startswith("refused"):
+            made.wait_for_copies()
+            stored = values(made.fetched(made.name).values())
+            for ask in (read, lambda server, options: read_on(server, options)[0]):
+                assert Counter(ask(server, {"stream": made.name})) == stored, cell
+
+
+def held_to_mamapub(made: Made, cell: Cell, counts: OutcomeCounts, truth: Truth) -> None:
+    said = made.line.said(cell.mode)
+    if cell.mode.get("ackMode") == "none":
+        assert counts.published + counts.failed == len(ROWS), cell
+        if not cell.packs and "max_bytes" not in made.line.config:  # ids are bytes, too
+            eventually(lambda: made.taken == truth.taken, "all are stored that the server takes")
+            assert made.rows() == truth.rows, cell
+        return
+    assert counts.acked + counts.failed == len(ROWS), cell
+    assert all(codes(said)[-1] in reason for reason in counts.reasons), (cell, counts.reasons)
+    if cell.packs:  # the server refuses, or removes, all rows of a message
+        assert made.removed or made.rows().total() in (0, counts.acked), cell
+        return
+    assert bool(counts.failed) == said.startswith("rows fail"), (cell, counts.reasons)
+    assert counts.acked == made.taken, cell
+    if "max_bytes" in made.line.config:
+        return
+    assert (counts.acked, made.rows()) == (truth.taken, truth.rows), (cell, counts.reasons)
+    own = said.startswith("rows fail") and not any(codes(said)[-1] in error for error in truth.errors)
+    for error in () if own else set(truth.errors):
+        assert sum(n for reason, n in counts.reasons.items() if error in reason) == truth.errors.count(error), cell
+
+
+def held_to_exactly_once(made: Made, cell: Cell, first: OutcomeCounts) -> None:
+    before = made.fetched(made.origin)
+    forget_ids(made.admin)
+    again, fatal = made.publish(cell, "again")
+    if not cell.packs:
+        assert made.removed == made.line.once.startswith("again refused"), cell
+    if made.removed:
+        assert codes(made.line.once)[-1] in fatal, cell
+    else:
+        assert fatal == "", cell
+        assert (again.acked, again.duplicates, again.failed) == (first.acked, first.acked, first.failed), cell
+    assert made.fetched(made.origin) == before, cell
 
 
 def held_to_mamasub(server: NatsServer, made: Made, caplog: pytest.LogCaptureFixture) -> None:
@@ -276,7 +460,7 @@ def held_to_mamasub(server: NatsServer, made: Made, caplog: pytest.LogCaptureFix
 def goes_on(server: NatsServer, made: Made, position: Any) -> None:
     """A query that has read so far gets all that is stored after it, or an error where some of that is gone."""
     before = made.admin.info(made.name)["state"]["last_seq"]
-    made.publish({"ackMode": "auto", "dedup": "false"})
+    made.publish(Cell({"ackMode": "auto", "dedup": "false"}, "", False, False))
     made.wait_for_copies()
     new = {sequence: row for sequence, row in made.messages().items() if sequence > before}
     options = {"stream": made.name}
@@ -285,35 +469,6 @@ def goes_on(server: NatsServer, made: Made, position: Any) -> None:
             read_on(server, options, position)
         options["failOnDataLoss"] = "false"
     assert read_on(server, options, position)[0] == list(new.values())
-
-
-def held_to_exactly_once(server: NatsServer, admin: Admin, line: Line, pack: dict[str, str]) -> None:
-    with Made(server, admin, line) as made:
-        # another run waits for as long as an acknowledgement may take
-        options = {"exactlyOnce": "true", "txnAppId": made.name, "txnVersion": "1", "waitTimeout": "300ms", **pack}
-        first, fatal = made.publish(options)
-        if fatal:
-            assert line.once.startswith("refused"), fatal
-            assert codes(line.once)[-1] in fatal
-            assert not made.taken
-            return
-        taken = made.taken
-        forget_ids(admin)
-        again, fatal = made.publish(options)
-        if line.once.startswith("again refused"):
-            assert codes(line.once)[-1] in fatal
-        else:
-            assert (line.once, fatal) == ("stored once", "")
-            assert (again.acked, again.duplicates, again.failed) == (first.acked, first.acked, first.failed)
-        assert made.taken == taken
-
-
-def forget_ids(admin: Admin) -> None:
-    """Wait until the server has forgotten an id that it got now, and so all that it got before."""
-    admin.create_stream("FORGETS", ["forgets"], duplicate_window=WINDOW)
-    admin.publish("forgets", Nats_Msg_Id="probe")
-    eventually(lambda: "duplicate" not in admin.publish("forgets", Nats_Msg_Id="probe"), "an id is forgotten")
-    admin.api("STREAM.DELETE.FORGETS")
 
 
 # --- what is no row of it ---------------------------------------------------------------------------------------------
@@ -328,25 +483,6 @@ def test_a_topic_that_is_mapped_to_another_of_its_stream_is_stored_once(server: 
     assert [message.topic for message in admin.messages("WITHIN")] == ["within.b"]
 
 
-@pytest.mark.parametrize("batch", [None, 7], ids=["batch", "stream"])
-@pytest.mark.parametrize(
-    "mode", [{}, {"ackMode": "batch"}, {"order": "partition"}, {"ackMode": "batch", "pack": "arrow"}], ids=str
-)
-def test_what_is_mapped_and_transformed_is_stored_once_in_every_mode(
-    server: NatsServer, admin: Admin, mode: dict[str, str], batch: int | None
-) -> None:
-    config = {"subjects": ["in.>"], "subject_transform": {"src": "in.>", "dest": "out.>"}}
-    name = f"M{next(_numbers)}"
-    make(admin, case := Case(name, "alias", "out", config))
-    options = {"txnAppId": name, "txnVersion": "1"} if batch is None else {"batchesStream": name + "-MARKS"}
-    once = replace(query(server, case, **options, **mode), batch=batch)
-    for run, known in (("first", 0), ("again", len(ROWS))):
-        counts = once.attempt(ROWS, run=run).counts
-        assert (counts.acked, counts.duplicates) == (len(ROWS), known)
-        forget_ids(admin)
-    assert admin.info(name)["state"]["messages"] == (3 if "pack" in mode else len(ROWS))
-
-
 def test_streams_that_get_their_messages_from_others_are_read_by_topic_when_they_are_named(
     server: NatsServer, admin: Admin, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -356,7 +492,7 @@ def test_streams_that_get_their_messages_from_others_are_read_by_topic_when_they
     renamed = {**origin, "subject_transforms": [{"src": "plain.>", "dest": "p.>"}]}
     admin.create_stream("MIRROR", [], mirror=origin)
     admin.create_stream("SOURCED", [], sources=[origin])
-    admin.create_stream("BOTH", ["own.>"], sources=[renamed])
+    admin.create_stream("BOTH", ["own.>"], sources=[renamed], allow_batched=True)
     prefixes = {"MIRROR": "plain", "SOURCED": "plain", "BOTH": "p"}
     for name, prefix in prefixes.items():
         stored_up_to(admin, name, len(ROWS))
@@ -366,8 +502,10 @@ def test_streams_that_get_their_messages_from_others_are_read_by_topic_when_they
     assert "stream 'MIRROR', which gets its messages from other streams, holds none on 'typo.>' now" in caplog.text
     assert len(read(server, {"topics": "plain.>"})) == len(ROWS), "mirrors are not read beside their origin"
     for name in prefixes:
-        report = query(server, case, exactlyOnce="false", stream=name).attempt(ROWS)
-        assert re.search(rf"belongs to stream 'PLAIN', not to '{name}'; correct option stream$", report.fatal or "")
+        for mode in [*(mode for mode, _ in MODES + OTHER_MODES), {"exactlyOnce": "true"}]:
+            report = query(server, case, **{"exactlyOnce": "false", "stream": name, **mode}).attempt(ROWS)
+            assert re.search(rf"belongs to stream 'PLAIN', not to '{name}'; correct option stream$", report.fatal or "")
+    stored_up_to(admin, case.name, len(ROWS))
     with pytest.raises(ConfigError, match=r"read by name \(option stream\): BOTH, MIRROR, SOURCED"):
         read(server, {"topics": "p.>"})
 

@@ -141,8 +141,9 @@ class StreamRouter:
         st.refresh(api, cache, [name])
         stream = cache.streams.get(name) or st.stream_info(api, cache, name)
         if stream is not None:
-            self._validate(stream)
-            self._choose_mode(connection, [stream])
+            if stream.subjects:  # else no topic belongs to it, which is said when the topics are known
+                self._validate(stream)
+                self._choose_mode(connection, [stream])
         elif name in cache.info_denied:
             self._warn_unchecked(f"STREAM.INFO.{name}", name)
         elif not self.settings.create_stream:

@@ -40,6 +40,9 @@ when they renew.
 **A message whose acknowledgement is lost** is sent again only while the broker surely knows its id; later it is looked
 for in the stream first.
 
+**A stream that ends before the batch began** was restored from an older copy, and has none of the batch: from there on
+what the repetition stores is read back. (A stream that has grown again since lacks what it lost, and nothing else.)
+
 **Another number of partitions** moves rows to other tasks. What earlier runs have stored of the whole batch is looked
 through by every task, and a stored row is *claimed* before it settles one: see :mod:`.matching`. No message of a run
 lies before the end that its batch marker names, so no task claims what another one of this run has just published.
@@ -227,7 +230,7 @@ class BatchTurn(Turn):
             raise taken_over(me)
         check_same_write(me, found)
         if found.run != me.run:  # an earlier run has it: seize it
-            return replace(found, runs=(*found.runs[-7:], me.run), open=False)
+            return replace(found, runs=(*found.runs[-7:], me.run), after=min(found.after, self.last), open=False)
         if found.open:
             return Step.GO
         if wait > 0:  # perhaps somebody of the earlier run still publishes
@@ -258,7 +261,7 @@ class TaskTurn(Turn):
         if not found.released and wait > 0:
             return wait
         self.began, self.repeated = now, True
-        return replace(found, owner=me.owner, released=False, renewed=0)
+        return replace(found, owner=me.owner, after=min(found.after, self._after), released=False, renewed=0)
 
 
 def check_same_write(me: Attempt, found: BatchMarker) -> None:

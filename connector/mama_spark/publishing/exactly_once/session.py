@@ -235,6 +235,12 @@ class BatchSession:
         if bounds.identity != identity:
             self._removed(f"stream {name!r} was deleted and made again since batch {self._me.batch} began")
             return
+        if bounds.last < up_to:
+            self._removed(
+                f"stream {name!r} ends at sequence {bounds.last}, and went on to {up_to} when this run of batch "
+                f"{self._me.batch} began (was it restored from an older copy?)"
+            )
+            return
         missing = self._ask(lambda: self._ledger.missing(name, after, up_to))
         if missing:
             (first, last), n = missing[0], sum(high - low + 1 for low, high in missing)

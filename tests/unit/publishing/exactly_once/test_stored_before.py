@@ -72,6 +72,8 @@ OPENED = replace(SEIZED, open=True, until=200)
         (OLD, [SEIZED, OPENED, Step.GO], 5.0),
         (replace(OLD, open=False), [SEIZED, OPENED, Step.GO], 5.0),
         (SEIZED, [OPENED, Step.GO], 5.0),
+        # the stream was restored from a copy that is older than the batch
+        (replace(OLD, after=190), [replace(SEIZED, after=180), replace(OPENED, after=180), Step.GO], 5.0),
     ],
 )
 def test_a_run_takes_a_batch_from_an_earlier_one_when_a_lease_has_passed(
@@ -97,6 +99,7 @@ def test_a_run_gives_up_a_batch_that_a_later_one_has() -> None:
         (TASK, [Step.GO], 0.0),
         (replace(TASK, owner="other", released=True, renewed=3), [TASK, Step.GO], 0.0),
         (replace(TASK, owner="other"), [TASK, Step.GO], 5.0),
+        (replace(TASK, owner="other", after=130, released=True), [TASK, Step.GO], 0.0),  # as above
     ],
 )
 def test_an_attempt_takes_a_partition_from_another_one_when_a_lease_has_passed(
