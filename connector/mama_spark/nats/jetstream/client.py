@@ -11,7 +11,7 @@ import re
 import time
 from base64 import b64decode
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
@@ -36,32 +36,20 @@ _PAGE = 2000
 _PAGE_BYTES = 8 * 1024 * 1024
 
 
-class Requester(Protocol):
-    """What requests need of a connection: see :class:`~..connection.socket_connection.SocketConnection`."""
-
-    @property
-    def api_prefix(self) -> str: ...
-    @property
-    def closed(self) -> bool: ...
-    def drive(self, timeout: float) -> None: ...
-    def request_all(self, requests: Sequence[Request], timeout: float) -> list[Frame | MamaError | None]: ...
-    def request(
-        self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None
-    ) -> Frame | None: ...
-
-
-C = TypeVar("C", bound=Requester)
-
-
-class JetStreamApi(Generic[C]):
+class JetStream:
     """Requests over one connection, on the calling thread.
+
+    A direct get (NATS ADR-31) leaves nothing behind and makes no advisory. Any replica may answer it, from what it has:
+    each answer is a prefix of the stream without holes.
 
     :param connection: returns the connection; another one when the last was closed
     :param timeout: seconds that a call may take, repetitions included
     :param attempt_timeout: seconds that one attempt may take
     """
 
-    def __init__(self, connection: Callable[[], C], timeout: float, attempt_timeout: float | None = None) -> None:
+    def __init__(
+        self, connection: Callable[[], SocketConnection], timeout: float, attempt_timeout: float | None = None
+    ) -> None:
         self.connection, self.timeout, self._attempt_timeout = connection, timeout, attempt_timeout
 
     def attempt_timeout(self, timeout: float | None = None) -> float:
@@ -78,7 +66,10 @@ class JetStreamApi(Generic[C]):
         """See :func:`~.retry.retry`; ends early when the connection is closed for good."""
 
         def wait(seconds: float) -> None:
-            self.connection().drive(seconds)
+            """Or until a connection that was lost has come about again."""
+            connection = self.connection()
+            was_up = connection.up
+            connection.drive(seconds, lambda: connection.up and not was_up)
 
         limit = self.timeout if timeout is None else timeout
         return retry(what, attempt, limit, wait, lambda: not self.connection().closed)
@@ -197,12 +188,7 @@ class JetStreamApi(Generic[C]):
 
         return self.retry(f"the publish to {subject!r}", attempt, timeout)
 
-
-class JetStream(JetStreamApi[SocketConnection]):
-    """The same over a connection of our own, and direct gets (NATS ADR-31): a reader that ends leaves nothing behind,
-    and makes no advisories. Any replica may answer, from what it has: each answer is a prefix of the stream without
-    holes.
-    """
+    # --- direct gets ----------------------------------------------------------------------------------------------
 
     def serves_direct_gets(self, stream: str) -> bool:
         """Whether direct gets from the stream are answered. One request, which makes no advisory.
@@ -341,7 +327,7 @@ class Asked:
         self._ends.callback(connection.answers.forget, number)
 
     def answer(self) -> dict[str, Any] | None:
-        """The answer; None: it has not come yet. Otherwise as :meth:`JetStreamApi.request`, once."""
+        """The answer; None: it has not come yet. Otherwise as :meth:`JetStream.request`, once."""
         self._connection.drive(0)
         if not self._answers and not self._lost() and time.monotonic() < self._until:
             return None

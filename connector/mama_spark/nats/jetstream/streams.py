@@ -27,7 +27,7 @@ from .answers import (
     TraceEvent,
     answer_of,
 )
-from .client import JetStream, JetStreamApi
+from .client import JetStream
 from .retry import ServerNotReady
 
 #: Topics that are looked up one by one; with more, the whole list of streams is fetched.
@@ -158,7 +158,7 @@ def info_in(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo | None:
     return StreamInfo.of(answer)
 
 
-def stream_names(api: JetStreamApi[Any], subject: str | None = None) -> list[str]:
+def stream_names(api: JetStream, subject: str | None = None) -> list[str]:
     """Names of all streams, or of those that take ``subject``.
 
     :raises ApiForbidden: the permissions do not allow the request

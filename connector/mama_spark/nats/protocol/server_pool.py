@@ -20,8 +20,9 @@ from mama_spark.options.urls import with_scheme
 
 _PORT = 4222
 _LEARNED = 64  #: servers that a cluster announced; where pods come and go, addresses do not come back
-#: Between two rounds over all servers; without a random part, all clients of a server would come back at once.
-BETWEEN_ROUNDS = Backoff(0.1, 2.0, jitter=0.5)
+#: Between two rounds over all servers; without a random part, all clients of a server would come back at once. Short,
+#: because leases must be renewed in the seconds that a server is there.
+BETWEEN_ROUNDS = Backoff(0.1, 0.5, jitter=0.5)
 
 
 @dataclass(frozen=True, slots=True)

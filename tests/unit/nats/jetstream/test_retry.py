@@ -29,12 +29,14 @@ class FakeConnection:
     def __init__(self, *answers: Answer) -> None:
         self.replies: list[Any] = list(answers)
         self.asked: list[tuple[str, bytes, float]] = []
-        self.closed, self.api_prefix = False, "$JS.API."
+        self.closed, self.up, self.api_prefix = False, True, "$JS.API."
         self.waited: list[float] = []
 
-    def drive(self, timeout: float) -> None:
-        self.waited.append(timeout)
-        CLOCK[0] += timeout
+    def drive(self, timeout: float, done: Callable[[], bool]) -> None:
+        self.up = True
+        if not done():
+            self.waited.append(timeout)
+            CLOCK[0] += timeout
 
     def request_all(self, requests: Sequence[Any], timeout: float) -> list[Any]:
         return [self._answer(subject, payload, timeout) for subject, payload, _ in requests]
@@ -253,3 +255,10 @@ def test_so_many_requests_are_on_their_way_together() -> None:
     connection.request_all = lambda requests, timeout: sizes.append(len(requests)) or together(requests, timeout)  # type: ignore[method-assign, func-returns-value]
     assert len(jetstream.request_all([("A", None)] * (AT_ONCE + 5))) == AT_ONCE + 5
     assert sizes == [AT_ONCE, 5]
+
+
+def test_a_request_goes_again_as_soon_as_a_lost_connection_is_there() -> None:
+    api, connection = client(Unavailable("not connected"), b"{}")
+    connection.up = False
+    assert api.request("INFO") == {}
+    assert connection.waited == []
