@@ -17,7 +17,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from tests.support.malamute.broker_process import BrokerProcess
-from tests.support.spark.subscribe_harness import ReadQuery
 
 PATIENCE = 120
 _STREAMS = itertools.count(1)
@@ -124,19 +123,3 @@ def test_a_batch_takes_what_topics_pattern_and_offsets_select(
     assert "option pattern is for Malamute" in failure(spark, "nats://127.0.0.1:1", stream="s", pattern="x")
     assert "not a pattern" in failure(spark, **given, pattern="(")
     assert "there is no such stream" in failure(spark, process.url, stream="typo")
-
-
-@pytest.mark.spec("ML-21")
-def test_available_now_restarts_behind_the_last_row_in_batches_of_the_limit(
-    spark: SparkSession, process: BrokerProcess, stream: str, tmp_path: Path
-) -> None:
-    """What a batch may take is the credit that its tasks give."""
-    query = ReadQuery(spark, tmp_path, url=f"{process.url}/{stream}")
-    process.store(stream, batch(250))
-    first = query.run(maxOffsetsPerTrigger="100")
-    assert [p.numInputRows for p in first.recentProgress if p.numInputRows] == [100, 100, 50]
-    process.store(stream, batch(30, 250))
-    second = query.run(startingOffsets="latest")  # the checkpoint wins
-    assert [p.numInputRows for p in second.recentProgress if p.numInputRows] == [30]
-    assert query.sequences() == list(range(1, 281))
-    assert sorted(int(row["value"]) for row in query.rows()) == list(range(280))

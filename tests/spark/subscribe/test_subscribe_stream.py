@@ -104,21 +104,3 @@ def test_failed_task_is_tried_again_and_leaves_each_row_once(case: ReadQuery, ad
     rows = case.read(minPartitions="3").select("stream", "sequence")
     case.run(rows.mapInArrow(dies_once, "stream string, sequence bigint"))
     assert case.sequences() == upto(300)
-
-
-# --- progress at the broker ------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-def test_progress_consumer_shows_how_far_the_query_has_come(case: ReadQuery, admin: Admin) -> None:
-    """Spark tells a source of a batch's end when it plans the next one, so the last batch is not shown yet."""
-    store(admin, "ORDERS", plain("orders.a", 250))
-    case.run(maxOffsetsPerTrigger="100", progressConsumer="ingest")
-    info = admin.api("CONSUMER.INFO.ORDERS.ingest")
-    assert (info["delivered"]["stream_seq"], info["num_pending"]) == (200, 50)
-    assert case.sequences() == upto(250)
-    admin.api("CONSUMER.DELETE.ORDERS.ingest")  # by an operator: nothing depends on it
-    store(admin, "ORDERS", plain("orders.b", 100))
-    case.run(maxOffsetsPerTrigger="50", progressConsumer="ingest")
-    assert admin.api("CONSUMER.INFO.ORDERS.ingest")["num_pending"] == 50
-    assert case.sequences() == upto(350)

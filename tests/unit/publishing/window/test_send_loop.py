@@ -16,6 +16,8 @@ from mama_spark.contracts.errors import (
     NoResponders,
     NotPublished,
     NotReady,
+    OutcomeUnknown,
+    PermissionDenied,
     PublishError,
     Rejected,
     Stopped,
@@ -229,5 +231,6 @@ def test_the_next_publisher_takes_what_the_last_one_left() -> None:
 
 
 def test_final_is_what_was_rejected_and_is_not_stored() -> None:
-    assert is_final(Rejected("no"))
-    assert not any(map(is_final, (Stopped("s"), AckTimeout("late"), NoResponders("nobody"), DuplicateInFlight("409"))))
+    assert all(map(is_final, (Rejected("no"), PermissionDenied("no"), BadRow("null"))))
+    unsure = (AckTimeout("late"), OutcomeUnknown("lost"), DuplicateInFlight("409"))
+    assert not any(map(is_final, (Stopped("s"), NoResponders("nobody"), *unsure)))
