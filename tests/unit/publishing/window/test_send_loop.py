@@ -143,16 +143,6 @@ def test_what_the_bridge_does_not_take_waits_and_is_tried_again(bridge: Recordin
     assert (flights.sends == 2).all()
 
 
-def test_rows_that_are_wrong_fail_and_the_spans_between_them_are_left(bridge: Recording) -> None:
-    loop = SendLoop(bridge, Window(POLICY))
-    messages = MessageBatch.of(["t", "t", "no topic *", "t", "t"], [b""] * 5)
-    flights = loop.window.open(5, messages)
-    assert list(loop.prepare(flights, {0: BadRow("mine")})) == [(1, 2), (3, 5)]
-    assert flights.errors[0].info == "mine"
-    assert (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).tolist() == [True, False, True, False, False]
-    assert not loop.prepare(loop.window.open(0, messages.slice(0, 0)))
-
-
 def test_a_flush_follows_what_was_sent_once(bridge: Recording) -> None:
     loop, flights = loop_with(bridge, [b"x"] * 2)
     loop.flush()
@@ -178,15 +168,6 @@ def test_events_reach_the_caller_then_the_window_and_the_log(
     assert texts == ["disconnected: info (topic a.b)", "reconnected: info (topic a.b)", "info (topic a.b)"]
     with pytest.raises(Unavailable, match="closed: gone"):
         loop.apply(PollResult(events=[BridgeEvent(EventKind.CLOSED, "gone", 2.0)]))
-
-
-def test_an_outage_is_for_what_waits_while_the_bridge_is_full(bridge: Recording) -> None:
-    loop = SendLoop(bridge, Window(POLICY), outage_timeout=10.0)
-    loop.bridge_full = True
-    assert not any(loop.outage_lasts_too_long(True, float(now)) for now in range(11))
-    assert not loop.outage_lasts_too_long(False, 11.0), "nothing waits: the time begins anew"
-    assert not any(loop.outage_lasts_too_long(True, float(now)) for now in range(12, 23))
-    assert loop.outage_lasts_too_long(True, 23.0)
 
 
 def test_spans_of_true() -> None:
