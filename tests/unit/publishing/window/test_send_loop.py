@@ -170,6 +170,15 @@ def test_events_reach_the_caller_then_the_window_and_the_log(
         loop.apply(PollResult(events=[BridgeEvent(EventKind.CLOSED, "gone", 2.0)]))
 
 
+def test_an_outage_is_for_what_waits_while_the_bridge_is_full(bridge: Recording) -> None:
+    loop = SendLoop(bridge, Window(POLICY), outage_timeout=10.0)
+    loop.bridge_full = True
+    assert not any(loop.outage_lasts_too_long(True, float(now)) for now in range(11))
+    assert not loop.outage_lasts_too_long(False, 11.0), "nothing waits: the time begins anew"
+    assert not any(loop.outage_lasts_too_long(True, float(now)) for now in range(12, 23))
+    assert loop.outage_lasts_too_long(True, 23.0)
+
+
 def test_spans_of_true() -> None:
     assert list(spans_of(np.array([True, True, False, True]))) == [(0, 2), (3, 4)]
     assert not spans_of(np.array([False]))
