@@ -3,60 +3,121 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mama_spark.cli.main import main
+from mama_spark.flightlog import check
+from mama_spark.flightlog.check import file_system
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.check import check_server
 from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_servers import Admin
 
-
-def check(folder: Path, capsys: pytest.CaptureFixture[str], *conf_lines: str) -> tuple[int, str]:
-    conf = folder / "job.toml"
-    conf.write_text("\n".join(["[mamapub]", *conf_lines]))
-    capsys.readouterr()
-    code = main(["check", "--conf-file", str(conf)])
-    said = capsys.readouterr()
-    return code, said.out + said.err
+Run = Callable[..., tuple[int, str]]
 
 
-def test_all_is_fine_and_nothing_is_made(
-    nats_server: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def run(nats_server: NatsServer, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code and output of ``mama check`` with some arguments."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = main(["check", *(() if "--url" in arguments else ("--url", nats_server.url)), *arguments])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_all_is_fine_and_nothing_is_made(nats_server: NatsServer, tmp_path: Path, run: Run) -> None:
+    conf = tmp_path / "job.toml"
+    tables = {"flightLog": f"{tmp_path}/deep/log", "deadLetterTable": f"{tmp_path}/deep/dead"}
+    given = {"topic": "s.a", "flightLogColumns": "order_id", "onError": "deadletter", **tables}
+    conf.write_text("\n".join(["[mamapub]", *(f'{name} = "{value}"' for name, value in given.items())]))
     with Admin(nats_server.url) as admin:
         admin.create_stream("S", ["s.>"])
-        code, said = check(
-            tmp_path, capsys, f'url = "{nats_server.url}"', 'topic = "s.a"', f'flightLog = "{tmp_path}/deep/log"',
-            'flightLogColumns = "order_id"', f'deadLetterTable = "{tmp_path}/deep/dead"', 'onError = "deadletter"',
-        )  # fmt: skip
+        code, said = run("--conf-file", str(conf))
         assert code == 0, said
         assert "flightLogColumns order_id: that they exist, and their types, the write checks" in said
         assert not (tmp_path / "deep").exists()
         assert admin.messages("S") == []
 
 
-@pytest.mark.parametrize("name", ["topic", "committed"])
-def test_log_column_with_a_name_of_the_log_is_told(
-    nats_server: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    url, log = f'url = "{nats_server.url}"', f'flightLog = "{tmp_path}/log"'
-    code, said = check(tmp_path, capsys, url, log, f'flightLogColumns = "{name}"')
-    assert (code, said.count("BAD")) == (2, 1)
-    assert name in said
-
-
-@pytest.mark.parametrize("option", ["flightLog", "deadLetterTable"])
-def test_a_file_in_the_place_of_a_table_is_told(
-    nats_server: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
-) -> None:
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("flightLog={}/log", "flightLogColumns=topic"), "topic"),
+        (("flightLog={}/log", "flightLogColumns=committed"), "committed"),
+        (("flightLog={}/file/log",), "is a file, not a folder"),
+        (("deadLetterTable={}/file/log", "onError=deadletter"), "is a file, not a folder"),
+        (("flightLog={}",), "is no Delta table, and its folder holds other files (file)"),
+    ],
+)
+def test_what_cannot_be_a_table_is_told(tmp_path: Path, run: Run, options: tuple[str, ...], told: str) -> None:
     (tmp_path / "file").write_text("")
-    url, path = f'url = "{nats_server.url}"', f'{option} = "{tmp_path}/file/log"'
-    code, said = check(tmp_path, capsys, url, path, 'onError = "deadletter"', 'deadLetterTopic = "x"')
-    assert code == 2
-    assert "is a file, not a folder" in said
+    code, said = run(*(part for option in options for part in ("-o", option.format(tmp_path))))
+    assert (code, said.count("BAD")) == (2, 1)
+    assert told in said
+
+
+# --- the places of the tables ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["overlay", "fuse.s3fs"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The file system that every path is on: which ones there are differs between machines."""
+    found: str = request.param
+    monkeypatch.setattr(check, "file_system", lambda path: found)
+    return found
+
+
+def test_relative_path_is_shown_as_the_place_that_it_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, text = run("-o", "flightLog=data/log")
+    assert code == 0
+    assert f"flight log: {tmp_path}/data/log: no table yet" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_disk_of_one_machine_is_refused_for_a_cluster(tmp_path: Path, run: Run, kind: str) -> None:
+    tables = ["-o", f"flightLog={tmp_path}/log", "-o", f"deadLetterTable={tmp_path}/dead", "-o", "onError=deadletter"]
+    own_disk = kind in ("ext4", "overlay")
+    code, text = run(*tables, "--master", "spark://cluster:7077")
+    assert (code, text.count("BAD ")) == ((2, 2) if own_disk else (0, 0))
+    if own_disk:
+        for option in ("flightLog", "deadLetterTable"):
+            assert f"{option} {tmp_path}/" in text
+        assert "which executors of spark://cluster:7077 do not see: use a folder that" in text
+    code, text = run(*tables)
+    assert code == 0
+    assert text.count("for a job on a cluster, use a folder that") == (2 if own_disk else 0)
+    code, text = run(*tables, "--master", "local[4]")
+    assert code == 0
+    assert "use a folder" not in text
+
+
+def test_master_of_spark_defaults_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setattr(check, "file_system", lambda path: "ext4")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("# a comment\nspark.master   yarn\nspark.master.rest 1\n")
+    code, text = run("-o", f"flightLog={tmp_path}/log")
+    assert (code, "executors of yarn do not see" in text) == (2, True)
+    assert run("-o", f"flightLog={tmp_path}/log", "--master", "local[2]")[0] == 0
+
+
+def test_this_machine_tells_its_file_systems() -> None:
+    assert file_system("/proc") in ("proc", None)
 
 
 # --- the permissions of docs/how-to/secure-the-connection.md --------------------------------------------------------
@@ -64,7 +125,7 @@ def test_a_file_in_the_place_of_a_table_is_told(
 NEEDED = ("s.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*")
 
 
-def test_the_documented_permissions_are_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documented_permissions_are_enough(tmp_path: Path, run: Run) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "secure-the-connection.md").read_text()
     for name in (*NEEDED[1:], "_INBOX.>"):
         assert f"`{name}`" in page
@@ -73,8 +134,8 @@ def test_the_documented_permissions_are_enough(tmp_path: Path, capsys: pytest.Ca
     with NatsServer(tmp_path / "n", config=f"authorization {{ users = [ {users} ] }}") as server:
         with Admin(server.url, user="admin", password="p") as admin:
             admin.create_stream("S", ["s.>"])
-        login = (f'url = "{server.url}"', 'user = "spark"', 'password = "p"', 'topic = "s.a"')
-        code, said = check(tmp_path, capsys, *login)
+        login = ("--url", server.url, "-o", "user=spark", "-o", "password=p", "-o", "topic=s.a")
+        code, said = run(*login)
         assert code == 0, said
         assert "stream: " in said
         assert "warning" not in said

@@ -10,14 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.contracts.bridge import DiscoveryEventKind
-from mama_spark.mama.messages.omnm import decode
-from mama_spark.mama.messages.source_records import decode_source
-from mama_spark.nats import NatsSettings
-from mama_spark.nats.discovery.bridge import NatsDiscovery
-from mama_spark.nats.discovery.layout import DiscoveryLayout
 from mama_spark.nats.server.nats_server import NatsServer
 
+from tests.support.discovery_watcher import Watcher
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.sink_harness import counts, flights, verdict
 
@@ -43,15 +38,10 @@ def test_batches_and_streams_publish_and_read_through_spark_connect(nats_server:
         assert done.returncode == 0, done.stderr[-3_000:]
         verdict(admin, "ORDERS", log, sent=1_500).raise_faults()
         held = [(m.sequence, m.topic, m.payload) for m in admin.messages("ORDERS")]
-        discovery = NatsDiscovery(NatsSettings((nats_server.url,)), DiscoveryLayout())
-        discovery.open()
-        payloads = [
-            c.payload for c in discovery.image() if c.kind is DiscoveryEventKind.RECORD and c.payload is not None
-        ]
-        discovery.close()
+        with Watcher(nats_server) as watcher:
+            told = watcher.image()
         admin.api("STREAM.DELETE.ORDERS")
     assert counts(flights(log), "event") == {"acked": 1_500}
-    told = [decode_source(decode(payload)).record for payload in payloads]
     assert [(r.name, r.state) for r in told] == [("from afar", "OFFLINE")] * 2  # the batch, and the stream
     for name in ("batch", "stream"):
         read = pq.read_table(tmp_path / name, columns=["sequence", "topic", "value"]).sort_by("sequence").to_pylist()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
@@ -42,8 +44,11 @@ class Watcher:
 
     def records(self) -> list[SourceRecord]:
         """What sources said of themselves."""
-        told = [c.payload for c in self.changes() if c.kind is DiscoveryEventKind.RECORD]
-        return [decode_source(decode(p)).record for p in told if p is not None]
+        return _records(self.changes())
+
+    def image(self) -> list[SourceRecord]:
+        """What sources say of themselves now."""
+        return _records(self._bridge.image())
 
     def states(self) -> list[str | None]:
         """What became of the only source: as it says, and as the server says."""
@@ -58,3 +63,8 @@ class Watcher:
     def events(self) -> list[EventRecord]:
         told = [c.payload for c in self.changes() if c.kind is DiscoveryEventKind.EVENT]
         return [decode_event(decode(p)) for p in told if p is not None]
+
+
+def _records(told: Iterable[DiscoveryEvent]) -> list[SourceRecord]:
+    payloads = [c.payload for c in told if c.kind is DiscoveryEventKind.RECORD]
+    return [decode_source(decode(p)).record for p in payloads if p is not None]

@@ -3,7 +3,7 @@ device lab.
 
 Elsewhere: pipes (pipe_event) from recorded frames in ``tests/unit/tango/events/test_tango_event_codec.py``, since no
 server that is to be had sends them any more. In ``tests/live/tango/subscriber``: all types (att_type_event) in
-``test_tango_subscriber_values.py``, reconnection with its real times (cxx_reconnection_zmq) in
+``test_tango_subscriber.py``, reconnection with its real times (cxx_reconnection_zmq) in
 ``test_tango_subscriber_times.py``.
 """
 

@@ -21,7 +21,6 @@ from tests.support.discovery_follower import DESK, EVENT, IMAGE_END, OFFLINE, RE
 from tests.support.nats.nats_discovery import (
     LONG,
     TTL,
-    Process,
     end_process_of,
     give_up,
     publish,
@@ -29,31 +28,6 @@ from tests.support.nats.nats_discovery import (
     stop_renewing,
 )
 from tests.support.nats.nats_servers import Admin
-
-
-def test_a_killed_process_is_suspect_then_offline_and_one_more_process_keeps_a_source_alive(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
-    reader = opened()
-    follower = Follower(reader)
-    second = opened("two")
-    second.announce(DESK, b"r", TTL)
-    with Process(nats_server.url, TTL) as first:
-        first.ready()
-        end_process_of(second)
-        ended = time.monotonic()
-        while time.monotonic() < ended + 1.5 * TTL:
-            follower.step()
-            time.sleep(0.05)
-        follower.lives()  # one record for both, and the first keeps it
-        first.kill()
-        follower.until(lambda _: follower.kinds()[-2:] == [SUSPECT, OFFLINE])
-    suspect, offline = follower.found[-2:]
-    assert 0.5e6 < offline.at - suspect.at < 30e6
-    assert [c.kind for c in reader.image()] == [RECORD, OFFLINE, IMAGE_END]
-    opened("three").announce(DESK, b"r", LONG)
-    follower.until(lambda found: found[-1].kind is RECORD)
-    assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
 
 
 def test_a_source_that_finds_itself_given_up_is_announced_again_by_one_and_says_why(

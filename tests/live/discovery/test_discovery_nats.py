@@ -267,16 +267,6 @@ def test_changes_that_are_read_while_they_come_are_all_told(opened: Callable[...
     assert not [c for c in follower.found if c.kind not in (EVENT, RECORD)]
 
 
-def test_very_many_events_are_told_at_once(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
-    one = opened()
-    n = 5_000
-    one.publish_events(DESK, [b"%d" % i for i in range(n)], [f"{i}" for i in range(n)])
-    one.publish_events(DESK, [b"again"], [f"{n - 5}"])
-    follower = Follower(one, one.initial_offset("earliest"))
-    follower.until(has(EVENT, times=n))
-    assert [int(c.payload or b"") for c in follower.found] == list(range(n))
-
-
 # --- servers that go -------------------------------------------------------------------------------------------------
 
 

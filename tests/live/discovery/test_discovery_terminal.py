@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -200,16 +199,6 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert said in error
     assert len(error.strip().splitlines()) == 1
-
-
-@pytest.mark.spec("SD-18", "SD-49")
-def test_a_transport_without_discovery_is_not_implemented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "mama.properties"
-    path.write_text("mama.nats.transport.desk.url=nats://here:4222\n")
-    assert main(["sources", "--once", "--option", "transport=desk", "--option", f"properties={path}"]) == 2
-    error = capsys.readouterr().err
-    assert "NOT_IMPLEMENTED" in error
-    assert "mama.nats.transport.desk.sourcediscovery.supported" in error
 
 
 def test_lines_of_losses_and_of_hostile_names_are_harmless() -> None:

@@ -26,7 +26,6 @@ from tests.support.discovery_follower import DESK, EVENT, GAP, IMAGE_END, OFFLIN
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess
 from tests.support.malamute.malamute_discovery import (
     LASTING,
-    announcing_process,
     discovering,
     discovery_of,
     end_process_of,
@@ -60,18 +59,6 @@ def opened(broker: BrokerHere | BrokerProcess) -> Iterator[Opened]:
         bridge.close()
 
 
-@pytest.mark.spec("SD-08", "SD-09", "ML-22")
-def test_a_source_whose_process_was_killed_is_suspect_and_then_offline(broker: BrokerHere, opened: Opened) -> None:
-    """The broker itself says so."""
-    follower = Follower(opened())
-    with announcing_process(broker.url, 2.0) as one:
-        follower.until(has(RECORD))
-        one.kill()
-        follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been late before, too
-    assert follower.kinds()[-2:] == [SUSPECT, OFFLINE]
-    assert [c.kind for c in follower.bridge.image()] == [IMAGE_END]
-
-
 @pytest.mark.parametrize("broker", [BrokerProcess], ids=["process"], indirect=True)
 def test_a_broker_that_is_killed_and_comes_back_keeps_those_who_live_and_gives_up_those_who_do_not(
     broker: BrokerProcess, opened: Opened
@@ -92,22 +79,6 @@ def test_a_broker_that_is_killed_and_comes_back_keeps_those_who_live_and_gives_u
     assert OFFLINE not in follower.kinds(TWIN)
     sequences = [c.sequence or 0 for c in found]
     assert sequences == sorted(set(sequences)), "nothing twice"
-
-
-def test_a_source_that_finds_itself_given_up_is_announced_again_once_by_whoever_is_first(opened: Opened) -> None:
-    """Two processes, which both stand still for so long that the broker gives their source up."""
-    follower, bridges = Follower(opened("reader")), [opened("one"), opened("other")]
-    for bridge in bridges:
-        bridge.announce(DESK, b"r", 3.0)  # half of it may pass between the two
-    one, other = (bridge.leases for bridge in bridges)
-    with one._requests, other._requests:
-        follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])  # it may have been given up before, too
-        before = len(follower.kinds())
-    follower.until(lambda found: len(follower.kinds()) > before)
-    told = follower.kinds()[before:]
-    assert told[0] is RECORD
-    assert RECORD not in told[1:2], "by one of them"
-    assert follower.found[0].payload == b"r"
 
 
 def test_a_source_is_announced_again_once_when_two_do_it_at_the_same_time(

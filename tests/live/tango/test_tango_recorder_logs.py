@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +15,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.log.records import GapCause, RecordKind
 from mama_spark.testing.waiting import until
 
-from tests.support.malamute.restartable_broker import RestartableMalamuteBroker, RestartableNatsServer
+from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
 from tests.support.nats.nats_servers import Admin
 from tests.support.ports import lasting_port
 from tests.support.tango_processes.recorder import (
@@ -30,12 +29,6 @@ from tests.support.tango_processes.recorder import (
     words,
 )
 from tests.support.tango_processes.servers import TIMEOUT, TangoServer
-
-
-@pytest.fixture
-def nats(nats_server: NatsServer) -> Iterator[RestartableNatsServer]:
-    with RestartableNatsServer(nats_server) as room:
-        yield room
 
 
 @pytest.mark.spec("TG-44", "TG-46")
@@ -65,14 +58,14 @@ def test_a_durable_stream_of_malamute_is_a_log_too(lab: TangoServer, tmp_path: P
 
 @pytest.mark.spec("TG-46")
 def test_records_rejected_by_a_full_log_are_reported_when_it_has_space_again(
-    lab: TangoServer, nats: RestartableNatsServer
+    log: RecorderLog, lab: TangoServer
 ) -> None:
     limits = {"max_bytes": 20_000, "discard": "new", "allow_batched": True}
-    nats.admin.create_stream(STREAM, ["tango.>"], **limits)
-    log, metrics = RecorderLog(nats), f"127.0.0.1:{lasting_port()}"
+    log.admin.create_stream(STREAM, ["tango.>"], **limits)
+    metrics = f"127.0.0.1:{lasting_port()}"
     with RecorderThread(log.options, settings(lab, metrics=metrics)) as running:
         until(lambda: measured(metrics, "refused_total") > 20, lambda: lab.push("double", 1.0))
-        nats.admin.update_stream(STREAM, max_bytes=20_000_000)
+        log.admin.update_stream(STREAM, max_bytes=20_000_000)
         until(lambda: [r for r in log.records(RecordKind.GAP) if r.cause is GapCause.REFUSED])
         log.push_until(lab, 3)
     assert running.whole
@@ -97,13 +90,13 @@ def test_a_log_that_may_not_be_written_to_ends_the_recorder_with_the_reason(lab:
 
 @pytest.mark.own_server
 def test_a_recorder_that_ends_during_an_outage_of_the_log_reports_unstored_records(
+    log: RecorderLog,
     lab: TangoServer,
-    nats: RestartableNatsServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    log, stop = RecorderLog(nats), StopEvent()
+    stop = StopEvent()
     monkeypatch.setattr("mama_spark.cli.commands.record.stop_on_signals", lambda: nullcontext(stop))
     metrics = f"127.0.0.1:{lasting_port()}"
     args = parse(words(log, lab, tmp_path, drain="1s", metrics=metrics))
@@ -111,31 +104,9 @@ def test_a_recorder_that_ends_during_an_outage_of_the_log_reports_unstored_recor
         code = pool.submit(args.run, args)
         try:
             log.push_until(lab, 3)
-            nats.kill()
+            log.room.kill()
             until(lambda: measured(metrics, "waiting") > 5, lambda: lab.push("double", 2.0))
         finally:
             stop.set()
         assert code.result(TIMEOUT) == 1
     assert " 0 waiting" not in capsys.readouterr().out.splitlines()[-1]
-
-
-@pytest.mark.own_server
-@pytest.mark.spec("TG-44", "TG-45")
-def test_spectra_above_the_memory_limit_are_counted_and_recorded_as_gaps(
-    lab: TangoServer, nats: RestartableNatsServer
-) -> None:
-    """Spectra of 800 kB, and a limit of 4 MiB."""
-    log, spectrum, metrics = RecorderLog(nats), "double_spectrum", f"127.0.0.1:{lasting_port()}"
-    given = settings(lab, attributes=[spectrum], bufferOctets="4 MiB", metrics=metrics)
-    with RecorderThread(log.options, given):
-        until(lambda: log.counters(spectrum), lambda: lab.push(spectrum, [1.0]))
-        nats.kill()
-        until(lambda: measured(metrics, "dropped_total") > 5, lambda: lab.do("burst", spectrum, count=5, width=100_000))
-        nats.start()
-        until(lambda: log.records(RecordKind.GAP))
-        before = len(log.counters(spectrum))
-        until(lambda: len(log.counters(spectrum)) > before, lambda: lab.push(spectrum, [2.0]))
-    records = log.records()
-    gaps = [r for r in records if r.kind is RecordKind.GAP]
-    assert sum(r.count for r in gaps if r.cause is GapCause.BUFFER) > 5
-    assert consecutive(accounted(records, spectrum))

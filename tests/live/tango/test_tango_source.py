@@ -252,22 +252,3 @@ def test_a_source_opens_nothing_when_it_is_made_and_can_be_closed_twice() -> Non
 def test_times_that_cannot_be_are_refused(times: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="both must be above 0"):
         TangoEventSource([], SourceSettings(**times))
-
-
-def test_an_attribute_of_another_type_keeps_its_clients(probe: DeviceProbe) -> None:
-    """They get a configuration, and the new values at once: they confirm subscriptions only each 200 s."""
-    with source_of(Attribute("temp", DataType.LONG64)) as source:
-        number = attached(probe, source, "temp", "change", lambda: source.push_change_event(DEVICE, "temp", 1))
-        conf = attached(probe, source, "temp", "attr_conf", lambda: source.push_attr_conf_event(DEVICE, "temp"))
-        source.add_attributes(DEVICE, [Attribute("temp")], replace=True)
-        source.push_change_event(DEVICE, "temp", 2.5)
-        source.add_attributes(DEVICE, [Attribute("temp", DataType.STRING, Format.SPECTRUM)], replace=True)
-        source.push_change_event(DEVICE, "temp", ["a", "b"])
-        source.remove_attributes(DEVICE, ["temp"])
-        source.add_attributes(DEVICE, [Attribute("temp", DataType.LONG)])
-        source.push_change_event(DEVICE, "temp", 7)
-        probe.wait_event(number, lambda e: e["err"] or e["value"]["value"] == 7)
-        assert [e["errors"] or e["value"]["value"] for e in probe.events(number)][-3:] == [2.5, ["a", "b"], 7]
-        probe.wait_event(conf, lambda e: e["config"]["data_type"] == DataType.LONG)
-        types = [e["config"]["data_type"] for e in probe.events(conf)]
-        assert types[-3:] == [DataType.DOUBLE, DataType.STRING, DataType.LONG]

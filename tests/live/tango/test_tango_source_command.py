@@ -19,16 +19,12 @@ import orjson
 import pyarrow as pa
 import pytest
 import zmq
-from mama_spark.cli.commands.record import log_options
 from mama_spark.cli.main import parse
 from mama_spark.console.signals import StopEvent
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLog
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.options import SubscribeOptions
-from mama_spark.publishing.resilient_publisher import ResilientPublisher
-from mama_spark.registry import log_bridge, publisher_bridge
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.client.device_proxy import open_device
 from mama_spark.tango.commands import tango_source
@@ -40,8 +36,7 @@ from mama_spark.tango.source import replay_service
 from mama_spark.tango.types import AttributeValue, EventType
 from mama_spark.testing.waiting import eventually, until
 
-from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
-from tests.support.nats.nats_servers import Admin
+from tests.support.nats.nats_log import record_log
 from tests.support.ports import lasting_port
 from tests.support.tango.records import encode_one
 from tests.support.tango.tango import RELEASES
@@ -131,12 +126,8 @@ class CommandProcess:
 
 @pytest.fixture
 def log(nats_server: NatsServer) -> Iterator[RecordLog]:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("TANGO", ["tango.>"])
-    bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "TANGO"}), TIMEOUT)
-    bridge.open()
-    yield bridge.log("TANGO")
-    bridge.close()
+    with record_log(nats_server.url, "TANGO") as log:
+        yield log
 
 
 @pytest.fixture
@@ -404,33 +395,3 @@ def test_a_log_of_a_recorder_is_refused_and_its_records_among_rows_are_skipped(
     until(lambda: '"served":6' in command.position.read_text())
     assert command.end() == 0
     assert "1 records served up to 6" in command.lines[-1]
-
-
-def test_a_durable_stream_of_malamute_is_served_over_restarts_of_both(tmp_path: Path, probe: DeviceProbe) -> None:
-    with RestartableMalamuteBroker(tmp_path / "broker") as room:
-        options = log_options(room.options("TANGO"))
-        writer = ResilientPublisher(lambda: publisher_bridge(options))  # streams are made by who writes
-        assert writer.write(rows([1.0]))
-        assert writer.drain(TIMEOUT)
-        writer.close()
-        bridge = log_bridge(SubscribeOptions.parse(room.options("TANGO")), TIMEOUT)
-        bridge.open()
-        log = bridge.log("TANGO")
-        command = Command(tmp_path, f"{room.url}/TANGO")
-        command.start()
-        number = probe.subscribe(command.address, "temperature", "change")
-        marks = iter(range(10**6))
-        until(lambda: len(probe.events(number)) > 1, lambda: append(log, [-1.0 - next(marks)]))
-        until(lambda: listening(command) == 1)
-        room.kill()
-        room.start()
-        append(log, [2.0])
-        probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 2.0)
-        assert [v for v in seen(probe, number) if v > 0] == [1.0, 2.0]
-        command.end()
-        last = append(log, [3.0, 4.0])
-        command.start("--hold", "0")
-        until(lambda: f'"served":{last}' in command.position.read_text())
-        assert command.end() == 0
-        assert f" 2 records served up to {last}," in command.lines[-1]
-        bridge.close()

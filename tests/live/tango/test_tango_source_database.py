@@ -11,12 +11,10 @@ from mama_spark.cli.main import parse
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import RecordLog
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.options import SubscribeOptions
-from mama_spark.registry import log_bridge
 from mama_spark.testing.waiting import until
 
 from tests.live.tango.test_tango_source_command import DEVICE, Command, append
-from tests.support.nats.nats_servers import Admin
+from tests.support.nats.nats_log import record_log
 from tests.support.tango.tango import RELEASES
 from tests.support.tango_processes.databaseds import MariaDatabase
 from tests.support.tango_processes.servers import TIMEOUT, DeviceProbe
@@ -34,12 +32,8 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDatabase
 
 @pytest.fixture
 def log(nats_server: NatsServer) -> Iterator[RecordLog]:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("TANGO", ["tango.>"])
-    bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "TANGO"}), TIMEOUT)
-    bridge.open()
-    yield bridge.log("TANGO")
-    bridge.close()
+    with record_log(nats_server.url, "TANGO") as log:
+        yield log
 
 
 @pytest.fixture

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from mama_spark.contracts.bridge import SourceKey
-from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import SourceRecord, encode_source
 from mama_spark.nats import NatsSettings
@@ -19,7 +16,7 @@ from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tests.support.mama.discovery_harness import ForeignAnnouncer, create_streams, desk, key
+from tests.support.mama.discovery_harness import ForeignAnnouncer, desk, key
 
 
 def image(spark: SparkSession, url: str, **options: str) -> DataFrame:
@@ -66,27 +63,3 @@ def test_a_batch_read_is_the_image_with_one_row_a_source(
     bad = rows["bad", Decimal(3)]
     assert (bad["event"], bad["raw"], bad["status"]) == ("bad_record", bytearray(b"junk"), "BAD_RECORD")
     assert {row["transport"] for row in rows.values()} == {nats_server.url}
-
-
-@pytest.mark.spec("SD-13", "SD-35", "SD-36", "SD-49", "SD-18", "SD-50")
-def test_names_and_numbers_of_fields_come_from_the_properties_of_a_transport(
-    spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
-) -> None:
-    """And a transport without the property is NOT_IMPLEMENTED."""
-    path = tmp_path / "mama.properties"
-    prefix = "mama.nats.transport.desk."
-    path.write_text(
-        f"{prefix}url={nats_server.url}\nmama.sourcediscovery.source.name=Feed\nmama.sourcediscovery.source.fid=20001\n"
-    )
-    options = {"transport": "desk", "properties": str(path)}
-    with pytest.raises(Exception, match="NOT_IMPLEMENTED") as e:
-        spark.read.format("mamadiscovery").options(**options).load().collect()
-    assert f"{prefix}sourcediscovery.supported" in str(e.value)
-    path.write_text(path.read_text() + f"{prefix}sourcediscovery.supported=true\n")
-    assert spark.read.format("mamadiscovery").options(**options).load().count() == 0
-    create_streams(nats_server.url)
-    msg = MamaMsg()
-    msg.add(FieldType.STRING, "Feed", 20001, "other")
-    stranger.say(encode(msg), SourceKey("other", None))
-    (row,) = spark.read.format("mamadiscovery").options(**options).load().collect()
-    assert (row.source_name, row.transport, row.bridge, row.event) == ("other", "desk", "nats", "unknown")

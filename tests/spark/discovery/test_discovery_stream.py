@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,27 +106,6 @@ def test_after_a_restart_each_event_comes_once_and_in_order_also_those_of_the_ti
         assert len(image) == len(set(image))
         fresh = [line for line in ("online desk 1", "online desk 2", "online desk 3") if fails or line not in image]
         assert changes == [*fresh, "online desk 0"]
-
-
-def test_what_was_lost_while_a_query_was_down_is_an_error_or_a_row(
-    case: DiscoveryQueries, place: ForeignAnnouncer
-) -> None:
-    strict, lax = BatchRecorder(), BatchRecorder()
-    case.run(strict, "strict")
-    shutil.copytree(case.folder / "strict", case.folder / "lax")
-    lost = [place.publish_events(DESK, EventRecord("topic", "SUBSCRIBED", 1, topic=f"t{n}")) for n in range(3)]
-    place.publish_events(DESK, EventRecord("topic", "SUBSCRIBED", 1, topic="left"))
-    purged = place.api("STREAM.PURGE.MAMA_EVENTS", {"seq": lost[-1] + 1})
-    assert purged["purged"] > 0, purged
-    said = failure(case.start(strict, "strict", now=True))
-    for part in (f"to {lost[-1]} of MAMA_EVENTS", "failOnDataLoss=false", "another checkpoint"):
-        assert part in said
-    assert strict.lines() == ["image_end"]
-    case.run(lax, "lax", failOnDataLoss="false")
-    assert lax.lines() == ["gap", "SUBSCRIBED left"]
-    gap = lax.rows[0]
-    assert (gap["origin"], gap["gap_to"]) == ("MAMA_EVENTS", lost[-1])
-    assert gap["gap_from"] <= lost[0]
 
 
 @pytest.mark.thorough

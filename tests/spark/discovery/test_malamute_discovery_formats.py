@@ -1,4 +1,4 @@
-"""``mamadiscovery`` and announced ``mamapub`` over ``mama broker``."""
+"""``mamadiscovery`` over ``mama broker``."""
 
 from __future__ import annotations
 
@@ -77,32 +77,3 @@ def test_a_batch_read_is_the_image_and_a_stream_is_image_end_and_changes(
     assert by_event["GONE"]["info"] == "client reader went: close"
     assert (by_event["offline"]["status"], by_event["offline"]["source_state"]) == ("EXPIRED", "OFFLINE")
     assert query.isActive
-
-
-# --- announced writes ------------------------------------------------------------------------------------------------
-
-
-def announced(spark: SparkSession, url: str, n: int, **options: str) -> None:
-    rows = spark.range(0, n, 1, 2).selectExpr("'orders.new' AS topic", "cast(id AS string) AS value")
-    given = {"url": f"{url}/orders", "announce": "true", **options}
-    rows.write.format("mamapub").options(**given).mode("append").save()
-
-
-@pytest.mark.spec("PE-12", "PE-13", "PE-17", "SD-05-SD-12")
-def test_an_announced_batch_is_online_while_it_publishes_and_offline_at_its_commit(
-    case: DiscoveryQueries, broker: BrokerProcess
-) -> None:
-    announced(case.spark, broker.url, 100, sourceName="prices")
-    told = BatchRecorder()
-    case.run(told, startingOffsets="earliest")
-    sources = [row for row in told.rows if row["kind"] == "source"]
-    assert [(row["event"], row["source_name"]) for row in sources] == [("online", "prices"), ("offline", "prices")]
-    assert sources[0]["capabilities"]["bridge"] == "malamute"
-    lives: dict[str, list[str]] = {}
-    for row in told.rows:
-        publisher = (row["capabilities"] or {}).get("EventPublisher")
-        if publisher is not None:
-            lives.setdefault(publisher, []).append(row["event"])
-    life = ["create", "live", "PUBLISH_CREATE", "PUBLISH_DESTROY", "destroy", "destroy"]
-    assert list(lives.values()) == [life, life]
-    assert {row["source_name"] for row in told.rows if row["kind"] == "publisher"} == {"prices"}

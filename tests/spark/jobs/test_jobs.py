@@ -15,17 +15,12 @@ from typing import Any
 import psutil
 import pytest
 from deltalake import DeltaTable
-from mama_spark.contracts.bridge import DiscoveryEventKind
-from mama_spark.mama.messages.omnm import decode
-from mama_spark.mama.messages.source_records import SourceRecord, decode_source
-from mama_spark.nats import NatsSettings
 from mama_spark.nats.commands.serve import add_demo_stream
-from mama_spark.nats.discovery.bridge import NatsDiscovery
-from mama_spark.nats.discovery.layout import DiscoveryLayout
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import SparkSession
 
+from tests.support.discovery_watcher import Watcher
 from tests.support.nats.nats_servers import Admin
 from tests.support.processes import descendant_processes, runs
 from tests.support.spark.sink_harness import counts, flights, verdict
@@ -37,17 +32,6 @@ from tests.support.spark.subscribe_harness import delta_rows, plain, store
 def admin(admin: Admin) -> Admin:
     admin.create_stream("ORDERS", ["orders.>"])
     return admin
-
-
-def sources(server: NatsServer) -> list[SourceRecord]:
-    """What the sources there are say of themselves."""
-    discovery = NatsDiscovery(NatsSettings((server.url,)), DiscoveryLayout())
-    discovery.open()
-    try:
-        records = [c.payload for c in discovery.image() if c.kind is DiscoveryEventKind.RECORD]
-    finally:
-        discovery.close()
-    return [decode_source(decode(payload)).record for payload in records if payload is not None]
 
 
 def orders(folder: Path, n: int, **more: Any) -> dict[str, Any]:
@@ -69,7 +53,8 @@ def test_submitted_publish_job_publishes_a_stream(nats_server: NatsServer, admin
     submit("publish", conf_file(tmp_path / "publish.toml", input=source, mamapub=sink, stream=stream))
     verdict(admin, "ORDERS", tmp_path / "log", sent=500).raise_faults()
     assert counts(flights(tmp_path / "log"), "batch_id") == {0: 500}
-    (told,) = sources(nats_server)
+    with Watcher(nats_server) as watcher:
+        (told,) = watcher.image()
     assert (told.name, told.state) == ("orders job", "OFFLINE")  # at once, with a sourceTtl of 30 s
 
 

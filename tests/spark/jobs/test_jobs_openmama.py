@@ -23,11 +23,9 @@ from mama_spark.openmama.wire.records import (
     messages,
     record_topic,
 )
-from mama_spark.options import SubscribeOptions
-from mama_spark.registry import log_bridge
 from pyspark.sql import SparkSession
 
-from tests.support.nats.nats_servers import Admin
+from tests.support.nats.nats_log import record_log
 from tests.support.spark.spark_jobs import ROOT, conf_file, in_session
 
 PAGE = (ROOT / "docs" / "how-to" / "connect-openmama.md").read_text()
@@ -38,13 +36,8 @@ FIELDS = "wIssueSymbol string, wBidPrice double, wBidSize int, wActivityTime tim
 
 @pytest.fixture
 def log(nats_server: NatsServer) -> Iterator[RecordLog]:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("MAMA", ["mama.>"])
-        bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "MAMA"}), 60.0)
-        bridge.open()
-        yield bridge.log("MAMA")
-        bridge.close()
-        admin.api("STREAM.DELETE.MAMA")
+    with record_log(nats_server.url, "MAMA") as log:
+        yield log
 
 
 def tick(symbol: str, n: int) -> MamaRecord:

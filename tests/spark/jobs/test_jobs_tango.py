@@ -14,8 +14,6 @@ import pytest
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLog
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.options import SubscribeOptions
-from mama_spark.registry import log_bridge
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.events.event_codec import CallInfo, Event, encode
 from mama_spark.tango.log.records import GapCause, RecordKind, record_topic
@@ -23,7 +21,7 @@ from mama_spark.tango.topics import Topic, event_topic
 from mama_spark.tango.types import AttributeConfig, DevError, EventType, Severity
 from pyspark.sql import SparkSession
 
-from tests.support.nats.nats_servers import Admin
+from tests.support.nats.nats_log import record_log
 from tests.support.spark.spark_jobs import ROOT, conf_file, in_session
 from tests.support.tango.records import encode_one
 
@@ -36,13 +34,8 @@ TEMPERATURE = event_topic("lab", "lab/cell/1", "temperature", EventType.CHANGE, 
 
 @pytest.fixture
 def log(nats_server: NatsServer) -> Iterator[RecordLog]:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("TANGO", ["tango.>"])
-        bridge = log_bridge(SubscribeOptions.parse({"url": nats_server.url, "stream": "TANGO"}), 60.0)
-        bridge.open()
-        yield bridge.log("TANGO")
-        bridge.close()
-        admin.api("STREAM.DELETE.TANGO")
+    with record_log(nats_server.url, "TANGO") as log:
+        yield log
 
 
 def publish(log: RecordLog, device: str, attribute: str, value: pa.Array, **columns: Any) -> None:

@@ -13,8 +13,6 @@ from mama_spark.nats.discovery.layout import LIVE, DiscoveryLayout
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.sink.announcer import source_id
 from mama_spark.testing.waiting import eventually
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -150,26 +148,3 @@ def test_query_that_does_not_announce_itself_is_left_alone(
         assert repr(told) == "<AnnouncedQuery, withdrawn>"
     assert not query.isActive
     assert admin.api("STREAM.NAMES")["streams"] == ["ORDERS"]
-
-
-def failure(df: DataFrame, server: NatsServer, **options: str) -> str:
-    with pytest.raises((PySparkException, Py4JJavaError)) as e:
-        write(df, server, **options)
-    return str(e.value)
-
-
-def test_missing_permission_for_discovery_is_named_before_the_first_message(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    denied = 'publish: {deny: ["_MAMA_SOURCE_DISCOVERY.>"]}'
-    users = f"{{user: u, password: p, permissions: {{{denied}}}}}, {{user: admin, password: p}}"
-    with (
-        NatsServer(tmp_path / "nats", config=f"authorization {{ users = [ {users} ] }}\n") as server,
-        Admin(server.url, user="admin", password="p") as admin,
-    ):
-        admin.create_stream("ORDERS", ["orders.>"])
-        told = failure(orders(spark, 10), server, user="u", password="p")
-        assert "announce=true" in told
-        assert "_MAMA_SOURCE_DISCOVERY" in told
-        assert "permission" in told.lower()
-        assert admin.info("ORDERS")["state"]["messages"] == 0

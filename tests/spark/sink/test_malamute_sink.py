@@ -8,10 +8,6 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.broker.session.settings import SessionSettings
-from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.messages import Message
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -19,21 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.malamute.plain_broker import SEND, PlainBroker
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
 from tests.support.spark.sink_harness import check_conserved, numbered_orders
-
-PATIENCE = 60.0
-
-
-def serve(folder: Path, **machine: Any) -> Iterator[str]:
-    engines = (EngineChoice(b"^orders$", "durable", {"folder": str(folder)}),)
-    with Broker(
-        BrokerSettings("tcp://127.0.0.1:*", SessionSettings(timeout=60.0, **machine), engines, linger=0.5)
-    ) as broker:
-        yield broker.endpoint.replace("tcp://", "mlp://")
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    yield from serve(tmp_path / "streams")
 
 
 @pytest.fixture
@@ -54,35 +35,6 @@ def failure(df: DataFrame, url: str, **options: str) -> str:
     with pytest.raises((PySparkException, Py4JJavaError)) as e:
         df.write.format("mamapub").options(url=url, **options).mode("append").save()
     return str(e.value)
-
-
-def receive(reader: MalamuteClient, n: int) -> list[Message]:
-    return [reader.receive() for _ in range(n)]
-
-
-def received(got: list[Message]) -> list[tuple[int, str, bytes]]:
-    return [(m.sequence or -n - 2, m.subject, b"".join(m.content)) for n, m in enumerate(got)]
-
-
-@pytest.mark.spec("ML-15", "ML-22")
-def test_rows_of_a_durable_stream_are_stored_once_under_the_sequences_of_the_flight_log(
-    spark: SparkSession, url: str, tmp_path: Path
-) -> None:
-    """A repeated batch with ``txnAppId`` under another version of the log stores nothing twice."""
-    df = numbered_orders(spark, 300)
-    flights = write(df, f"{url}/orders", tmp_path / "log", idPrefix="job")
-    assert {(f["event"], f["ack_level"], f["stream"], f["duplicate"], f["bridge"]) for f in flights} == {
-        ("acked", "stored", "orders", False, "malamute")
-    }
-    again = write(df, url, tmp_path / "log2", idPrefix="job", stream="orders")
-    assert all(f["duplicate"] for f in again)
-    assert {f["k"]: f["sequence"] for f in again} == {f["k"]: f["sequence"] for f in flights}
-    with MalamuteClient(url, timeout=PATIENCE) as reader:
-        reader.read("orders", after=0)
-        got = receive(reader, 300)
-        reader.sync()
-    check_conserved(flights, df.collect(), received(got))
-    assert {m.id for m in got} == {f["flight_id"] for f in flights}
 
 
 def test_through_a_foreign_broker_rows_are_accepted_without_ids_and_headers_are_refused(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.testing.waiting import eventually
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -19,9 +18,8 @@ from tests.support.nats.nats_servers import Admin
 from tests.support.spark.sink_harness import check_conserved, numbered_orders
 
 Rows = list[dict[str, Any]]
-#: What does not depend on the middleware is shown on one or the other.
+#: What does not depend on the middleware is shown on one.
 on_nats = pytest.mark.parametrize("room", ["nats"], indirect=True)
-on_malamute = pytest.mark.parametrize("room", ["malamute"], indirect=True)
 
 
 @pytest.fixture
@@ -71,14 +69,6 @@ def test_every_row_is_acked_stored_and_logged_once(
     assert all(f["committed"] and f["latency_us"] >= 0 and f["sends"] == 1 for f in flights)
     assert len({f["flight_id"] for f in flights}) == 1_000
     check_conserved(flights, df.collect(), [(m.sequence, m.topic, m.payload) for m in admin.messages("ORDERS")])
-
-
-@on_nats
-def test_ack_mode_none_says_published_and_no_more(spark: SparkSession, room: RestartableBroker, log: str) -> None:
-    room.create("ORDERS", "orders.>")
-    write(numbered_orders(spark, 100), room, flightLog=log, ackMode="none", flightLogColumns="k")
-    assert Counter((f["event"], f["ack_level"]) for f in table(log)) == {("published", "none"): 100}
-    eventually(lambda: room.counter("ORDERS")() == 100, "all that was handed over is stored")
 
 
 def test_json_headers_ids_prefix_and_parts_reach_the_broker(
@@ -192,18 +182,6 @@ def test_too_large_rows_go_to_the_dead_letters_without_their_payload(
     assert any(word in row["info"] for word in ("max_payload", "larger", "bytes", "octets"))
 
 
-@on_malamute
-def test_large_values_are_published(spark: SparkSession, room: RestartableBroker, log: str) -> None:
-    size, n = 1 << 20, 20
-    room.create("ORDERS", "orders.>")
-    df = spark.range(0, n, 1, 2).selectExpr(
-        "'orders.big' AS topic", f"concat(cast(id as string), repeat('x', {size})) AS value", "id AS k"
-    )
-    write(df, room, flightLog=log, flightLogColumns="k")
-    assert Counter(f["event"] for f in table(log)) == {"acked": n}
-    assert sorted(len(m.payload) for m in room.messages("ORDERS")) == sorted(size + len(str(i)) for i in range(n))
-
-
 def test_an_empty_dataframe_publishes_nothing_and_succeeds(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str
 ) -> None:
@@ -212,18 +190,3 @@ def test_an_empty_dataframe_publishes_nothing_and_succeeds(
     write(numbered_orders(spark, 10).where("k < 0").drop("k"), nats_server, flightLog=log)
     assert admin.info("ORDERS")["state"]["last_seq"] == 0
     assert table(log) == []
-
-
-def test_create_stream_makes_what_is_missing(spark: SparkSession, nats_server: NatsServer, admin: Admin) -> None:
-    write(numbered_orders(spark, 100).drop("k"), nats_server, createStream="true", stream="NEW")
-    config = admin.info("NEW")["config"]
-    assert admin.info("NEW")["state"]["messages"] == 100
-    assert config["duplicate_window"] == 60 * 10**9
-    assert config["storage"] == "file"
-    assert config["allow_batched"] is True
-
-
-def test_overwrite_is_refused_with_the_way_out(spark: SparkSession, nats_server: NatsServer) -> None:
-    df = numbered_orders(spark, 1).drop("k")
-    with pytest.raises(PySparkException, match=r'cannot overwrite.*mode\("append"\)'):
-        df.write.format("mamapub").option("url", nats_server.url).mode("overwrite").save()

@@ -7,10 +7,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.malamute.restartable_broker import RestartableBroker
+from tests.support.spark.packed_harness import packed_verdict
 from tests.support.spark.sink_harness import PATIENCE, Background, InterruptedWrite, counts, flights, verdict
 
 pytestmark = pytest.mark.timeout(900)
@@ -130,6 +132,19 @@ def test_retry_in_another_order_loses_nothing_with_default_ids(case: Interrupted
     log = flights(case.log)
     assert counts(log, "task_attempt") == {1: n}
     assert counts(log, "duplicate")[True] >= n // 4
+
+
+@pytest.mark.thorough
+@once
+def test_retry_in_another_order_may_store_packed_rows_twice_and_loses_none(case: InterruptedWrite) -> None:
+    """The id of a pack covers its rows and their order: other packs have other ids."""
+    n, rows = 60_000, 10
+    case.write(case.out_of_order(n, 500, 1_000), pack="lines", packMaxRows=str(rows))
+    packed_verdict(case.room, "ORDERS", case.log, sent=n, exactly_once=False).raise_faults()
+    log = flights(case.log)
+    assert set(counts(log, "task_attempt")) == {1}
+    assert pc.sum(log["rows"]).as_py() == n
+    assert case.stored() > n // rows + 500  # what the first attempt stored is there beside it
 
 
 # --- found before the first row, or in time --------------------------------------------------------------------

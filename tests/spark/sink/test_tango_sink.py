@@ -17,7 +17,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
 from tests.support.nats.nats_servers import Admin, FetchedMessage
 from tests.support.spark.sink_harness import flights, verdict
 
@@ -113,15 +112,6 @@ def test_bad_rows_fail_alone_and_the_dead_letter_shows_the_row(
     assert "5 rows were not published" in text
 
 
-def test_rows_without_a_time_published_again_are_stored_once(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin
-) -> None:
-    df = readings(spark, 500).drop("time")
-    for _ in range(2):
-        write(df, nats_server, txnAppId="loader", txnVersion="3")
-    assert len(admin.messages("TANGO")) == 500
-
-
 def test_what_cannot_be_published_is_refused_before_any_task(
     spark: SparkSession, nats_server: NatsServer, admin: Admin
 ) -> None:
@@ -138,13 +128,3 @@ def test_what_cannot_be_published_is_refused_before_any_task(
     assert "option pack does not go with Tango" in failure(df, nats_server, pack="arrow")
     assert "there is no stream 'NOWHERE'" in failure(df, nats_server, log=f"{nats_server.url}/NOWHERE")
     assert admin.messages("TANGO") == []
-
-
-def test_a_durable_stream_of_malamute_is_a_log_too(
-    spark: SparkSession, durable: RestartableMalamuteBroker, tmp_path: Path
-) -> None:
-    target = durable.options("TANGO")
-    log = target["url"].rstrip("/") + "/" + target["stream"]
-    options = {"url": "tango://lab", "log": log, "flightLog": str(tmp_path / "log"), "flightLogPayload": "all"}
-    readings(spark, 200).write.format("mamapub").options(**options).mode("append").save()
-    verdict(durable, "TANGO", tmp_path / "log", sent=200).raise_faults()

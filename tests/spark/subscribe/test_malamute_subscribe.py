@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import os
-import signal
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,13 +13,10 @@ import zmq
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.broker.security import Security
-from mama_spark.testing.waiting import eventually
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from tests.support.malamute.broker_process import BrokerProcess
-from tests.support.processes import connected_to, descendants, jvm_of
-from tests.support.spark.subscribe_harness import ReadQuery
 
 PATIENCE = 120
 _STREAMS = itertools.count(1)
@@ -129,45 +123,3 @@ def test_a_batch_takes_what_topics_pattern_and_offsets_select(
     assert "option pattern is for Malamute" in failure(spark, "nats://127.0.0.1:1", stream="s", pattern="x")
     assert "not a pattern" in failure(spark, **given, pattern="(")
     assert "there is no such stream" in failure(spark, process.url, stream="typo")
-
-
-@pytest.mark.spec("ML-21")
-def test_available_now_restarts_behind_the_last_row_in_batches_of_the_limit(
-    spark: SparkSession, process: BrokerProcess, stream: str, tmp_path: Path
-) -> None:
-    """What a batch may take is the credit that its tasks give."""
-    query = ReadQuery(spark, tmp_path, url=f"{process.url}/{stream}")
-    process.store(stream, batch(250))
-    first = query.run(maxOffsetsPerTrigger="100")
-    assert [p.numInputRows for p in first.recentProgress if p.numInputRows] == [100, 100, 50]
-    process.store(stream, batch(30, 250))
-    second = query.run(startingOffsets="latest")  # the checkpoint wins
-    assert [p.numInputRows for p in second.recentProgress if p.numInputRows] == [30]
-    assert query.sequences() == list(range(1, 281))
-    assert sorted(int(row["value"]) for row in query.rows()) == list(range(280))
-
-
-@pytest.mark.thorough
-def test_killed_broker_and_workers_leave_each_row_once(
-    spark: SparkSession, process: BrokerProcess, stream: str, tmp_path: Path
-) -> None:
-    process.store(stream, batch(100))
-    query = ReadQuery(spark, tmp_path, url=process.url, stream=stream)
-    running = query.start(available_now=False, maxOffsetsPerTrigger="200")
-    try:
-        eventually(lambda: len(query.sequences()) == 100, "the first rows", PATIENCE)
-        process.kill()
-        process.start()
-        process.store(stream, batch(1000, 100))
-        jvm = jvm_of(os.getpid())
-        assert jvm is not None
-        for pid in eventually(lambda: connected_to(process.port, descendants(jvm)), "workers are connected"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.store(stream, batch(1000, 1100))
-        with contextlib.suppress(StreamingQueryException):  # the driver's own worker may have been hit
-            eventually(lambda: not running.isActive or len(query.sequences()) == 2100, "all rows, or an end", PATIENCE)
-    finally:
-        running.stop()
-    query.run()
-    assert query.sequences() == list(range(1, 2101))

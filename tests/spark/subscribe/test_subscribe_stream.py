@@ -11,7 +11,6 @@ import mama_spark
 import pyarrow as pa
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.testing.waiting import eventually
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
@@ -105,34 +104,3 @@ def test_failed_task_is_tried_again_and_leaves_each_row_once(case: ReadQuery, ad
     rows = case.read(minPartitions="3").select("stream", "sequence")
     case.run(rows.mapInArrow(dies_once, "stream string, sequence bigint"))
     assert case.sequences() == upto(300)
-
-
-@pytest.mark.thorough
-def test_running_query_survives_a_killed_server(case: ReadQuery, admin: Admin, nats_server: NatsServer) -> None:
-    store(admin, "ORDERS", plain("orders.a", 100))
-    query = case.start(available_now=False, maxOffsetsPerTrigger="50")
-    eventually(lambda: case.sequences() == upto(100), "the query runs", PATIENCE)
-    nats_server.kill()
-    nats_server.start()
-    store(admin, "ORDERS", plain("orders.b", 200))
-    eventually(lambda: case.sequences() == upto(300), "the rest is read", PATIENCE)
-    assert query.isActive
-    query.stop()
-
-
-# --- progress at the broker ------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-def test_progress_consumer_shows_how_far_the_query_has_come(case: ReadQuery, admin: Admin) -> None:
-    """Spark tells a source of a batch's end when it plans the next one, so the last batch is not shown yet."""
-    store(admin, "ORDERS", plain("orders.a", 250))
-    case.run(maxOffsetsPerTrigger="100", progressConsumer="ingest")
-    info = admin.api("CONSUMER.INFO.ORDERS.ingest")
-    assert (info["delivered"]["stream_seq"], info["num_pending"]) == (200, 50)
-    assert case.sequences() == upto(250)
-    admin.api("CONSUMER.DELETE.ORDERS.ingest")  # by an operator: nothing depends on it
-    store(admin, "ORDERS", plain("orders.b", 100))
-    case.run(maxOffsetsPerTrigger="50", progressConsumer="ingest")
-    assert admin.api("CONSUMER.INFO.ORDERS.ingest")["num_pending"] == 50
-    assert case.sequences() == upto(350)

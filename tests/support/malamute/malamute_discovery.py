@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -93,29 +89,3 @@ class SourceAnnouncers:
     def fall_silent(self) -> None:
         """Renew nothing any more."""
         end_process_of(self.bridge)
-
-
-_ANNOUNCE = """
-import sys
-from mama_spark.contracts.bridge import SourceKey
-from tests.support.malamute.malamute_discovery import discovery_of
-bridge = discovery_of(sys.argv[1])
-bridge.open()
-bridge.announce(SourceKey("desk", 7), b"r", float(sys.argv[2]))
-print("announced", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def announcing_process(url: str, ttl: float) -> Iterator[subprocess.Popen[str]]:
-    """Another process that announces ``desk 7``, until it is killed."""
-    command = [sys.executable, "-c", _ANNOUNCE, url, str(ttl)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "announced\n"
-        yield child
-    finally:
-        child.kill()
-        child.communicate(timeout=30)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -63,43 +59,6 @@ def renewals_of(bridge: NatsDiscovery) -> dict[tuple[SourceKey, str], int]:
 def stop_renewing(bridge: NatsDiscovery, source: SourceKey = DESK) -> None:
     """As if the machine slept."""
     bridge.leases.sources[source].due += 3600.0
-
-
-ANNOUNCE = """
-import sys, time
-from mama_spark.contracts.bridge import SourceKey
-from mama_spark.nats.discovery.bridge import NatsDiscovery
-from mama_spark.nats.settings import NatsSettings
-bridge = NatsDiscovery(NatsSettings((sys.argv[1],)))
-bridge.open()
-bridge.announce(SourceKey("desk", 7), b"r", float(sys.argv[2]))
-print("announced", flush=True)
-sys.stdin.read()
-"""
-
-
-class Process:
-    """Another process that announces DESK, until it is killed."""
-
-    def __init__(self, url: str, ttl: float) -> None:
-        self._child = subprocess.Popen(
-            [sys.executable, "-c", ANNOUNCE, url, str(ttl)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def ready(self) -> None:
-        assert self._child.stdout is not None
-        assert self._child.stdout.readline() == "announced\n"
-
-    def kill(self) -> None:
-        os.kill(self._child.pid, signal.SIGKILL)
-        self._child.communicate(timeout=60)
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._child.poll() is None:
-            self.kill()
 
 
 def publish(admin: Admin, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> None:

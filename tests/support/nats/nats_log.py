@@ -8,10 +8,14 @@ from itertools import count
 from typing import Any
 
 from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import RecordLog
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.read.logs import NatsLogs
+from mama_spark.options import SubscribeOptions
+from mama_spark.registry import log_bridge
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.log_suite import LoggedRecord
+from mama_spark.testing.waiting import TIMEOUT
 
 from tests.support.nats.nats_servers import Admin
 
@@ -32,6 +36,18 @@ def fill(url: str, name: str, n: int = MANY, size: int = SIZE, topics: int = 2) 
         MessageBatch.of([f"{name}.{i % topics}" for i in range(n)], [(b"%d" % i + pad)[:size] for i in range(n)]),
     )
     bridge.close()
+
+
+@contextmanager
+def record_log(url: str, name: str) -> Iterator[RecordLog]:
+    """A new stream of the topics ``name.>``, in lower case, as a log."""
+    with Admin(url) as admin:
+        admin.create_stream(name, [f"{name.lower()}.>"])
+        bridge = log_bridge(SubscribeOptions.parse({"url": url, "stream": name}), TIMEOUT)
+        bridge.open()
+        yield bridge.log(name)
+        bridge.close()
+        admin.api(f"STREAM.DELETE.{name}")
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import pyarrow as pa
 from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.contracts.record_log import Records
 from mama_spark.packing.unpacker import unpack
-from mama_spark.testing.oracle import Outcome, Verdict, conserve
+from mama_spark.testing.oracle import Outcome, Verdict
 
-from tests.support.spark.sink_harness import StreamContents, flights
+from tests.support.spark.sink_harness import StreamContents, flights, hold
 
 #: Rows of a message at most; a row's sequence is its message's times this, plus its place.
 _PLACES = 1 << 20
@@ -52,19 +52,12 @@ def packed_verdict(
     messages = holder.messages(stream)
     stored = rows_of([(m.topic, m.payload, m.headers) for m in messages])
     places = _places(stored)
-    good = _outcomes(flights(log))
     numbered = [
         (messages[m].sequence * _PLACES + place, topic, value)
         for (m, topic, value), place in zip(stored, places, strict=True)
     ]
-    found = conserve(good, numbered, sent=sent, exactly_once=exactly_once)
-    held = {(topic, value) for _, topic, value in stored}
-    for o in _outcomes(flights(log, committed=False)):
-        if o.event == "acked" and (o.topic, o.payload) not in held:
-            found.faults.append(f"acked by an attempt that failed, but not at the broker: {o.payload[:40]!r}")
-    if len({(o.topic, o.payload) for o in good}) != sent:
-        found.faults.append(f"{sent} different rows went in, others came out")
-    return found
+    good, failed = (_outcomes(flights(log, committed)) for committed in (True, False))
+    return hold(good, failed, numbered, sent, exactly_once)
 
 
 def _outcomes(table: pa.Table) -> list[Outcome]:

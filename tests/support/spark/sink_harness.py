@@ -79,15 +79,21 @@ def verdict(holder: StreamContents, stream: str, log: Path | str, *, sent: int, 
     The committed attempts must have one outcome for each of the ``sent`` rows, all of them different. What an attempt
     that was not committed calls acked must be there, too.
     """
-    stored = holder.messages(stream)
-    good = flights(log)
-    found = conserve(_outcomes(good), ((m.sequence, m.topic, m.payload) for m in stored), sent=sent,
-                     exactly_once=exactly_once)  # fmt: skip
-    held = {(m.topic, m.payload) for m in stored}
-    for o in _outcomes(flights(log, committed=False)):
+    stored = [(m.sequence, m.topic, m.payload) for m in holder.messages(stream)]
+    good, failed = (_outcomes(flights(log, committed)) for committed in (True, False))
+    return hold(good, failed, stored, sent, exactly_once)
+
+
+def hold(
+    good: list[Outcome], failed: list[Outcome], stored: list[tuple[int, str, bytes]], sent: int, exactly_once: bool
+) -> Verdict:
+    """Outcomes of committed attempts and of others, against sequence, topic and value of each row that is stored."""
+    found = conserve(good, stored, sent=sent, exactly_once=exactly_once)
+    held = {(topic, value) for _, topic, value in stored}
+    for o in failed:
         if o.event == "acked" and (o.topic, o.payload) not in held:
             found.faults.append(f"acked by an attempt that failed, but not at the broker: {o.payload[:40]!r}")
-    if len({(o.topic, o.payload) for o in _outcomes(good)}) != sent:
+    if len({(o.topic, o.payload) for o in good}) != sent:
         found.faults.append(f"{sent} different rows went in, others came out")
     return found
 

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -100,18 +100,14 @@ class _Daemon:
 
 @dataclass
 class StandaloneCluster:
-    """A master and ``workers`` workers of ``cores`` cores each, as a context.
+    """A master and two workers of a core each, as a context.
 
-    :param env: variables of the machines of the workers, which executors inherit
     :param home: Spark on all machines; :func:`compiled` where Python has no pyspark of its own
     """
 
     folder: Path
-    workers: int = 2
-    cores: int = 1
-    memory: str = "1g"
-    env: Mapping[str, str] = field(default_factory=dict)
     home: Path = LINKED
+    workers = 2
 
     def __post_init__(self) -> None:
         self.port, self._page = lasting_port(), lasting_port()
@@ -142,8 +138,8 @@ class StandaloneCluster:
 
     def start_worker(self, number: int) -> None:
         arguments = (
-            "--host", f"127.0.0.{2 + number}", "--port", "0", "--webui-port", "0", "--cores", str(self.cores),
-            "--memory", self.memory, "--work-dir", str(self.folder / f"worker-{number}" / "work"), self.url,
+            "--host", f"127.0.0.{2 + number}", "--port", "0", "--webui-port", "0", "--cores", "1",
+            "--memory", "1g", "--work-dir", str(self.folder / f"worker-{number}" / "work"), self.url,
         )  # fmt: skip
         self._workers[number] = self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *arguments)
 
@@ -178,10 +174,9 @@ class StandaloneCluster:
             found: dict[str, Any] = json.load(answer)
             return found
 
-    def executors(self, number: int | None = None) -> list[psutil.Process]:
-        """The JVMs of the executors of one worker, or of all."""
-        chosen = self._workers.values() if number is None else [self._workers[number]]
-        found = [child for daemon in chosen for child in descendant_processes(daemon.process.pid)]
+    def executors(self) -> list[psutil.Process]:
+        """Their JVMs."""
+        found = [child for daemon in self._workers.values() for child in descendant_processes(daemon.process.pid)]
         return [child for child in found if _is_executor(child)]
 
     def _start(self, name: str, main: str, *arguments: str) -> _Daemon:
@@ -189,7 +184,7 @@ class StandaloneCluster:
         (folder / "tmp").mkdir(parents=True, exist_ok=True)
         own = {"TMPDIR": str(folder / "tmp"), "SPARK_LOCAL_DIRS": str(folder / "tmp"), "SPARK_DAEMON_MEMORY": "256m"}
         env = {name: os.environ[name] for name in _KNOWN if name in os.environ}
-        env = {**env, "PATH": _SYSTEM_PATH, "SPARK_HOME": str(self.home), "SPARK_NO_DAEMONIZE": "1", **own, **self.env}
+        env = {**env, "PATH": _SYSTEM_PATH, "SPARK_HOME": str(self.home), "SPARK_NO_DAEMONIZE": "1", **own}
         output = folder / "output"
         with output.open("ab") as out:
             process = subprocess.Popen(
@@ -248,7 +243,6 @@ def submit(
     driver_python: str = sys.executable,
     more: Sequence[str] = (),
     conf: Mapping[str, str] | None = None,
-    env: Mapping[str, str] | None = None,
 ) -> Application:
     """``spark-submit`` on the machine of a user.
 
@@ -258,7 +252,7 @@ def submit(
     """
     known = {name: os.environ[name] for name in _KNOWN if name in os.environ}
     known |= {"PATH": f"{Path(driver_python).parent}:{_SYSTEM_PATH}", "PYSPARK_PYTHON": python}
-    known |= {"PYSPARK_DRIVER_PYTHON": driver_python, "SPARK_HOME": str(cluster.home), **(env or {})}
+    known |= {"PYSPARK_DRIVER_PYTHON": driver_python, "SPARK_HOME": str(cluster.home)}
     settings = [part for name, value in {**CONF, **(conf or {})}.items() for part in ("--conf", f"{name}={value}")]
     submitter = str(cluster.home / "bin" / "spark-submit")
     command = [submitter, "--master", cluster.url, "--deploy-mode", "client", *settings, *more]

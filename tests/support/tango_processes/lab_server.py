@@ -22,7 +22,7 @@ import tango
 import tango.server
 from tango.server import Device, attribute, command, run
 
-from tests.support.tango_processes.child import JsonChannel, errors_of, failure, plain
+from tests.support.tango_processes.child import JsonChannel, errors_of, failure
 
 TYPES: dict[str, tuple[Any, Any]] = {  # name -> type of Tango, type of the numpy array
     "boolean": (tango.DevBoolean, np.bool_),
@@ -88,8 +88,7 @@ def _declare(name: str, writable: bool = False, **more: Any) -> dict[str, Any]:
     def read(device: Any) -> Any:
         return device.answer(name)
 
-    def write(device: Any, value: Any) -> None:
-        device.written.append([name, plain(value)])
+    def write(device: Any, value: Any) -> None: ...
 
     read.__name__, write.__name__ = f"read_{name}", f"write_{name}"
     found = attribute(name=name, dtype=dtype, fget=read, **({"fset": write} if writable else {}), **more)
@@ -126,7 +125,6 @@ class Lab(Device):  # type: ignore[misc]
     def init_device(self) -> None:
         super().init_device()
         self.told: dict[str, dict[str, Any]] = {}
-        self.written: list[list[Any]] = []
         self.polled: set[str] = set()
         self.set_state(tango.DevState.ON)
         self.set_status("fine")
@@ -195,12 +193,6 @@ def state(device: str, state: str, status: str) -> None:
     found.set_status(status)
 
 
-def written(device: str) -> list[list[Any]]:
-    """What clients wrote: pairs of name and value, in order."""
-    found: list[list[Any]] = _device(device).written
-    return found
-
-
 def _pusher(found: Any, event: str) -> Callable[..., None]:
     if event == "user":
         return lambda name, *what: found.push_event(name, [], [], *what)
@@ -258,10 +250,10 @@ def data_ready(device: str, attribute: str, counter: int) -> None:
         found.push_data_ready_event(attribute, counter)
 
 
-def add(device: str, attribute: str, writable: bool = False) -> None:
+def add(device: str, attribute: str) -> None:
     """A new attribute, named as the others (``double_spectrum_more``); tells clients by an interface change."""
     found = _device(device)
-    access = tango.AttrWriteType.READ_WRITE if writable else tango.AttrWriteType.READ
+    access = tango.AttrWriteType.READ
     kind = AttributeKind(attribute)
     data_type = TYPES[kind.type][0]
     dynamic: Any = {
@@ -273,10 +265,7 @@ def add(device: str, attribute: str, writable: bool = False) -> None:
     def read(attr: Any) -> None:
         attr.set_value(found.answer(attribute))
 
-    def write(attr: Any) -> None:
-        found.written.append([attribute, plain(attr.get_write_value())])
-
-    found.add_attribute(dynamic, read, write if writable else None)
+    found.add_attribute(dynamic, read, None)
     found.manual(attribute)
 
 
@@ -302,7 +291,7 @@ def rest(device: str) -> None:
 
 
 HANDLERS: dict[str, Callable[..., Any]] = {
-    f.__name__: f for f in (tell, state, written, push, push_pipe, burst, data_ready, add, remove, poll, rest)
+    f.__name__: f for f in (tell, state, push, push_pipe, burst, data_ready, add, remove, poll, rest)
 }
 
 

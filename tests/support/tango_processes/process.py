@@ -187,11 +187,6 @@ class TangoProcess:
                 process.stdin.close()
         self._process = None
 
-    def restart(self) -> Self:
-        """Start again with the same settings, on the same port; a running one is stopped first."""
-        self.stop()
-        return self.start()
-
     def __enter__(self) -> Self:
         return self.start()
 

@@ -24,6 +24,7 @@ from mama_spark.tango.types import AttributeValue
 from mama_spark.testing.waiting import until
 
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker, RestartableNatsServer
+from tests.support.nats.nats_servers import Admin
 from tests.support.tango_processes.servers import TangoServer
 
 STREAM = "TANGO"
@@ -64,6 +65,12 @@ class RecorderLog:
 
     def __init__(self, room: RestartableNatsServer | RestartableMalamuteBroker) -> None:
         self.room = room
+
+    @property
+    def admin(self) -> Admin:
+        """Of the NATS server."""
+        assert isinstance(self.room, RestartableNatsServer)
+        return self.room.admin
 
     @property
     def given(self) -> dict[str, str]:

@@ -23,23 +23,23 @@ class SourceProcess(_Server):
         self,
         folder: Path | str,
         attributes: Sequence[str] = ("level",),
-        *,
-        device: str = "test/pub/1",
-        port: int = 0,
         **settings: Any,
     ) -> None:
-        super().__init__(folder, None, port)
-        self.device, self.attributes, self.settings = device, list(attributes), settings
+        super().__init__(folder, None, 0)
+        self.device, self.attributes, self.settings = "test/pub/1", list(attributes), settings
 
     def arguments(self) -> Sequence[str]:
-        given = {"device": self.device, "attributes": self.attributes, "port": self.port, "settings": self.settings}
+        given: dict[str, Any] = {
+            "device": self.device,
+            "attributes": self.attributes,
+            "port": self.port,
+            "settings": self.settings,
+        }
         return [json.dumps(given)]
 
     @property
     def address(self) -> str:
         return f"tango://127.0.0.1:{self.port}/{self.device}#dbase=no"
 
-    def push(self, attribute: str, value: float, **more: Any) -> int:
-        """Messages sent."""
-        sent: int = self.call("push", attribute=attribute, value=value, **more)
-        return sent
+    def push(self, attribute: str, value: float) -> None:
+        self.call("push", attribute=attribute, value=value)

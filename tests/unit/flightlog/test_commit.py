@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -309,11 +309,6 @@ def test_part_that_was_swept_too_early_is_committed_after_all(tmp_path: Path) ->
 def test_adopting_in_a_folder_that_is_no_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FlightLogError, match="neither"):
         adopt_orphans(str(tmp_path), {})
-
-
-def test_dates_before_now_are_read_in_utc(tmp_path: Path) -> None:
-    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1)))
-    assert rows(tmp_path)[0]["event_time"] == datetime.fromtimestamp(T0 / 1e6, UTC)
 
 
 FEATURES = (

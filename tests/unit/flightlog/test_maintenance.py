@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import resource
-import shutil
-import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from mama_spark.cli.main import main
 from mama_spark.contracts.errors import ConfigError, FlightLogError
-from mama_spark.flightlog import maintenance, reading, transaction
+from mama_spark.flightlog import maintenance, transaction
 from mama_spark.flightlog.commit import abort, adopt_orphans, commit, commit_dead_letters
 from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.maintenance import compact, compact_after_commit, maintain
@@ -322,13 +316,6 @@ def test_the_parts_of_2000_tasks_are_one_commit(tmp_path: Path) -> None:
     assert len(DeltaTable(tmp_path).file_uris()) == 2_000
 
 
-def processor_seconds(act: Callable[[], object]) -> float:
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    act()
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def test_expired_entries_of_the_log_are_looked_for_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,29 +333,3 @@ def test_expired_entries_of_the_log_are_looked_for_now_and_then(
     micro_batch(tmp_path, 7)  # makes version 8
     assert not oldest.exists()
     assert ids(tmp_path) == expected(range(8))
-
-
-@pytest.mark.explore
-def test_commit_and_summary_cost_the_same_after_2000_micro_batches(tmp_path: Path) -> None:
-    """Processor time, as medians, beside a copy of the table after 150 of them, in turn."""
-    old, young = tmp_path / "old", tmp_path / "young"
-    for number in range(2_000):
-        micro_batch(old, number)
-        if (number + 1) % 50 == 0:
-            compact_after_commit(str(old), {})
-        if number == 150:
-            shutil.copytree(old, young)
-    spent: dict[tuple[str, Path], list[float]] = defaultdict(list)
-    for number in range(2_000, 2_050):
-        for log in (young, old):
-            write_id = WriteId("query-1", "run", number, "nats")
-            parts = stage(log, write_id, flights(2, f"query-1-{number}"))
-            act = partial(commit, str(log), {}, write_id, parts, app=("query-1", number))
-            spent["commit", log].append(processor_seconds(act))
-            if number % 5 == 0:
-                spent["summary", log].append(processor_seconds(partial(reading.summarise, str(log), {})))
-    for what in ("commit", "summary"):
-        first, last = (1e3 * statistics.median(spent[what, log]) for log in (young, old))
-        print(f"{what}: {first:.1f} ms after 150, {last:.1f} ms after 2,000 micro-batches")
-        assert last <= 2 * first, f"{first:.1f} ms of a {what} became {last:.1f} ms"
-    assert reading.summarise(str(old), {}).count("acked", committed=True) == 4_100

@@ -301,9 +301,14 @@ def test_full_disk_ends_the_task_with_a_clear_error(tmp_path: Path) -> None:
     assert TableStore(str(tmp_path / "log"), {}).list_files("parts") == []
 
 
-def test_storage_that_fails_later_is_reported_at_the_latest_by_close(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead", [False, True], ids=["with rows", "ahead of rows"])
+def test_storage_that_fails_when_a_file_is_opened_is_reported_at_the_latest_by_close(
+    tmp_path: Path, ahead: bool
+) -> None:
     staging = Staging(str(tmp_path / "log"), {}, BATCH, 0, 0)
     (tmp_path / "log").write_text("in the way")
+    if ahead:
+        staging.prepare()
     staging.add_flights(flights())
     with pytest.raises((Unavailable, FlightLogError), match="log"):
         staging.close()
@@ -324,12 +329,3 @@ def test_file_that_was_opened_ahead_and_gets_no_rows_leaves_nothing(tmp_path: Pa
     staging.prepare()
     assert staging.close() == []
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_storage_that_fails_while_a_file_is_opened_ahead_is_reported_by_close(tmp_path: Path) -> None:
-    staging = Staging(str(tmp_path / "log"), {}, BATCH, 0, 0)
-    (tmp_path / "log").write_text("in the way")
-    staging.prepare()
-    staging.add_flights(flights())
-    with pytest.raises((Unavailable, FlightLogError), match="log"):
-        staging.close()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import OptionError
 from mama_spark.openmama.commands import mama_source
-from mama_spark.options import SinkOptions, camel, duration, markdown, option_names
+from mama_spark.options import SinkOptions, camel, markdown, option_names
 
 from tests.support.tables import each
 
@@ -89,11 +89,6 @@ def test_secrets_are_in_neither_repr_nor_errors() -> None:
         with pytest.raises(OptionError) as e:
             SinkOptions.parse(bad)
         assert "s3cret" not in str(e.value)
-
-
-@each(("text", "seconds"), [("250", 0.25), ("250ms", 0.25), ("5s", 5), ("2m", 120), ("1h", 3600)])
-def test_durations_are_milliseconds_or_have_a_unit(text: str, seconds: float) -> None:
-    assert duration(text) == seconds
 
 
 @given(st.text(max_size=20))

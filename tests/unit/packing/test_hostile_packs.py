@@ -185,19 +185,3 @@ def test_any_damage_gives_rows_or_a_reason() -> None:
                     column.validate(full=True)
                     column.to_pylist()
     assert 0 < good < 500
-
-
-def test_messages_with_and_without_packs_mix_and_keep_their_own_headers_and_ids() -> None:
-    plain = (None, None, b"plain")
-    typed = pa.record_batch({"n": pa.array([1, 2]), "id": pa.array(["a", None])})
-    typed_pack = typed.schema.serialize().to_pybytes() + typed.serialize().to_pybytes() + END
-    found = read(plain, ("lines;v=1", "2", b"\n"), plain, ("arrow;v=1", "2", typed_pack), ("arrow;v=1", "3", WHOLE))
-    assert found.records.tolist() == [0, 1, 1, 2, 3, 3, 4, 4, 4]
-    assert found.index.tolist() == [-1, 0, 1, -1, 0, 1, 0, 1, 2]
-    assert found.values.to_pylist() == [b"plain", b"", b"", b"plain", None, None, b"one", b"", b"three"]
-    assert [(run.first, run.columns.to_pydict()) for run in found.typed] == [(4, {"n": [1, 2], "id": ["a", None]})]
-    assert found.ids is not None
-    assert found.headers is not None
-    assert found.ids.to_pylist() == [None] * 4 + ["a", None, "1", None, "3"]
-    own = [("Nats-Msg-Id", ["p-0"])]
-    assert found.headers.to_pylist() == [own, None, None, own, None, None, None, None, None]

@@ -211,19 +211,6 @@ def test_what_ten_thousand_topics_take_in_memory_is_bounded_whatever_the_partiti
     assert arrow_peak_of(pack_many_topics) < 120 << 20, "of 200 MB"
 
 
-def test_where_packs_are_cut_depends_on_the_rows_of_the_topic_alone() -> None:
-    """So that a retry whose rows come in other batches makes the same packs, and the same ids."""
-
-    def payloads(batches: list[Rows]) -> set[tuple[str, bytes]]:
-        packer = Packer(codec_of("arrow", LINES), max_rows=50, max_bytes=3_000)
-        packs = pack(packer, batches)
-        return {pair for p in packs for pair in zip(p.batch.topics.to_pylist(), p.batch.payloads.to_pylist(),
-                                                    strict=True)}  # fmt: skip
-
-    whole = orders(3_000, 7)
-    assert payloads([whole]) == payloads([whole.slice(i, min(130, 3_000 - i)) for i in range(0, 3_000, 130)])
-
-
 def test_columns_beside_the_packs_stay_with_their_rows() -> None:
     packer = Packer(codec_of("lines", LINES), max_rows=9, max_bytes=700)
     seen = 0
@@ -342,6 +329,7 @@ def test_a_pack_has_the_octets_of_its_rows_and_no_others(schema: pa.Schema) -> N
 def test_packs_do_not_depend_on_the_batches_in_which_their_rows_came(
     option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """So that a retry whose rows come in other batches makes the same packs, and the same ids."""
     monkeypatch.setattr("mama_spark.packing.packer.CUT_ROWS", 90)
 
     def payloads(step: int) -> set[tuple[str, bytes]]:

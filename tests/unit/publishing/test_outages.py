@@ -58,7 +58,6 @@ def test_what_cannot_be_sent_fails_and_what_comes_later_is_published(broker: Mem
 # --- what is logged while nothing is acknowledged, and when that is over ----------------------------------------------
 
 WAIT = 20.0
-POLICY_OF_REPORTER = WindowConfig(128, 64, wait_timeout=WAIT)
 
 
 @pytest.mark.parametrize(

@@ -1,64 +1,32 @@
-"""Subscriptions at device servers, with and without a database: event types, modes of subscribing, names, refusals."""
+"""Subscriptions at device servers, with and without a database: modes of subscribing, names, refusals, values,
+endpoints, callbacks."""
 
 from __future__ import annotations
+
+import socket
+from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import ClientClosed, ConfigError
 from mama_spark.tango.client.subscriber import TangoSubscriber
-from mama_spark.tango.client.subscription import EventSubMode
+from mama_spark.tango.client.subscription import EventSubMode, Subscription
+from mama_spark.tango.client.subscription_calls import choose
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_states import SubscriptionState
-from mama_spark.tango.errors import DevFailed, DeviceAway
+from mama_spark.tango.errors import DevFailed, DeviceAway, ServerAway
 from mama_spark.tango.giop.ior import BadAddress
-from mama_spark.tango.types import AttributeConfig, DataReady, InterfaceChange, Quality
+from mama_spark.tango.source.device import Attribute, Device
+from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.tango.source.event_supplier import SourceSettings
+from mama_spark.tango.topics import BadEndpoint
+from mama_spark.tango.types import AttributeValue, Encoded, Format, Quality
+from mama_spark.testing.waiting import until
 
-from tests.support.tango.tango_subscriptions import Watch, numbers
-from tests.support.tango_processes.servers import PATIENT, TIMEOUT, DeviceProbe, TangoServer
-
-
-@pytest.mark.spec("TG-12", "TG-19", "TG-22", "TG-23")
-def test_every_event_type_with_a_value_arrives(either: TangoServer, subscriber: TangoSubscriber) -> None:
-    either.do("poll", "double_rw", period=20)
-    names = ("change", "archive", "alarm", "user_event")
-    pushed = {name: subscriber.subscribe(either.address(), "double", name) for name in names}
-    periodic = subscriber.subscribe(either.address(), "double_rw", "periodic")
-    watch = Watch(subscriber)
-    watch.more()
-    assert all(len(watch.of(Kind.INITIAL, s)) == 1 for s in (*pushed.values(), periodic))
-    for name, subscription in pushed.items():
-        event = name.removesuffix("_event")
-        watch.until(
-            lambda s=subscription: watch.of(Kind.EVENT, s),  # type: ignore[misc]
-            lambda e=event: either.push("double", 4.5, event=e),  # type: ignore[misc]
-        )
-        assert numbers(watch.of(Kind.EVENT, subscription))[0] == 4.5
-        event_of = watch.of(Kind.EVENT, subscription)[0].event
-        assert event_of is not None
-        assert event_of.topic.event is subscription.event
-    watch.until(lambda: len(watch.of(Kind.EVENT, periodic)) >= 2)
-
-
-def test_configurations_interfaces_and_ready_data_of_either_release_arrive(
-    either: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe
-) -> None:
-    config, ready = (subscriber.subscribe(either.address(), "double", name) for name in ("attr_conf", "data_ready"))
-    interface = subscriber.subscribe(either.address(), event="intr_change")
-    watch = Watch(subscriber)
-    watch.more()
-    assert [len(watch.of(Kind.INITIAL, one)) for one in (config, ready, interface)] == [1, 0, 1]
-    watch.until(lambda: watch.of(Kind.EVENT, ready), lambda: either.do("data_ready", "double", counter=42))
-    assert watch.of(Kind.EVENT, ready)[0].data == DataReady("double", 5, 42)
-    probe.call("configure", device=either.address(), attribute="double", changes={"label": "new label"})
-    watch.until(lambda: watch.of(Kind.EVENT, config))
-    changed = watch.of(Kind.EVENT, config)[0].data
-    assert isinstance(changed, AttributeConfig)
-    assert changed.label == "new label"
-    either.do("add", "double_more")
-    watch.until(lambda: watch.of(Kind.EVENT, interface))
-    before, after = (watch.of(kind, interface)[0].data for kind in (Kind.INITIAL, Kind.EVENT))
-    assert isinstance(before, InterfaceChange)
-    assert isinstance(after, InterfaceChange)
-    assert {one.name for one in after.atts} - {one.name for one in before.atts} == {"double_more"}
+from tests.support.ports import lasting_port
+from tests.support.tango.tango import FAST
+from tests.support.tango.tango_subscriptions import DEVICE, SAMPLES, Watch, elements, numbers, pair, shaped
+from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoServer
 
 
 def test_the_first_value_is_delivered_as_initial(either: TangoServer, subscriber: TangoSubscriber) -> None:
@@ -144,3 +112,162 @@ def test_full_attribute_names_and_tango_host_are_supported(
         with pytest.raises(DevFailed) as caught:
             subscriber.subscribe("test/lab/none", "double")
         assert caught.value.reason
+
+
+# --- values of every type and format, quality, time and errors -----------------------------------------------
+
+
+@pytest.mark.spec("TG-17", "TG-19", "TG-24", "TG-35")
+def test_values_of_every_type_and_format_arrive_unchanged(either: TangoServer, subscriber: TangoSubscriber) -> None:
+    """cppTango att_type_event: change, archive, alarm and user events."""
+    names = [(t, s, t if s == "scalar" else f"{t}_{s}") for t in SAMPLES for s in ("scalar", "spectrum", "image")]
+    events = ("change", "archive", "alarm", "user_event")
+    found = subscriber.subscribe_many(
+        [(either.address(), name, event) for name in (*(name for *_, name in names), "encoded") for event in events],
+        mode=EventSubMode.SYNC,
+    )
+    *typed, encoded = [found[n : n + len(events)] for n in range(0, len(found), len(events))]
+    pushed = [(s, name, shaped(t, shape)[0]) for (t, shape, name), four in zip(names, typed, strict=True) for s in four]
+    pushed += [(subscription, "encoded", {"format": "fmt", "data": "010203"}) for subscription in encoded]
+    came: dict[Subscription, AttributeValue] = {}
+
+    def all_came() -> bool:
+        for event in subscriber.take():
+            came.setdefault(event.subscription, event.value)
+        return len(came) == len(pushed)
+
+    def push() -> None:
+        for subscription, name, value in pushed:
+            if subscription not in came:
+                either.push(name, value, subscription.event.wire_name.removesuffix("_event"))
+
+    until(all_came, push)
+    for (type_, shape, name), subscriptions in zip(names, typed, strict=True):
+        _, want, dims = shaped(type_, shape)
+        for got in map(came.__getitem__, subscriptions):
+            assert (elements(got), (got.r_dim.x, got.r_dim.y), got.name.lower()) == (want, dims, name)
+            assert got.format is {"scalar": Format.SCALAR, "spectrum": Format.SPECTRUM, "image": Format.IMAGE}[shape]
+            assert got.quality is Quality.VALID
+    for subscription in encoded:
+        assert came[subscription].read == (Encoded("fmt", b"\1\2\3"),)
+
+
+@pytest.mark.spec("TG-11", "TG-18")
+def test_quality_time_and_errors_arrive_unchanged(lab: TangoServer, subscriber: TangoSubscriber) -> None:
+    subscription = subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC)
+    watch = Watch(subscriber)
+    watch.begin(subscription, lambda value: lab.push("double", value))
+    lab.push("double", 2.5, quality="WARNING", time=1_700_000_000.25)
+    lab.push_error("double", "MyReason", "my desc", "my.origin")
+    lab.push("double", 3.5, quality="CHANGING")
+    watch.until(lambda: len(watch.events) >= 3)
+    one, error, two = watch.events
+    assert (one.value.quality, one.value.time) == (Quality.WARNING, 1_700_000_000_250_000_000)
+    assert two.value.quality is Quality.CHANGING
+    assert error.kind is Kind.EVENT
+    assert error.data is None
+    assert [(e.reason, e.desc, e.origin) for e in error.errors] == [("MyReason", "my desc", "my.origin")]
+    with pytest.raises(TypeError, match="carries no value"):
+        _ = error.value
+
+
+# --- which endpoint of a server is connected to, and its high-water mark (TG-08, TG-32, TG-33) ---------------
+
+
+@pytest.mark.spec("TG-33")
+def test_the_first_of_several_endpoints_that_accepts_connections_is_chosen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        first, second = (pair(s.getsockname()[1]) for s in (one, two))
+        assert choose([pair(lasting_port()), first, second]) == first
+        assert choose([pair(9, "epgm"), pair(lasting_port()), second]) == second
+    with pytest.raises(ServerAway, match="none of 2 endpoints accepts a connection"):
+        choose([pair(lasting_port()), pair(lasting_port())])
+
+
+@pytest.mark.spec("TG-08", "TG-32")
+@pytest.mark.parametrize("host", ["!x", "\xe9", "a@b", "-", "*"])
+def test_an_invalid_endpoint_is_an_error_and_other_subscriptions_continue(host: str) -> None:
+    """ZeroMQ raises for such endpoints, in the receiving thread of all subscriptions."""
+    attributes = [Attribute("level")]
+    with (
+        TangoEventSource([Device(DEVICE, attributes)]) as bad,
+        TangoEventSource([Device(DEVICE, attributes)]) as good,
+        TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber,
+    ):
+        with pytest.raises(ConfigError, match="cannot be advertised"):
+            TangoEventSource((), SourceSettings(advertise=[host]))
+        bad._advertise = (host,)
+        with pytest.raises(BadEndpoint):
+            subscriber.subscribe(bad.address(DEVICE), "level")
+        subscriber._consumer._receiver.connect(pair(7)._replace(event=f"tcp://{host}:7"), ("a", "b"), 1000)
+        watch = Watch(subscriber)
+        subscriber.subscribe(good.address(DEVICE), "level")
+        watch.wait(Kind.EVENT, act=lambda: good.push_change_event(DEVICE, "level", 1.0))
+
+
+@pytest.mark.spec("TG-10", "TG-44")
+def test_the_high_water_mark_is_that_of_the_argument_the_variable_or_the_server(
+    lab: TangoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TANGO_EVENT_BUFFER_HWM", raising=False)
+    found = []
+    for given, variable in ((None, ""), (None, "77"), (55, "77")):
+        monkeypatch.setenv("TANGO_EVENT_BUFFER_HWM", variable)
+        with TangoSubscriber(hwm=given, timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
+            subscriber.subscribe(lab.address(), "long")
+            found.append(subscriber.hwm)
+    assert found == [1000, 77, 55]
+
+
+# --- callbacks -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("TG-25")
+def test_callbacks_that_raise_are_counted_and_delivery_goes_on(lab: TangoServer, subscriber: TangoSubscriber) -> None:
+    came: list[Any] = []
+
+    def callback(event: SubscriptionEvent) -> None:
+        came.append(numbers([event])[0])
+        raise RuntimeError("raised by the test")
+
+    subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC, callback=callback)
+    until(lambda: came, lambda: lab.push("double", 0.0))
+    lab.push("double", 1.0)
+    lab.push("double", 2.0)
+    until(lambda: came[-2:] == [1.0, 2.0])
+    until(lambda: subscriber.counts.callback_errors == len(came))
+    assert subscriber.take() == []
+
+
+def test_a_callback_can_unsubscribe_itself_and_is_not_called_again(
+    lab: TangoServer, subscriber: TangoSubscriber
+) -> None:
+    came: list[Any] = []
+    other: list[Any] = []
+
+    def callback(event: SubscriptionEvent) -> None:
+        came.append(event)
+        event.subscription.unsubscribe()
+        event.subscription.unsubscribe()
+
+    stays = subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC, callback=other.append)
+    until(lambda: other, lambda: lab.push("double", 0.0))
+    subscriber.subscribe(lab.address(), "double", mode=EventSubMode.SYNC, callback=callback)
+    until(lambda: came, lambda: lab.push("double", 1.0))
+    lab.do("burst", "double", count=20)
+    until(lambda: numbers(other[-1:]) == [19])
+    assert len(came) == 1
+    assert subscriber.subscriptions == [stays]
+
+
+def test_a_callback_can_subscribe(lab: TangoServer, subscriber: TangoSubscriber) -> None:
+    made: list[Subscription] = []
+
+    def callback(event: SubscriptionEvent) -> None:
+        if not made:
+            made.append(subscriber.subscribe(lab.address(), "long"))
+
+    subscriber.subscribe(lab.address(), "double", callback=callback)
+    until(lambda: made)
+    watch = Watch(subscriber)
+    watch.until(lambda: watch.of(Kind.EVENT, made[0]), lambda: lab.push("long", 3))

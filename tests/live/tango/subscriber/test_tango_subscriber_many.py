@@ -12,7 +12,7 @@ from mama_spark.tango.client.subscription_events import SubscriptionEventKind as
 from mama_spark.tango.client.subscription_states import SubscriptionState
 
 from tests.support.tango.tango import DeviceServers
-from tests.support.tango.tango_subscriptions import SAMPLES, Watch, numbers, shaped
+from tests.support.tango.tango_subscriptions import Watch, numbers
 from tests.support.tango_processes.servers import TIMEOUT, DeviceProbe, TangoServer
 
 
@@ -81,31 +81,3 @@ def test_many_devices_of_a_server_share_connections(
     for device, subscription in zip(lab.devices, found, strict=True):
         watch.until(lambda s=subscription: watch.of(Kind.EVENT, s), lambda d=device: lab.push("long", 1, device=d))  # type: ignore[misc]
         assert numbers(watch.of(Kind.INITIAL, subscription)) == [0]
-
-
-def test_hundreds_of_subscriptions_at_once(labs: DeviceServers, subscriber: TangoSubscriber) -> None:
-    """Five devices with 40 attributes each: every subscription is negotiated, reads its value and gets its event."""
-    lab = labs.fresh(5)
-    types = [t for t in SAMPLES if t != "state"]
-    names = [t + s for t in types for s in ("", "_spectrum", "_image")] + [
-        "double_rw", "long_rw", "string_rw", "float_rw",
-    ]  # fmt: skip
-    assert len(lab.devices) * len(names) == 200
-    found = subscriber.subscribe_many([(lab.address(d), n, "change") for d in lab.devices for n in names])
-    assert {s.state for s in found} == {SubscriptionState.CONNECTED}
-    watch = Watch(subscriber)
-    watch.more()
-    assert {id(n.subscription) for n in watch.events if n.kind is Kind.INITIAL} == {id(s) for s in found}
-    watch.events.clear()
-    last = subscriber.subscribe(lab.address(lab.devices[0]), "double", "archive")
-    watch.until(lambda: watch.of(Kind.EVENT, last), lambda: lab.push("double", 1.0, "archive", device=lab.devices[0]))
-    last.unsubscribe()  # its subscription has reached the publisher, so all earlier ones have
-    watch.events.clear()
-    for device in lab.devices:
-        for name in names:
-            type_, _, shape = name.removesuffix("_rw").partition("_")
-            lab.push(name, shaped(type_, shape or "scalar")[0], device=device)
-    wanted = set(found)
-    watch.until(lambda: {n.subscription for n in watch.of(Kind.EVENT)} == wanted)
-    assert {n.kind for n in watch.events} == {Kind.EVENT}
-    assert len(subscriber.subscriptions) == 200

@@ -9,7 +9,7 @@ import pytest
 import zmq
 from mama_spark.tango.client.subscriber import TangoSubscriber
 from mama_spark.tango.client.subscription import EventSubMode
-from mama_spark.tango.client.subscription_events import QueueOverflow, SubscriptionEvent
+from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.client.subscription_states import SubscriptionState
 from mama_spark.tango.events.sequence_tracker import SequenceGap
@@ -52,21 +52,6 @@ def test_every_event_lost_at_a_small_high_water_mark_is_in_a_gap(tmp_path: Path)
         assert isinstance(detail, SequenceGap)
         assert watch.events[first_gap + 1].ctr == detail.last + 1  # GAP precedes its event
         assert subscription.state is SubscriptionState.CONNECTED
-
-
-@pytest.mark.spec("TG-44", "TG-45")
-def test_a_full_queue_drops_the_oldest_events_and_reports_it(lab: TangoServer) -> None:
-    with TangoSubscriber(limit=100, timeouts=PATIENT, timeout=TIMEOUT) as subscriber:
-        watch = Watch(subscriber)
-        subscription = subscriber.subscribe(lab.address(), "long", mode=EventSubMode.SYNC)
-        before = watch.begin(subscription, lambda value: lab.push("long", value))
-        lab.do("burst", "long", count=500)
-        until(lambda: subscriber.queue.dropped == 400)
-        overflow, *events = subscriber.take()
-        assert [number(n) for n in events] == list(range(400, 500))
-        assert (overflow.kind, overflow.subscription) == (Kind.OVERFLOW, subscription)
-        assert overflow.detail == QueueOverflow(400, before + 1, events[0].ctr - 1)
-        assert subscriber.counts.dropped == 400
 
 
 @pytest.mark.spec("TG-45")

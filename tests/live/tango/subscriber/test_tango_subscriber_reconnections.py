@@ -22,10 +22,9 @@ from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.testing.waiting import until
 
-from tests.support.ports import lasting_port
 from tests.support.tango.tango import FAST
 from tests.support.tango.tango_subscriptions import DEVICE, Watch, number, own, reasons
-from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer
+from tests.support.tango_processes.servers import TIMEOUT, TangoServer
 from tests.support.tango_processes.source_process import SourceProcess
 
 
@@ -64,48 +63,6 @@ def test_a_restarted_server_is_reconnected_with_one_value_and_a_restart(
         assert len(watch.of(Kind.ONLINE)) == 1
         assert subscriber.counts.reconnects == 1
         assert subscriber.counts.dispatched.gaps == 0
-
-
-@pytest.mark.spec("TG-40", "TG-41")
-def test_the_counter_shows_the_restart_of_a_server_with_fixed_ports(tmp_path: Path) -> None:
-    """cppTango catch2_configure_zmq_ports: the endpoints stay the same, so only the counter shows the restart."""
-    ports = {f"TANGO_ZMQ_{name}_PORT": str(lasting_port()) for name in ("HEARTBEAT", "EVENT")}
-    with (
-        TangoServer(tmp_path / "server", environment=ports) as server,
-        TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber,
-    ):
-        watch = Watch(subscriber)
-        subscriber.subscribe(server.address(), "long", mode=EventSubMode.SYNC)
-        watch.wait(Kind.EVENT, act=lambda: server.push("long", 1))
-        server.do("burst", "long", count=50)
-        watch.until(lambda: watch.events and number(watch.events[-1]) == 49)
-        last = watch.events[-1].ctr
-        watch.fresh()
-        server.kill()
-        server.start()
-        watch.wait(Kind.RESUBSCRIPTION)
-        watch.wait(Kind.EVENT, act=lambda: server.push("long", 2))
-        (restart,) = watch.of(Kind.RESTART)
-        assert restart.detail == SequenceRestart(last, watch.of(Kind.EVENT)[0].ctr)
-        assert watch.of(Kind.GAP) == []
-
-
-@pytest.mark.spec("TG-40", "TG-41", "TG-46")
-def test_a_device_that_moved_to_another_server_is_reconnected_there(
-    tango_database: TangoDatabase, tmp_path: Path
-) -> None:
-    """Clients of Tango before 9.5 do not reconnect then. The restart of the counters is reported."""
-    with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
-        watch = Watch(subscriber)
-        with own(tmp_path, tango_database, "one") as server:
-            subscription = subscriber.subscribe(server.address(), "long", mode=EventSubMode.SYNC)
-            last = watch.begin(subscription, lambda value: server.push("long", value))
-        with own(tmp_path, tango_database, "two") as server:
-            watch.wait(Kind.RESUBSCRIPTION)
-            watch.wait(Kind.EVENT, act=lambda: server.push("long", 2))
-            (restart,) = watch.of(Kind.RESTART)
-            assert restart.detail == SequenceRestart(last, watch.of(Kind.EVENT)[0].ctr)
-            assert subscription.state is SubscriptionState.CONNECTED
 
 
 @pytest.mark.spec("TG-40")

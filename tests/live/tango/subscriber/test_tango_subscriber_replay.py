@@ -16,7 +16,6 @@ from mama_spark.tango.client.zmq_event_receiver import ZmqEventReceiver
 from mama_spark.tango.events.batch_decoder import BatchDecoder
 from mama_spark.tango.events.event_codec import heartbeat, usual_call
 from mama_spark.tango.events.frame_layout import ScalarEncoder
-from mama_spark.tango.events.sequence_tracker import WRAP
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import DataType, EventType, Quality
@@ -112,17 +111,6 @@ def test_many_events_of_many_topics_come_through_numbered_and_decoded(publisher:
     assert np.array_equal(read, values % 100)
     counts = publisher.receiver.dispatcher.counts
     assert (counts.events, counts.gaps, counts.duplicates, counts.malformed) == (len(values), 0, 0, 0)
-
-
-@pytest.mark.spec("TG-46")
-def test_counters_that_wrap_stand_still_at_zero_or_go_back(publisher: Publisher) -> None:
-    """TG-46, and servers that send 0 for ever."""
-    topic = b"tango://h:1/a/b/c/d.idl5_change"
-    publisher.start([topic])
-    for ctr in (0, 0, 0, WRAP - 2, WRAP - 1, 0, 1, 1, 4, 2):
-        publisher.socket.send_multipart((topic, b"\1", usual_call(ctr), b"\xc0\xde\xc0\xde"))
-    kinds = [event.kind.value[0] for event in events_of(publisher, 12)]
-    assert "".join(kinds) == "eee" + "ge" + "eee" + "ge" + "re"
 
 
 @pytest.mark.spec("TG-45")

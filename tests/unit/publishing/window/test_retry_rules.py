@@ -13,7 +13,6 @@ from mama_spark.contracts.errors import (
     NotReady,
     OutcomeUnknown,
     PublishError,
-    RateLimited,
     Rejected,
 )
 from mama_spark.options.window import RetryPolicy, WindowConfig
@@ -97,14 +96,6 @@ def test_an_acknowledgement_settles_a_flight_that_waits_to_go_again() -> None:
     ack(window, [0], 1.1)
     assert flights.state[0] == FlightState.ACKED
     assert due(window, 9.0) == []
-
-
-def test_late_refusals_of_one_burst_shrink_the_window_once() -> None:
-    window, _ = launched(WindowConfig(64, 0, 60.0, RetryPolicy(10, (1.0,))), 64)
-    for token, at in enumerate((0.1, 0.2, 5.0, 9.0)):
-        refuse(window, [token], RateLimited("slow", 429), at)
-        assert window.limit == 32
-    assert window.counters.holds == 1
 
 
 @pytest.mark.parametrize("error", [DuplicateInFlight("409"), OutcomeUnknown("lost")])

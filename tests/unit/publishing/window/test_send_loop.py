@@ -16,6 +16,8 @@ from mama_spark.contracts.errors import (
     NoResponders,
     NotPublished,
     NotReady,
+    OutcomeUnknown,
+    PermissionDenied,
     PublishError,
     Rejected,
     Stopped,
@@ -141,16 +143,6 @@ def test_what_the_bridge_does_not_take_waits_and_is_tried_again(bridge: Recordin
     assert (flights.sends == 2).all()
 
 
-def test_rows_that_are_wrong_fail_and_the_spans_between_them_are_left(bridge: Recording) -> None:
-    loop = SendLoop(bridge, Window(POLICY))
-    messages = MessageBatch.of(["t", "t", "no topic *", "t", "t"], [b""] * 5)
-    flights = loop.window.open(5, messages)
-    assert list(loop.prepare(flights, {0: BadRow("mine")})) == [(1, 2), (3, 5)]
-    assert flights.errors[0].info == "mine"
-    assert (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).tolist() == [True, False, True, False, False]
-    assert not loop.prepare(loop.window.open(0, messages.slice(0, 0)))
-
-
 def test_a_flush_follows_what_was_sent_once(bridge: Recording) -> None:
     loop, flights = loop_with(bridge, [b"x"] * 2)
     loop.flush()
@@ -229,5 +221,6 @@ def test_the_next_publisher_takes_what_the_last_one_left() -> None:
 
 
 def test_final_is_what_was_rejected_and_is_not_stored() -> None:
-    assert is_final(Rejected("no"))
-    assert not any(map(is_final, (Stopped("s"), AckTimeout("late"), NoResponders("nobody"), DuplicateInFlight("409"))))
+    assert all(map(is_final, (Rejected("no"), PermissionDenied("no"), BadRow("null"))))
+    unsure = (AckTimeout("late"), OutcomeUnknown("lost"), DuplicateInFlight("409"))
+    assert not any(map(is_final, (Stopped("s"), NoResponders("nobody"), *unsure)))

@@ -14,15 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import (
-    BadRow,
     ConfigError,
-    DuplicateInFlight,
-    NoResponders,
-    OutcomeUnknown,
-    PermissionDenied,
     PublishError,
     Rejected,
-    Stopped,
     TooLarge,
     Unavailable,
 )
@@ -30,7 +24,6 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBroker
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.batch_config import OnOutage
-from mama_spark.publishing.window.retry import is_final
 from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue
 from mama_spark.spark.sink.failure_policy import (
     failures_of_write,
@@ -54,24 +47,6 @@ DEAD = {"onError": "deadletter", "deadLetterTopic": "dead"}
 def publish(broker: MemoryBroker, log: Path, topics: list[str], **options: str) -> PartitionReport:
     rows = pa.record_batch({"topic": topics, "value": [b"%d" % i for i in range(len(topics))]})
     return memory_harness.publish(memory_harness.job(broker, log, **options), [rows])
-
-
-@each(
-    ("error", "final"),
-    [
-        (Rejected("no"), True),
-        (PermissionDenied("no"), True),
-        (BadRow("null"), True),
-        (NoResponders("no leader"), False),
-        (OutcomeUnknown("lost"), False),
-        (DuplicateInFlight("409"), False),
-        (Stopped("stopped"), False),
-    ],
-)
-def test_a_row_is_the_cause_of_an_error_that_is_final_and_where_it_is_surely_not_stored(
-    error: PublishError, final: bool
-) -> None:
-    assert is_final(error) is final
 
 
 def test_counts_of_tasks_add_up() -> None:

@@ -187,16 +187,6 @@ def test_data_loss_is_reported_once(log: FilledLog, caplog: pytest.LogCaptureFix
     assert caplog.text.count("removed before they were read") == 1
 
 
-def test_what_was_deleted_between_an_offset_and_its_tasks_is_lost(log: FilledLog) -> None:
-    log.put(20)
-    strict = stream_of(log)
-    start = strict.initialOffset()
-    end = strict.latestOffset(start, ReadAllAvailable())
-    delete(log, *range(1, 8))
-    with pytest.raises(DataLost, match="7 sequences 1 to 7: deleted before they were read"):
-        stream_of(log).partitions(start, end)
-
-
 def test_progress_is_shown_when_it_is_wanted(log: FilledLog) -> None:
     log.put(20)
     for stream in (stream_of(log), stream_of(log, progressConsumer="dashboard")):
@@ -211,8 +201,6 @@ def test_progress_is_shown_when_it_is_wanted(log: FilledLog) -> None:
 def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(log: FilledLog) -> None:
     with pytest.raises(OptionError, match=r"endingOffsets has no effect in a stream read"):
         stream_of(log, endingOffsets='{"A": 3}')
-    with pytest.raises(OptionError, match=r"startingOffsets=latest is for streams"):
-        batch_of(log, startingOffsets="latest")
     with pytest.raises(SchemaError, match="column 'sequence' of mamasub is bigint, not string"):
         log.source().reader(StructType([StructField("sequence", StringType())]))
     with pytest.raises(SchemaError, match=r"no column 'n' here.*choose among topic string, value binary"):

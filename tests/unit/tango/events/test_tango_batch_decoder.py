@@ -22,7 +22,7 @@ from mama_spark.tango.events.event_codec import (
     usual_call,
     write_data,
 )
-from mama_spark.tango.events.frame_layout import FrameLayout, ScalarEncoder, layout_of
+from mama_spark.tango.events.frame_layout import ScalarEncoder, layout_of
 from mama_spark.tango.giop.cdr import CdrError
 from mama_spark.tango.topics import parse
 from mama_spark.tango.types import (
@@ -106,9 +106,9 @@ def scalar_events(draw: st.DrawFn) -> Frames:
     if kind is ValueKind.BOOL:
         content = content > 127
     value = AttributeValue(
-        draw(st.sampled_from(["d", "dd", "ddddd", "\xe9"])), kind, content, draw(st.integers(-(10**18), 2 * 10**18)),
-        draw(st.sampled_from(Quality)), Format.SCALAR, draw(st.sampled_from([int(data_type), 30])), Dim(1, 0),
-        Dim(1, 0) if settable else Dim(0, 0),
+        draw(st.sampled_from(["d", "dd", "ddd", "dddd", "\xe9"])), kind, content,
+        draw(st.integers(-(10**18), 2 * 10**18)), draw(st.sampled_from(Quality)), Format.SCALAR,
+        draw(st.sampled_from([int(data_type), 30])), Dim(1, 0), Dim(1, 0) if settable else Dim(0, 0),
     )  # fmt: skip
     return encode(Event(topic, CallInfo(draw(st.integers(0, 2**32 - 1))), value, (), draw(st.booleans())))
 
@@ -263,17 +263,6 @@ def test_a_float_too_large_for_its_type_is_refused_and_an_infinite_one_is_not() 
             encoder.data(0, Quality.VALID, too_large)
     value = AttributeValue("d", ValueKind.FLOAT, np.array([np.inf], np.float32), 0, data_type=DataType.FLOAT)
     assert encoder.data(0, Quality.VALID, float("inf")) == write_data(NEW, value)
-
-
-def test_layouts_know_the_size_of_their_frames() -> None:
-    for little in (True, False):
-        for data_type in NUMBERS:
-            for settable in (True, False):
-                for name in ("d", "dd", "ddd", "dddd"):
-                    encoder = ScalarEncoder(NEW, name, data_type, settable, little)
-                    numbers = [0] * (1 + settable)
-                    assert len(encoder.data(0, Quality.VALID, *numbers)) == encoder.layout.dtype.itemsize
-                    assert encoder.layout == FrameLayout(little, 5, KIND_OF[data_type], settable, len(name))
 
 
 def test_a_call_info_with_a_method_of_the_usual_size_is_read_the_general_way() -> None:

@@ -196,11 +196,7 @@ def test_each_event_type_has_its_topic(source: Source, attribute: str, event: st
         ([DEVICE, "scal", "subscribe", "data_ready", "5"], "API_AttributeNotDataReadyEnabled"),
         ([DEVICE, "nope", "subscribe", "pipe", "5"], "API_PipeNotFound"),
         ([DEVICE, "scal", "subscribe", "quality", "5"], "API_WrongNumberOfArgs"),
-        ([DEVICE, "scal", "subscribe", "heartbeat", "5"], "API_WrongNumberOfArgs"),
         ([DEVICE, "scal", "unsubscribe", "change", "5"], "API_WrongNumberOfArgs"),
-        ([DEVICE, "scal", "subscribe", "change", "five"], "API_WrongNumberOfArgs"),
-        ([DEVICE], "API_WrongNumberOfArgs"),
-        ([], "API_WrongNumberOfArgs"),
     ],
 )
 def test_a_refused_subscription_has_the_reason_of_cpptango(source: Source, argin: list[str], reason: str) -> None:
