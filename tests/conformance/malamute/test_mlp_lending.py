@@ -8,22 +8,15 @@ from pathlib import Path
 import pytest
 from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.protocol import commands
-from mama_spark.malamute.protocol.commands import Command, Ok, Pong, StreamDeliver
+from mama_spark.malamute.protocol.commands import Ok, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Feature
 
 from tests.support.malamute.mlp import MlpSite, Peer
 
 
 class ReadingClient(Peer):
-    def until_pong(self) -> list[Command]:
-        self.send(commands.Ping())
-        found: list[Command] = []
-        while not isinstance(command := self.get(), Pong):
-            found.append(command)
-        return found
-
     def deliveries(self, count: int) -> list[tuple[bytes, bytes]]:
-        found = [self.get() for _ in range(count)]
+        found = self.take(count)
         assert all(isinstance(one, StreamDeliver) for one in found)
         return [(one.address, one.subject) for one in found if isinstance(one, StreamDeliver)]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +13,9 @@ from mama_spark.malamute.protocol.commands import BadFrame, Command, ExtraFrames
 
 from tests.support.tables import each
 from tests.support.tiers import examples
+from tests.support.vectors import vectors
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
+VECTORS = vectors("malamute")
 
 #: fields of the vectors that have another name here
 NAMES = {"status_code": "code", "status_reason": "reason"}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +28,9 @@ from mama_spark.openmama.wire.subscriptions import OpenInboxes, SubscriptionTabl
 from tests.support.memory import peak_of
 from tests.support.tables import each
 from tests.support.tiers import EXPLORE
+from tests.support.vectors import vectors
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
+VECTORS = vectors("openmama-wire")
 FRAMES = [bytes.fromhex(v["hex"]) for v in VECTORS]
 SIZES = np.array([len(frame) for frame in FRAMES])
 MILLION, TURN = 1_000_000, 1_000
