@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from mama_spark.contracts.bridge import Ack, EventKind
+from mama_spark.contracts.bridge import Ack
 from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteDiscovery, MalamuteLogs, MalamuteSettings
@@ -24,8 +24,7 @@ from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.options import SinkOptions
 from mama_spark.registry import discovery_bridge, log_bridge, publisher_bridge
-from mama_spark.testing.bridge_suite import TIMEOUT, Answers, BridgeSuite, PublishedMessage, SuiteSetup, publish
-from mama_spark.testing.waiting import eventually
+from mama_spark.testing.bridge_suite import TIMEOUT, BridgeSuite, PublishedMessage, SuiteSetup, publish
 
 from tests.support.ports import lasting_port
 
@@ -218,44 +217,6 @@ def test_a_stream_that_the_broker_refuses_is_the_users_to_change() -> None:
         with pytest.raises(ConfigError, match="too many streams"):
             bridge_of(broker.endpoint, "two").open()
         first.close()
-
-
-def test_a_broker_that_restarts_is_told_and_the_bridge_goes_on() -> None:
-    kinds: list[EventKind] = []
-
-    def told(kind: EventKind) -> bool:
-        kinds.extend(event.kind for event in bridge.poll(0.1).events)
-        return kind in kinds
-
-    with serving() as broker:
-        bridge = bridge_of(broker.endpoint)
-        bridge.open()
-        assert len(publish(bridge, MessageBatch.of(["t"] * 10, [b"x"] * 10))) == 10
-    eventually(lambda: told(EventKind.DISCONNECTED), "the bridge is told")
-    assert bridge.send(MessageBatch.of(["t"], [b"x"]), 10) == 0
-    with serving(broker.endpoint):
-        eventually(lambda: told(EventKind.RECONNECTED), "the bridge connects again")
-        assert kinds == [EventKind.DISCONNECTED, EventKind.RECONNECTED]
-        assert len(publish(bridge, MessageBatch.of(["t"] * 10, [b"x"] * 10), 10)) == 10
-        bridge.close()
-
-
-def test_answers_add_up(broker: Broker) -> None:
-    """Chunks are acknowledged in order, whatever their size."""
-    bridge = bridge_of(broker.endpoint)
-    bridge.open()
-    answers, sent, until = Answers(), 0, time.monotonic() + TIMEOUT
-    for n in (1, 1, 3000, 1, 0, 77):
-        at = 0
-        while at < n:
-            assert time.monotonic() < until
-            at += bridge.send(MessageBatch.of(["t"] * (n - at), [b"x"] * (n - at)), sent + at)
-        sent += n
-    while len(answers) < sent:
-        assert time.monotonic() < until
-        answers.add(bridge, 1.0, want=sent - len(answers))
-    bridge.close()
-    assert sorted(answers.sequence) == list(range(sent))
 
 
 class TestDurableStream(_StreamSuite):

@@ -127,16 +127,6 @@ def test_who_announced_discovery_may_write_there_where_it_is_kept_and_is_not_tol
     assert late.told()[:2] == ("CONNECTED", "late")
 
 
-def test_patterns_choose_events(make: Make) -> None:
-    _, connect = make()
-    watcher = connect(b"watcher")
-    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", rb"^SUBSCRIBED\.prices$")) == Ok()
-    peer = connect(b"p")
-    for stream in (b"other", b"prices"):
-        assert peer.ask(commands.StreamRead(stream, b"x")) == Ok()
-    assert watcher.told() == ("SUBSCRIBED", "p", "prices", "x")
-
-
 def test_clients_cannot_write_to_it(make: Make) -> None:
     _, connect = make()
     peer = connect(b"p")
@@ -171,17 +161,6 @@ def test_messages_are_made_by_the_encoder_that_is_given_and_one_that_fails_stops
     connect(b"good")
     assert watcher.get() == StreamDeliver(b"_MAMA_EVENTS", b"", b"CONNECTED.good", [b"mine:good"])
     assert "cannot say this" in caplog.text
-
-
-@pytest.mark.spec("ML-22")
-def test_on_a_stored_stream_they_are_kept_though_nobody_reads(make: Make, tmp_path: Any) -> None:
-    """What happened before the reader came is replayed."""
-    _, connect = make(("durable", {"folder": str(tmp_path)}))
-    connect(b"early").ask(commands.StreamRead(b"s", b"p"))
-    late = connect(b"late", Feature.SEQUENCE)
-    read = commands.StreamRead(b"_MAMA_EVENTS", b"^SUBSCRIBED", write(Extension(after=0)))
-    assert late.ask(read) == Ok()
-    assert late.told() == ("SUBSCRIBED", "early", "s", "p")
 
 
 def test_a_stream_of_events_that_is_behind_holds_up_nobody_and_says_what_is_missing(

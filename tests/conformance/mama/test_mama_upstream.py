@@ -1,5 +1,5 @@
-"""OpenMAMA's own publisher tests under their names, which rows of tables have as ids: 32 that are enabled there and 5 that
-are not, because no public bridge reports errors. Ours do. Counters are calls of create / error / success / destroy.
+"""OpenMAMA's own publisher tests, their names the ids of tables: 32 that are enabled there and 5 that are not, as no
+public bridge reports errors. Ours do. Counters are calls of create / error / success / destroy.
 
 C has out-parameters and pointers that may be NULL; here a result is what a function returns, and a bridge's publisher
 that was destroyed stands for a NULL one.

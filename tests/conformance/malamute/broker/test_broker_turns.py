@@ -23,7 +23,6 @@ from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import decode, encode
-from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.testing.engine_setup import DrivenStream
 from mama_spark.testing.waiting import eventually, until
 
@@ -278,19 +277,6 @@ def test_tcp_asks_after_clients_that_say_nothing(make: Make) -> None:
 
     until(lambda: timer()[0] == "02")  # what was sent is acknowledged, and all is quiet
     assert 1 < timer()[1] <= 60, "a probe after a minute at most; the system's own is after two hours"
-
-
-def test_a_reader_with_credit_gets_all_though_it_is_slow(make: Make) -> None:
-    site = make()
-    reader, writer = site.peer(hwm=10).open(b"r", Feature.CREDIT), site.peer(b"w")
-    reader.until_pong(wire.StreamRead(b"st", b""))
-    writer.until_pong(wire.StreamWrite(b"st"), *[wire.StreamSend(b"%d" % n, [b"x" * 1000]) for n in range(1000)])
-    got: list[bytes] = []
-    while len(got) < 1000:
-        assert reader.until_pong() == [], "nothing beyond credit"
-        reader.send(wire.Credit(100))
-        got += [d.subject for d in reader.take(100) if isinstance(d, wire.StreamDeliver)]
-    assert got == [b"%d" % n for n in range(1000)]
 
 
 # --- A broker gives back the engines of streams that nobody uses, and loses nothing with them -------------------------
