@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,10 +14,9 @@ from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteDiscovery, MalamuteLogs, MalamuteSettings
 from mama_spark.malamute.bridge.pool import POOL
-from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.broker.broker import Broker, EngineChoice
 from mama_spark.malamute.broker.engines import register
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
-from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
@@ -26,7 +24,7 @@ from mama_spark.options import SinkOptions
 from mama_spark.registry import discovery_bridge, log_bridge, publisher_bridge
 from mama_spark.testing.bridge_suite import TIMEOUT, BridgeSuite, PublishedMessage, SuiteSetup, publish
 
-from tests.support.ports import lasting_port
+from tests.support.malamute.malamute_clients import start
 
 
 class NumberedEngine(SimpleEngine):
@@ -59,17 +57,8 @@ NUMBERED = (EngineChoice(b"^numbered", "numbered-for-tests"),)
 
 
 @contextmanager
-def serving(bind: str = "", engines: tuple[EngineChoice, ...] = NUMBERED, **machine: Any) -> Iterator[Broker]:
-    bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
-    broker = Broker(BrokerSettings(bind, SessionSettings(timeout=30.0, **machine), engines, linger=0.5))
-    until = time.monotonic() + TIMEOUT
-    while True:
-        try:
-            broker.start()
-            break
-        except Unavailable:  # the port of the one before is not free yet
-            assert time.monotonic() < until
-            time.sleep(0.05)
+def serving(engines: tuple[EngineChoice, ...] = NUMBERED, **machine: Any) -> Iterator[Broker]:
+    broker = start("", engines, **machine)
     try:
         yield broker
     finally:

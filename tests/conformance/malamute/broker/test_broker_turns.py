@@ -13,6 +13,7 @@ import pytest
 import zmq
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientRouter, SocketCounters
+from mama_spark.malamute.broker.broker.loop import BrokerLoop
 from mama_spark.malamute.broker.broker.security import Security, ZapHandler
 from mama_spark.malamute.broker.engines import Delivery, register
 from mama_spark.malamute.broker.engines.engine_actor import REPORT
@@ -26,7 +27,8 @@ from mama_spark.malamute.protocol.commands import decode, encode
 from mama_spark.testing.engine_setup import DrivenStream
 from mama_spark.testing.waiting import eventually, until
 
-from tests.support.malamute.raw_malamute_clients import Make
+from tests.support.malamute.mlp import Peer
+from tests.support.malamute.raw_malamute_clients import Make, Site
 from tests.support.malamute.session_machine import Catalog
 
 # The broker works in turns: what there is for one client, or of one stream, does not keep the others waiting
@@ -196,8 +198,8 @@ def test_a_reader_that_stops_costs_no_more_than_its_limit(make: Make, overflow: 
     assert reader.until_pong() == [], "and it is still a client"
 
 
-def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> None:
-    site = make(timeout=60.0)
+def stuck(site: Site) -> tuple[Peer, BrokerLoop, int]:
+    """A reader that takes nothing, the loop that has sent what it may, and the number of messages."""
     reader, writer = site.peer(b"r", hwm=10), site.peer(b"w")
     reader.until_pong(wire.StreamRead(b"st", b""))
     writer.until_pong(wire.StreamWrite(b"st"))
@@ -206,8 +208,14 @@ def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> N
     n = 0
     while not loop.clients.blocked:
         writer.until_pong(*[wire.StreamSend(b"s", [b"x" * 10_000])] * 100)
-        n += 1
-        assert n < 1000
+        n += 100
+        assert n < 100_000
+    return reader, loop, n
+
+
+def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> None:
+    site = make(timeout=60.0)
+    reader, loop, _ = stuck(site)
     reader.socket.close(0)
     site.until_nobody_is_left()
     until(lambda: not loop.clients.blocked)
@@ -216,17 +224,8 @@ def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> N
 
 def test_an_end_waits_until_clients_have_taken_what_waits_for_them(make: Make) -> None:
     site = make(timeout=60.0)
-    reader, writer = site.peer(b"r", hwm=10), site.peer(b"w")
-    reader.until_pong(wire.StreamRead(b"st", b""))
-    writer.until_pong(wire.StreamWrite(b"st"))
-    loop = site.broker._loop
-    assert loop is not None
+    reader, loop, n = stuck(site)
     loop._settings = replace(loop._settings, linger=60.0)
-    n = 0
-    while not loop.clients.blocked:
-        writer.until_pong(*[wire.StreamSend(b"s", [b"x" * 10_000])] * 100)
-        n += 100
-        assert n < 100_000
     end = threading.Thread(target=site.broker.stop)
     end.start()
     assert {type(command) for command in reader.take(n)} == {wire.StreamDeliver}
