@@ -75,7 +75,7 @@ def ask(one: OpenMamaPeer, watched: Watched, requests: list[tuple[str, bytes]]) 
 
 @pytest.mark.spec("OW9", "OW26")
 def test_a_task_reaches_mamalistenc_whole_and_in_order(either: EitherNetwork) -> None:
-    with either.programs.mama("mamalistenc", either.receiver, *LISTEN) as listener:
+    with either.listening() as listener:
         flights = publish(either.sink)
         assert all((f.state == np.uint8(FlightState.ACKED)).all() for f in flights)
         listener.until("wNumber", N)
@@ -149,9 +149,7 @@ def test_images_updates_refusals_and_the_dictionary_satisfy_mamalistenc(
         eventually(lambda: lab.served(1), "the record is served")
         symbols = tmp_path / "symbols"
         symbols.write_text("IBM\nBADSYM\nNOENT\nNOPERM\nTIMEO\nXXX\n")
-        with either.programs.mama(
-            "mamalistenc", either.receiver, "-S", "OM", "-f", str(symbols), "-shutdown", "100"
-        ) as listener:
+        with either.listening("-f", str(symbols)) as listener:
             listener.until("Type: INITIAL")
             for n in range(10):
                 lab.store_json("IBM", b'{"wBidPrice":%d.5}' % n)
@@ -164,9 +162,7 @@ def test_images_updates_refusals_and_the_dictionary_satisfy_mamalistenc(
             "TIMEO": "STATUS_TIMEOUT", "NOPERM": "MAMA_STATUS_NOT_PERMISSIONED",
         }  # fmt: skip
         assert "STALE" not in output
-        with either.programs.mama(
-            "mamalistenc", either.receiver, "-S", "OM", "-s", "IBM", "-1", "-shutdown", "100"
-        ) as snapshot:
+        with either.listening("-s", "IBM", "-1") as snapshot:
             snapshot.until("Type: INITIAL")
 
 
@@ -184,9 +180,7 @@ def test_quoteticker_shows_quotes_by_our_dictionary(either: EitherNetwork, tmp_p
 def test_a_skipped_number_is_healed_by_one_recap(either: EitherNetwork, tmp_path: Path, log: RecordedLog) -> None:
     lab = lab_of(tmp_path, log.name, either.server_url)
     with lab.running():
-        with either.programs.mama(
-            "mamalistenc", either.receiver, "-S", "OM", "-s", "IBM", "-B", "-shutdown", "100"
-        ) as listener:
+        with either.listening("-s", "IBM", "-B") as listener:
             listener.until("Type: INITIAL")
             lab.store_json("IBM", b'{"wBidPrice":1.5}')
             listener.until("Type: UPDATE")
@@ -209,7 +203,7 @@ def test_a_subscription_without_image_reaches_the_callback(
     lab = lab_of(tmp_path, log.name, either.server_url)
     with lab.running():
         eventually(lambda: lab.served(1), "the record is served")
-        with either.programs.mama("mamalistenc", either.receiver, *LISTEN) as listener:
+        with either.listening() as listener:
             eventually(lambda: ("onRequest", "IBM") in lab.callbacks(), "the subscription arrives")
             lab.store_json("IBM", b'{"wBidPrice":1.5}')
             listener.until("Type: UPDATE")
@@ -221,12 +215,7 @@ def test_old_subscribers_get_updates_after_a_restart_without_a_gap(
     either: EitherNetwork, tmp_path: Path, log: RecordedLog
 ) -> None:
     lab = lab_of(tmp_path, log.name, either.server_url)
-    with (
-        lab.running(),
-        either.programs.mama(
-            "mamalistenc", either.receiver, "-S", "OM", "-s", "IBM", "-B", "-shutdown", "100"
-        ) as listener,
-    ):
+    with lab.running(), either.listening("-s", "IBM", "-B") as listener:
         listener.until("Type: INITIAL")
         lab.store_json("IBM", b'{"wBidPrice":1.5}')
         listener.until("Type: UPDATE")

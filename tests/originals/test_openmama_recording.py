@@ -14,7 +14,7 @@ from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.recorder import RecordedLog, recording
 
-from .openmama_network import LISTEN, SYMBOLS, EitherNetwork, N, network, numbers, publish, replay
+from .openmama_network import SYMBOLS, EitherNetwork, N, network, numbers, publish, replay
 
 pytestmark = pytest.mark.originals
 
@@ -93,10 +93,7 @@ def test_a_task_reaches_mamaconsumerc_whole(either: EitherNetwork) -> None:
 @pytest.mark.spec("OW9", "OW11")
 def test_a_listener_that_is_killed_costs_the_others_nothing(either: EitherNetwork) -> None:
     """The task begins with two listeners; one is killed and another one comes while it publishes."""
-    with (
-        either.programs.mama("mamalistenc", either.receiver, *LISTEN) as victim,
-        either.programs.mama("mamalistenc", either.receiver, *LISTEN) as listener,
-    ):
+    with either.listening() as victim, either.listening() as listener:
         victim.until("Created subscription")
         listener.until("Created subscription")
         flights = publish(either.sink, during=lambda: victim.end(signal.SIGKILL), readers=2)
