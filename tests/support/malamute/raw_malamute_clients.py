@@ -58,8 +58,8 @@ class Site:
         """All that is for a client, also what waits while its socket takes no more. PONG goes before that."""
         assert self.broker._loop is not None
         found = peer.until_pong()
-        while self.broker._loop.clients.blocked:
-            found += peer.until_pong()
+        while (more := peer.until_pong()) or self.broker._loop.clients.blocked:
+            found += more
         return found + peer.until_pong()
 
 

@@ -313,6 +313,8 @@ def test_questions_to_an_engine_that_died_are_answered_so() -> None:
     (late,) = room.answers()
     assert isinstance(late, LogQueryAnswer)
     assert (late.number, late.code) == (1, StatusCode.INTERNAL_ERROR)
+    room.ask("c", *(bounds(i) for i in range(log_queries.MAX_OPEN)))
+    assert room.answers() == [], "those that were answered do not count"
     assert client.connected
 
 
