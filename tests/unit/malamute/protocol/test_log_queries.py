@@ -267,6 +267,18 @@ def test_nothing_is_asked_for_a_client_whose_socket_takes_no_more() -> None:
     assert [question.number for _, _, question in room.at_engines()] == [most, most + 1]
 
 
+def test_a_stream_that_a_blocked_client_asks_is_not_idle() -> None:
+    room = MachineHarness(stream_idle=30.0)
+    client, idle = room.open("c"), room.machine.streams.idle
+    room.ask("c", bounds(0))
+    room.at_engines()
+    room.machine.queries.answered(b"s", client, LogQueryAnswer(0), [])
+    assert [idle(now) for now in (0.0, 100.0)] == [[], [b"s"]]
+    room.machine.clients.block(client, [b"x"])
+    room.ask("c", bounds(1))
+    assert [idle(now) for now in (200.0, 300.0)] == [[], []]
+
+
 def test_who_leaves_is_forgotten_and_makes_room() -> None:
     room = MachineHarness()
     client = room.open("c")
