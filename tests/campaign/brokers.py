@@ -7,8 +7,9 @@ import resource
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
+from mama_spark.malamute.broker.engines.durable.store_reader import store_path
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
@@ -23,14 +24,27 @@ SUBJECTS = ["campaign.>"]
 _WINDOW = 3_600_000_000_000
 
 
+class BrokerServer(Protocol):
+    """What faults strike."""
+
+    @property
+    def pid(self) -> int: ...
+    def kill(self) -> None: ...
+    def start(self) -> object: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
 class CampaignBroker(ABC):
     """Ready inside of ``with``; the stream is there.
 
+    :ivar server: (the leader, where there are several)
     :ivar proxies: ways to the servers, one each
     :ivar heals: stores again when its disk has room again; else it has to be restarted
     """
 
     heals = False
+    server: BrokerServer
 
     def __init__(self) -> None:
         self.proxies: list[Proxy] = []
@@ -56,49 +70,33 @@ class CampaignBroker(ABC):
         return ",".join(proxy.url for proxy in self.proxies)
 
     @property
-    @abstractmethod
     def ports(self) -> list[int]:
         """Where clients connect to: the proxies, and servers that tell clients their own address."""
+        return [proxy.port for proxy in self.proxies]
 
     @abstractmethod
     def messages(self) -> list[StoredMessage]:
         """All that is stored, in order, as the oracle reads it."""
 
     @abstractmethod
-    def kill(self) -> None:
-        """SIGKILL to the server (the leader, where there are several)."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """What was killed."""
-
-    @abstractmethod
-    def pause(self) -> None: ...
-
-    @abstractmethod
-    def resume(self) -> None: ...
-
-    @abstractmethod
-    def _pid(self) -> int: ...
-
-    @abstractmethod
-    def _largest_file(self) -> int: ...
+    def store(self) -> Path:
+        """Folder of the server's files."""
 
     def fill_disk(self, more: int) -> None:
         """Files may grow by ``more`` octets beyond the largest there is now."""
-        self._limit(self._largest_file() + more)
+        self._limit(largest_file(self.store()) + more)
 
     def free_disk(self) -> None:
         """No limit any more; what does not recover by itself is restarted."""
         self._limit(resource.RLIM_INFINITY)
         if not self.heals:
-            self.kill()
-            self.start()
+            self.server.kill()
+            self.server.start()
 
     def _limit(self, size: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            _, hard = resource.prlimit(self._pid(), resource.RLIMIT_FSIZE)
-            resource.prlimit(self._pid(), resource.RLIMIT_FSIZE, (size, hard))
+            _, hard = resource.prlimit(self.server.pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(self.server.pid, resource.RLIMIT_FSIZE, (size, hard))
 
 
 def largest_file(folder: Path) -> int:
@@ -112,7 +110,7 @@ def largest_file(folder: Path) -> int:
 class SingleNats(CampaignBroker):
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.server = NatsServer(folder)
+        self.server: NatsServer = NatsServer(folder)
 
     def _serve(self, exits: contextlib.ExitStack) -> list[str]:
         exits.enter_context(self.server)
@@ -120,30 +118,60 @@ class SingleNats(CampaignBroker):
             admin.create_stream(STREAM, SUBJECTS, allow_batched=True, duplicate_window=_WINDOW)
         return [self.server.url]
 
-    @property
-    def ports(self) -> list[int]:
-        return [self.proxies[0].port]
-
     def messages(self) -> list[StoredMessage]:
         return read_nats([self.server.url], STREAM)
+
+    def store(self) -> Path:
+        return self.server.store
+
+
+class Leader:
+    """The leader of a stream of a cluster: the same server from a fault on until it goes on.
+
+    :ivar stream: once there is one
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.stream = cluster, ""
+        self._struck: NatsServer | None = None
+
+    @property
+    def server(self) -> NatsServer:
+        if self._struck is None:
+            with Admin(self.cluster.url) as admin:
+                name = eventually(lambda: admin.info(self.stream)["cluster"].get("leader"), "a leader")
+            self._struck = self.cluster.node(str(name))
+        return self._struck
+
+    @property
+    def pid(self) -> int:
+        return self.server.pid
 
     def kill(self) -> None:
         self.server.kill()
 
     def start(self) -> None:
         self.server.start()
+        self._struck = None
 
     def pause(self) -> None:
         self.server.pause()
 
     def resume(self) -> None:
         self.server.resume()
+        self._struck = None
 
-    def _pid(self) -> int:
-        return self.server.pid
+    def create(self, stream: str, subjects: list[str], window: int) -> None:
+        """A stream on all servers, which takes batches.
 
-    def _largest_file(self) -> int:
-        return largest_file(self.server.store)
+        :param window: nanoseconds, for ids
+        """
+        config = {"name": stream, "subjects": subjects, "num_replicas": 3, "storage": "file", "allow_batched": True}
+        config["duplicate_window"] = window
+        with Admin(self.cluster.url) as admin:
+            eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{stream}", config), "three peers are known")
+            eventually(lambda: admin.info(stream)["cluster"].get("leader"), "a leader")
+        self.stream = stream
 
 
 class ReplicatedNats(CampaignBroker):
@@ -152,66 +180,27 @@ class ReplicatedNats(CampaignBroker):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.cluster = Cluster(folder)
-        self._victim: NatsServer | None = None
+        self.server: Leader = Leader(self.cluster)
 
     def _serve(self, exits: contextlib.ExitStack) -> list[str]:
         exits.enter_context(self.cluster)
-        config = {"name": STREAM, "subjects": SUBJECTS, "num_replicas": 3, "storage": "file", "allow_batched": True}
-        config["duplicate_window"] = _WINDOW
-        with Admin(self.cluster.url) as admin:
-            eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{STREAM}", config), "three peers are known")
-            eventually(lambda: admin.info(STREAM)["cluster"].get("leader"), "a leader")
+        self.server.create(STREAM, SUBJECTS, _WINDOW)
         return [node.url for node in self.cluster.nodes]
 
     @property
     def ports(self) -> list[int]:
-        return [proxy.port for proxy in self.proxies] + [node.port for node in self.cluster.nodes]
+        return super().ports + [node.port for node in self.cluster.nodes]
 
     def messages(self) -> list[StoredMessage]:
         return read_nats([node.url for node in self.cluster.nodes], STREAM)
-
-    def _leader(self) -> NatsServer:
-        def named() -> str:
-            return str(admin.info(STREAM)["cluster"].get("leader") or "")
-
-        with Admin(self.cluster.url) as admin:
-            return self.cluster.node(eventually(named, "a leader"))
-
-    def kill(self) -> None:
-        victim = self._victim or self._leader()
-        self._victim = victim
-        victim.kill()
-
-    def start(self) -> None:
-        assert self._victim is not None
-        self._victim.start()
-        self._victim = None
-
-    def pause(self) -> None:
-        self._victim = self._leader()
-        self._victim.pause()
-
-    def resume(self) -> None:
-        assert self._victim is not None
-        self._victim.resume()
-        self._victim = None
 
     def step_down(self) -> None:
         """The leader gives the stream to another server."""
         with Admin(self.cluster.url) as admin:
             admin.api(f"STREAM.LEADER.STEPDOWN.{STREAM}")
 
-    def fill_disk(self, more: int) -> None:
-        self._victim = self._leader()
-        super().fill_disk(more)
-
-    def _pid(self) -> int:
-        assert self._victim is not None
-        return self._victim.pid
-
-    def _largest_file(self) -> int:
-        assert self._victim is not None
-        return largest_file(self._victim.store)
+    def store(self) -> Path:
+        return self.server.server.store
 
 
 class DurableMalamute(CampaignBroker):
@@ -219,36 +208,17 @@ class DurableMalamute(CampaignBroker):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.process = RestartableMalamuteBroker(folder)
+        self.server: RestartableMalamuteBroker = RestartableMalamuteBroker(folder)
 
     def _serve(self, exits: contextlib.ExitStack) -> list[str]:
-        exits.enter_context(self.process)
-        return [self.process.url]
-
-    @property
-    def ports(self) -> list[int]:
-        return [self.proxies[0].port]
+        exits.enter_context(self.server)
+        return [self.server.url]
 
     def messages(self) -> list[StoredMessage]:
-        return read_sqlite(self.process.folder / f"{STREAM}.stream")
+        return read_sqlite(store_path(self.server.streams, STREAM.encode()))
 
-    def kill(self) -> None:
-        self.process.kill()
-
-    def start(self) -> None:
-        self.process.start()
-
-    def pause(self) -> None:
-        self.process.pause()
-
-    def resume(self) -> None:
-        self.process.resume()
-
-    def _pid(self) -> int:
-        return self.process.pid
-
-    def _largest_file(self) -> int:
-        return largest_file(self.process.folder)
+    def store(self) -> Path:
+        return self.server.streams
 
 
 def broker(bridge: str, folder: Path) -> CampaignBroker:

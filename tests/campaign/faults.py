@@ -34,15 +34,15 @@ def nothing(scene: Scene) -> None:
 
 
 def server_killed(scene: Scene) -> None:
-    scene.broker.kill()
+    scene.broker.server.kill()
     scene.last(0, 2.5)
-    scene.broker.start()
+    scene.broker.server.start()
 
 
 def server_paused(scene: Scene) -> None:
-    scene.broker.pause()
+    scene.broker.server.pause()
     scene.last(0.5, 5)
-    scene.broker.resume()
+    scene.broker.server.resume()
 
 
 def leader_steps_down(scene: Scene) -> None:

@@ -10,8 +10,8 @@ from typing import ClassVar, Protocol, Self
 
 from mama_spark.malamute.broker.engines.durable.store_reader import store_path
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.testing.waiting import eventually
 
+from tests.campaign.brokers import Leader
 from tests.campaign.oracle import StoredMessage, read_nats, read_sqlite
 from tests.support.malamute.broker_process import BrokerProcess
 from tests.support.nats.nats_cluster import Cluster
@@ -43,7 +43,7 @@ class ForgetfulBroker(ABC):
     :ivar ordered: options with which rows keep their order; None = there are none
     """
 
-    ordered: ClassVar[dict[str, str] | None]
+    ordered: ClassVar[dict[str, str] | None] = None
     process: KilledProcess
 
     def __enter__(self) -> Self:
@@ -57,8 +57,9 @@ class ForgetfulBroker(ABC):
     def url(self) -> str:
         return self.process.url
 
-    @abstractmethod
-    def create(self, stream: str) -> None: ...
+    def create(self, stream: str) -> None:
+        """Such a stream. Nothing to do where the first write makes it."""
+        return
 
     @abstractmethod
     def messages(self, stream: str) -> list[StoredMessage]: ...
@@ -78,12 +79,9 @@ class ForgetfulNats(ForgetfulBroker):
         return read_nats([self.url], stream)
 
 
-class _LeaderOf:
-    """The leader of a stream of a cluster: what is killed and started again."""
-
+class _ClusterLeader(Leader):
     def __init__(self, folder: Path) -> None:
-        self.cluster, self.stream = Cluster(folder), ""
-        self._killed: NatsServer | None = None
+        super().__init__(Cluster(folder))
 
     def __enter__(self) -> Self:
         self.cluster.__enter__()
@@ -96,16 +94,6 @@ class _LeaderOf:
     def url(self) -> str:
         return ",".join(node.url for node in self.cluster.nodes)
 
-    def kill(self) -> None:
-        with Admin(self.cluster.url) as admin:
-            name = eventually(lambda: admin.info(self.stream)["cluster"].get("leader"), "a leader")
-        self._killed = self.cluster.node(str(name))
-        self._killed.kill()
-
-    def start(self) -> None:
-        assert self._killed is not None
-        self._killed.start()
-
 
 class ForgetfulReplicatedNats(ForgetfulBroker):
     """Three servers, each stream on all of them."""
@@ -113,30 +101,18 @@ class ForgetfulReplicatedNats(ForgetfulBroker):
     ordered: ClassVar[dict[str, str] | None] = ForgetfulNats.ordered
 
     def __init__(self, folder: Path) -> None:
-        self.process = self._leader = _LeaderOf(folder)
+        self.process = self._leader = _ClusterLeader(folder)
 
     def create(self, stream: str) -> None:
-        config = {
-            "name": stream, "subjects": [f"{stream}.>"], "num_replicas": 3, "duplicate_window": int(WINDOW * 1e9),
-            "allow_batched": True,
-        }  # fmt: skip
-        with Admin(self._leader.cluster.url) as admin:
-            eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{stream}", config), "three peers are known")
-            eventually(lambda: admin.info(stream)["cluster"].get("leader"), "a leader")
-        self._leader.stream = stream
+        self._leader.create(stream, [f"{stream}.>"], int(WINDOW * 1e9))
 
     def messages(self, stream: str) -> list[StoredMessage]:
         return read_nats(self.url.split(","), stream)
 
 
 class ForgetfulMalamute(ForgetfulBroker):
-    ordered: ClassVar[dict[str, str] | None] = None
-
     def __init__(self, folder: Path) -> None:
         self.process = self._broker = BrokerProcess(folder, ".*", f'dedup_window = "{WINDOW:g}s"')
-
-    def create(self, stream: str) -> None:
-        """Streams are made when they are written to first."""
 
     def messages(self, stream: str) -> list[StoredMessage]:
         return read_sqlite(store_path(self._broker.streams, stream.encode()))
@@ -182,13 +158,8 @@ class _BrokerOrNats:
 class ForgetfulMalamuteOverNats(ForgetfulBroker):
     """Streams of the engine ``jetstream``."""
 
-    ordered: ClassVar[dict[str, str] | None] = None
-
     def __init__(self, folder: Path) -> None:
         self.process = self._servers = _BrokerOrNats(folder)
-
-    def create(self, stream: str) -> None:
-        """Streams are made when they are written to first."""
 
     def messages(self, stream: str) -> list[StoredMessage]:
         found = read_nats([self._servers.nats.url], f"mlp-{stream}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from mama_spark.contracts.message import MessageBatch
@@ -54,6 +54,11 @@ class EitherNetwork:
             self.recorder_url = f"{place}&incoming=tcp://127.0.0.1:{requests}&bind_incoming=true"
             self.server_url = self.recorder_url
             self.sink = PeerSettings.from_urls([place]).without_receiving()
+
+    def listening(self, *words: str) -> AbstractContextManager[OriginalProcess]:
+        """A running mamalistenc, with ``LISTEN`` unless other words are given."""
+        given = ("-S", "OM", *words, "-shutdown", "100") if words else LISTEN
+        return self.programs.mama("mamalistenc", self.receiver, *given)
 
     @contextmanager
     def name_server(self) -> Iterator[OriginalProcess]:

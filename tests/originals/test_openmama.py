@@ -75,7 +75,7 @@ def ask(one: OpenMamaPeer, watched: Watched, requests: list[tuple[str, bytes]]) 
 
 @pytest.mark.spec("OW9", "OW26")
 def test_a_task_reaches_mamalistenc_whole_and_in_order(either: EitherNetwork) -> None:
-    with either.programs.mama("mamalistenc", either.receiver, *LISTEN) as listener:
+    with either.listening() as listener:
         flights = publish(either.sink)
         assert all((f.state == np.uint8(FlightState.ACKED)).all() for f in flights)
         listener.until("wNumber", N)
@@ -145,56 +145,42 @@ def test_images_updates_refusals_and_the_dictionary_satisfy_mamalistenc(
     either: EitherNetwork, tmp_path: Path, log: RecordedLog
 ) -> None:
     lab = lab_of(tmp_path, log.name, either.server_url)
-    lab.start()
-    try:
+    with lab.running():
         eventually(lambda: lab.served(1), "the record is served")
         symbols = tmp_path / "symbols"
         symbols.write_text("IBM\nBADSYM\nNOENT\nNOPERM\nTIMEO\nXXX\n")
-        with either.programs.mama(
-            "mamalistenc", either.receiver, "-S", "OM", "-f", str(symbols), "-shutdown", "100"
-        ) as listener:
+        with either.listening("-f", str(symbols)) as listener:
             listener.until("Type: INITIAL")
             for n in range(10):
                 lab.store_json("IBM", b'{"wBidPrice":%d.5}' % n)
             listener.until("Type: UPDATE", 10)
             listener.until("An error occurred", 5)
-            output = listener.end()
+            output = listener.end(signal.SIGKILL)
         refused = dict(re.findall(r"An error occurred creating subscription for (\w+): (\w+)", output))
         assert refused == {
             "BADSYM": "BAD_SYMBOL", "NOENT": "STATUS_NOT_ENTITLED", "XXX": "STATUS_NOT_FOUND",
             "TIMEO": "STATUS_TIMEOUT", "NOPERM": "MAMA_STATUS_NOT_PERMISSIONED",
         }  # fmt: skip
         assert "STALE" not in output
-        with either.programs.mama(
-            "mamalistenc", either.receiver, "-S", "OM", "-s", "IBM", "-1", "-shutdown", "100"
-        ) as snapshot:
+        with either.listening("-s", "IBM", "-1") as snapshot:
             snapshot.until("Type: INITIAL")
-    finally:
-        lab.stop()
 
 
 @pytest.mark.spec("OW23")
 def test_quoteticker_shows_quotes_by_our_dictionary(either: EitherNetwork, tmp_path: Path, log: RecordedLog) -> None:
     lab = lab_of(tmp_path, log.name, either.server_url)
-    lab.start()
-    try:
-        with either.programs.mama("quoteticker", either.receiver, "-S", "OM", "-s", "IBM") as ticker:
-            eventually(lambda: ("SUBSCRIBED", "IBM") in lab.callbacks(), "it subscribes")
-            for n in range(5):
-                lab.store_json("IBM", b'{"wBidPrice":%d.5,"wBidSize":7}' % (200 + n))
-            ticker.until("204.5")
-    finally:
-        lab.stop()
+    with lab.running(), either.programs.mama("quoteticker", either.receiver, "-S", "OM", "-s", "IBM") as ticker:
+        eventually(lambda: ("SUBSCRIBED", "IBM") in lab.callbacks(), "it subscribes")
+        for n in range(5):
+            lab.store_json("IBM", b'{"wBidPrice":%d.5,"wBidSize":7}' % (200 + n))
+        ticker.until("204.5")
 
 
 @pytest.mark.spec("OW18")
 def test_a_skipped_number_is_healed_by_one_recap(either: EitherNetwork, tmp_path: Path, log: RecordedLog) -> None:
     lab = lab_of(tmp_path, log.name, either.server_url)
-    lab.start()
-    try:
-        with either.programs.mama(
-            "mamalistenc", either.receiver, "-S", "OM", "-s", "IBM", "-B", "-shutdown", "100"
-        ) as listener:
+    with lab.running():
+        with either.listening("-s", "IBM", "-B") as listener:
             listener.until("Type: INITIAL")
             lab.store_json("IBM", b'{"wBidPrice":1.5}')
             listener.until("Type: UPDATE")
@@ -208,8 +194,6 @@ def test_a_skipped_number_is_healed_by_one_recap(either: EitherNetwork, tmp_path
         qualities = re.findall(r"Quality changed to (\w+)", output)
         assert qualities[-2:] == ["STALE", "OK"]
         assert ("onRequest", "IBM") in lab.callbacks()
-    finally:
-        lab.stop()
 
 
 @pytest.mark.spec("OW19")
@@ -217,16 +201,13 @@ def test_a_subscription_without_image_reaches_the_callback(
     either: EitherNetwork, tmp_path: Path, log: RecordedLog
 ) -> None:
     lab = lab_of(tmp_path, log.name, either.server_url)
-    lab.start()
-    try:
+    with lab.running():
         eventually(lambda: lab.served(1), "the record is served")
-        with either.programs.mama("mamalistenc", either.receiver, *LISTEN) as listener:
+        with either.listening() as listener:
             eventually(lambda: ("onRequest", "IBM") in lab.callbacks(), "the subscription arrives")
             lab.store_json("IBM", b'{"wBidPrice":1.5}')
             listener.until("Type: UPDATE")
             assert "Type: INITIAL" not in listener.output()
-    finally:
-        lab.stop()
 
 
 @pytest.mark.spec("OW21")
@@ -234,22 +215,16 @@ def test_old_subscribers_get_updates_after_a_restart_without_a_gap(
     either: EitherNetwork, tmp_path: Path, log: RecordedLog
 ) -> None:
     lab = lab_of(tmp_path, log.name, either.server_url)
-    lab.start()
-    try:
-        with either.programs.mama(
-            "mamalistenc", either.receiver, "-S", "OM", "-s", "IBM", "-B", "-shutdown", "100"
-        ) as listener:
-            listener.until("Type: INITIAL")
-            lab.store_json("IBM", b'{"wBidPrice":1.5}')
-            listener.until("Type: UPDATE")
-            lab.stop()
-            lab.start()
-            eventually(lambda: ("SUBSCRIBED", "IBM") in lab.callbacks(), "the subscription comes back")
-            lab.store_json("IBM", b'{"wBidPrice":2.5}')
-            listener.until("Type: UPDATE", 2)
-            assert "STALE" not in listener.end()
-    finally:
+    with lab.running(), either.listening("-s", "IBM", "-B") as listener:
+        listener.until("Type: INITIAL")
+        lab.store_json("IBM", b'{"wBidPrice":1.5}')
+        listener.until("Type: UPDATE")
         lab.stop()
+        lab.start()
+        eventually(lambda: ("SUBSCRIBED", "IBM") in lab.callbacks(), "the subscription comes back")
+        lab.store_json("IBM", b'{"wBidPrice":2.5}')
+        listener.until("Type: UPDATE", 2)
+        assert "STALE" not in listener.end()
 
 
 @pytest.mark.spec("OW13")

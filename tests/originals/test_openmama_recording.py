@@ -14,7 +14,7 @@ from mama_spark.testing.waiting import eventually
 
 from tests.support.openmama.recorder import RecordedLog, recording
 
-from .openmama_network import LISTEN, SYMBOLS, EitherNetwork, N, lab_of, network, numbers, publish, replay
+from .openmama_network import SYMBOLS, EitherNetwork, N, network, numbers, publish, replay
 
 pytestmark = pytest.mark.originals
 
@@ -93,50 +93,13 @@ def test_a_task_reaches_mamaconsumerc_whole(either: EitherNetwork) -> None:
 @pytest.mark.spec("OW9", "OW11")
 def test_a_listener_that_is_killed_costs_the_others_nothing(either: EitherNetwork) -> None:
     """The task begins with two listeners; one is killed and another one comes while it publishes."""
-    with (
-        either.programs.mama("mamalistenc", either.receiver, *LISTEN) as victim,
-        either.programs.mama("mamalistenc", either.receiver, *LISTEN) as listener,
-    ):
+    with either.listening() as victim, either.listening() as listener:
         victim.until("Created subscription")
         listener.until("Created subscription")
         flights = publish(either.sink, during=lambda: victim.end(signal.SIGKILL), readers=2)
         assert all((f.state == np.uint8(FlightState.ACKED)).all() for f in flights)
         listener.until("wNumber", N)
         assert numbers(listener.end()) == list(range(N))
-
-
-@pytest.mark.spec("OW16", "OW17", "OW18", "OW21")
-def test_a_listener_of_our_server_is_killed_and_comes_back(
-    either: EitherNetwork, tmp_path: Path, log: RecordedLog
-) -> None:
-    """Image, updates, refusals and a recap over either framing; then the server restarts, and its old subscriber goes
-    on."""
-    lab = lab_of(tmp_path, log.name, either.server_url)
-    lab.start()
-    market_data = ("-S", "OM", "-B", "-shutdown", "100")
-    symbols = tmp_path / "symbols"
-    symbols.write_text("IBM\nBADSYM\nNOENT\nXXX\n")
-    try:
-        with either.programs.mama("mamalistenc", either.receiver, *market_data, "-f", str(symbols)) as victim:
-            victim.until("Type: INITIAL")
-            lab.store_json("IBM", b'{"wBidPrice":1.5}')
-            victim.until("Type: UPDATE")
-            victim.until("An error occurred", 3)
-            refused = dict(re.findall(r"creating subscription for (\w+): (\w+)", victim.end(signal.SIGKILL)))
-            assert refused.keys() == {"BADSYM", "NOENT", "XXX"}
-        with either.programs.mama("mamalistenc", either.receiver, *market_data, "-s", "IBM") as listener:
-            listener.until("Type: INITIAL")
-            lab.server._source.topics["IBM"].number += 1
-            lab.store_json("IBM", b'{"wBidPrice":2.5}')
-            listener.until("Type: RECAP")
-            lab.stop()
-            lab.start()
-            eventually(lambda: ("SUBSCRIBED", "IBM") in lab.callbacks(), "the subscription comes back")
-            lab.store_json("IBM", b'{"wBidPrice":3.5}')
-            listener.until("3.5")
-            assert re.findall(r"Quality changed to (\w+)", listener.end())[-1] == "OK"
-    finally:
-        lab.stop()
 
 
 @pytest.mark.spec("OW27")

@@ -13,6 +13,8 @@ from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout
 from mama_spark.nats.server.nats_server import NatsServer
 
+from tests.support.discovery_follower import Follower
+
 
 class Watcher:
     """A reader of discovery that sees everything from the beginning.
@@ -27,20 +29,18 @@ class Watcher:
 
     def __enter__(self) -> Watcher:
         self._bridge.open()
-        self._start = self._at = self._bridge.initial_offset("earliest")
-        self._seen: list[DiscoveryEvent] = []
+        self._told = Follower(self._bridge, self._bridge.initial_offset("earliest"), readers=True)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bridge.close()
 
     def changes(self) -> list[DiscoveryEvent]:
-        end = self._bridge.latest_offset(self._at)
-        if end != self._at:
-            found = [c for block in self._bridge.read(self._at, end) for c in block]
-            self._seen += [c for c in found if self.name is None or (c.source and c.source.name == self.name)]
-            self._at = end
-        return self._seen
+        self._told.step()
+        return self._of_source()
+
+    def _of_source(self) -> list[DiscoveryEvent]:
+        return [c for c in self._told.found if self.name is None or (c.source and c.source.name == self.name)]
 
     def records(self) -> list[SourceRecord]:
         """What sources said of themselves."""
@@ -56,7 +56,7 @@ class Watcher:
         life = (DiscoveryEventKind.RECORD, DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE)
         return [
             next(said).state if c.kind is DiscoveryEventKind.RECORD else f"server: {c.kind.name}"
-            for c in self._seen
+            for c in self._of_source()
             if c.kind in life
         ]
 

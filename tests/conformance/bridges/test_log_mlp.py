@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import zmq
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import MatchRange
@@ -21,9 +20,8 @@ from mama_spark.malamute.broker.engines.durable.store_reader import store_path
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.malamute.protocol import commands, log_query
-from mama_spark.malamute.protocol.extensions import Extension, Feature, write
-from mama_spark.malamute.protocol.log_query import LogQuery, Op
+from mama_spark.malamute.protocol import log_query
+from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.testing.log_suite import LogSetup, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 
@@ -293,38 +291,3 @@ def test_a_stream_that_was_deleted_and_made_again_is_not_mistaken_for_the_old_on
                 ask()
         assert log.bounds().identity != identity
         assert b.log("orders").at(0) == 1
-
-
-def test_a_reader_that_stops_costs_the_broker_little_and_others_nothing(broker: Broker) -> None:
-    """One asks for everything it may and takes nothing; another writes and reads meanwhile."""
-    with logs(broker.endpoint) as b:
-        log = b.log("st")
-        log.append(some(5_000))
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        lazy = context.socket(zmq.DEALER)
-        lazy.linger = 0
-        lazy.set_hwm(1)
-        lazy.connect(broker.endpoint)
-        lazy.send_multipart(commands.encode(commands.Open(b"lazy", write(Extension(features=Feature.LOG)))))
-        assert isinstance(commands.decode(lazy.recv_multipart()), commands.Ok)
-        for i in range(16):
-            question = LogQuery(Op.FETCH, i, b"st", (0, 5_000, 4096, 2**31))
-            lazy.send_multipart(commands.encode(commands.Ping(write(Extension(question=question.pack())))))
-        for _ in range(2):
-            log.append(some(500))
-            assert len(numbers(log.read(0, 10_000))) == log.bounds().last
-        machine = broker._loop.machine  # type: ignore[union-attr]
-        (client,) = [c for c in machine.clients if c.address == b"lazy"]
-        assert client.blocked
-        assert client.replies.size < 10 * 2**20, "a few fetches, and not sixteen"
-        got, answers = 0, 0
-        while answers < 16:  # it goes on, and nothing was lost
-            command = commands.decode(lazy.recv_multipart())
-            if isinstance(command, commands.Pong):
-                answers += 1
-            else:
-                assert isinstance(command, commands.StreamDeliver)
-                got += 1
-        assert got > 16_000
-        lazy.close(0)
-        context.term()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,24 +9,22 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from mama_spark.contracts.bridge import Ack, EventKind
+from mama_spark.contracts.bridge import Ack
 from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteDiscovery, MalamuteLogs, MalamuteSettings
 from mama_spark.malamute.bridge.pool import POOL
-from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.broker.broker import Broker, EngineChoice
 from mama_spark.malamute.broker.engines import register
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
-from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
 from mama_spark.options import SinkOptions
 from mama_spark.registry import discovery_bridge, log_bridge, publisher_bridge
-from mama_spark.testing.bridge_suite import TIMEOUT, Answers, BridgeSuite, PublishedMessage, SuiteSetup, publish
-from mama_spark.testing.waiting import eventually
+from mama_spark.testing.bridge_suite import TIMEOUT, BridgeSuite, PublishedMessage, SuiteSetup, publish
 
-from tests.support.ports import lasting_port
+from tests.support.malamute.malamute_clients import start
 
 
 class NumberedEngine(SimpleEngine):
@@ -60,17 +57,8 @@ NUMBERED = (EngineChoice(b"^numbered", "numbered-for-tests"),)
 
 
 @contextmanager
-def serving(bind: str = "", engines: tuple[EngineChoice, ...] = NUMBERED, **machine: Any) -> Iterator[Broker]:
-    bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
-    broker = Broker(BrokerSettings(bind, SessionSettings(timeout=30.0, **machine), engines, linger=0.5))
-    until = time.monotonic() + TIMEOUT
-    while True:
-        try:
-            broker.start()
-            break
-        except Unavailable:  # the port of the one before is not free yet
-            assert time.monotonic() < until
-            time.sleep(0.05)
+def serving(engines: tuple[EngineChoice, ...] = NUMBERED, **machine: Any) -> Iterator[Broker]:
+    broker = start("", engines, **machine)
     try:
         yield broker
     finally:
@@ -218,44 +206,6 @@ def test_a_stream_that_the_broker_refuses_is_the_users_to_change() -> None:
         with pytest.raises(ConfigError, match="too many streams"):
             bridge_of(broker.endpoint, "two").open()
         first.close()
-
-
-def test_a_broker_that_restarts_is_told_and_the_bridge_goes_on() -> None:
-    kinds: list[EventKind] = []
-
-    def told(kind: EventKind) -> bool:
-        kinds.extend(event.kind for event in bridge.poll(0.1).events)
-        return kind in kinds
-
-    with serving() as broker:
-        bridge = bridge_of(broker.endpoint)
-        bridge.open()
-        assert len(publish(bridge, MessageBatch.of(["t"] * 10, [b"x"] * 10))) == 10
-    eventually(lambda: told(EventKind.DISCONNECTED), "the bridge is told")
-    assert bridge.send(MessageBatch.of(["t"], [b"x"]), 10) == 0
-    with serving(broker.endpoint):
-        eventually(lambda: told(EventKind.RECONNECTED), "the bridge connects again")
-        assert kinds == [EventKind.DISCONNECTED, EventKind.RECONNECTED]
-        assert len(publish(bridge, MessageBatch.of(["t"] * 10, [b"x"] * 10), 10)) == 10
-        bridge.close()
-
-
-def test_answers_add_up(broker: Broker) -> None:
-    """Chunks are acknowledged in order, whatever their size."""
-    bridge = bridge_of(broker.endpoint)
-    bridge.open()
-    answers, sent, until = Answers(), 0, time.monotonic() + TIMEOUT
-    for n in (1, 1, 3000, 1, 0, 77):
-        at = 0
-        while at < n:
-            assert time.monotonic() < until
-            at += bridge.send(MessageBatch.of(["t"] * (n - at), [b"x"] * (n - at)), sent + at)
-        sent += n
-    while len(answers) < sent:
-        assert time.monotonic() < until
-        answers.add(bridge, 1.0, want=sent - len(answers))
-    bridge.close()
-    assert sorted(answers.sequence) == list(range(sent))
 
 
 class TestDurableStream(_StreamSuite):

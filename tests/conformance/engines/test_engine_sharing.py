@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
@@ -14,7 +14,6 @@ from mama_spark.malamute.broker.engines.base import shared_threads
 from mama_spark.malamute.broker.engines.commands import CommandDone, EngineFailed, Report
 from mama_spark.malamute.broker.engines.engine_threads import EngineThreads, ReportSocket
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
-from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.testing.engine_setup import DrivenStream
 from mama_spark.testing.waiting import eventually
 
@@ -39,14 +38,7 @@ class SharingEngine(SimpleEngine):
         if self.name.startswith(b"broken"):
             raise ConfigError("cannot start")
 
-    def accept(
-        self,
-        client: Hashable,
-        address: bytes,
-        subject: bytes,
-        content: Sequence[bytes],
-        extension: Extension | None = None,
-    ) -> None:
+    def accept(self, client: Any, address: bytes, subject: bytes, content: Any, extension: Any = None) -> None:
         assert self.inside.acquire(blocking=False), "one command after another"
         if subject == b"wait":
             assert self.gate.wait(TIMEOUT)

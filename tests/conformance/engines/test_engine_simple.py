@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from mama_spark.malamute.broker.engines.commands import CommandDone, CreditRetur
 from mama_spark.malamute.broker.engines.engine_threads import ReportSocket
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.broker.engines.subscription_index import CACHED_SUBJECTS
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome
+from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 from mama_spark.testing.engine_setup import TIMEOUT, DrivenStream
 from mama_spark.testing.engine_suite import EngineKind, EngineSetup, EngineSuite, Ref
 from mama_spark.testing.waiting import until
@@ -43,14 +43,7 @@ class Failing(SimpleEngine):
         if self.settings.get("start"):
             raise self.settings["start"]
 
-    def accept(
-        self,
-        client: Hashable,
-        address: bytes,
-        subject: bytes,
-        content: Sequence[bytes],
-        extension: Extension | None = None,
-    ) -> None:
+    def accept(self, client: Any, address: bytes, subject: bytes, content: Any, extension: Any = None) -> None:
         if subject == b"fail":
             raise OSError("disk full")
         super().accept(client, address, subject, content, extension)

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.bridge import Ack, EventKind
-from mama_spark.contracts.errors import BadRow, ConfigError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
 from mama_spark.malamute.bridge.pool import POOL
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
-from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.options import SinkOptions
 from mama_spark.testing.bridge_suite import TIMEOUT, publish
@@ -67,14 +66,6 @@ def test_sends_have_no_octet_that_the_protocol_does_not_know(plain: PlainBroker)
     assert opening.startswith(b"\xaa\xa8\x01\x08MALAMUTE\x00\x01\x00"), "the extension stands behind the last field"
 
 
-def test_headers_are_refused_row_by_row(plain: PlainBroker) -> None:
-    bridge = bridge_of(plain)
-    bad = bridge.prepare(batch(3, headers=[None, {"A": ["1"]}, {}])).rejected
-    bridge.close()
-    assert [(row, type(error)) for row, error in bad] == [(1, BadRow)]
-    assert "this broker carries no headers; mama broker does" in bad[0][1].info
-
-
 def test_dedup_is_off_with_one_warning_a_connection(plain: PlainBroker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "mama_spark"):
         for _ in range(3):
@@ -124,20 +115,3 @@ def test_a_broker_of_another_kind_in_the_middle_of_a_write_ends_it(plain: PlainB
     assert "a broker of another kind answers" in events[-1].info
     assert bridge.send(batch(1), 1) == 0
     bridge.close()
-
-
-def test_readers_of_our_broker_that_know_no_extension_get_plain_deliveries() -> None:
-    """Ids and headers travel behind the last field of SEND; a C client reads the stream without seeing them."""
-    with Broker(BrokerSettings("tcp://127.0.0.1:*")) as ours:
-        with MalamuteClient(ours.endpoint, timeout=TIMEOUT, features=None) as reader:
-            reader.read("st")
-            bridge = MalamuteBridge(MalamuteSettings(ConnectionSettings((ours.endpoint,)), "st"))
-            bridge.open()
-            publish(bridge, batch(2, headers=[{"A": ["1"]}, None], ids=["i", "j"]))
-            got = [reader.receive() for _ in range(2)]
-            bridge.close()
-        POOL.clear()
-    assert [(m.subject, m.content, m.headers, m.id) for m in got] == [
-        ("t.0", (b"0",), (), ""),
-        ("t.1", (b"1",), (), ""),
-    ]

@@ -70,11 +70,15 @@ def make(site: MlpSite) -> Iterator[Make]:
     GATE.set()
 
 
+def watched(made: tuple[Broker, Connect], pattern: bytes) -> tuple[Connect, Watcher]:
+    watcher = made[1](b"watcher")
+    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", pattern)) == Ok()
+    return made[1], watcher
+
+
 def test_clients_coming_and_going_writing_reading_and_failing_are_told(make: Make) -> None:
     """CONNECTED, WRITING, SUBSCRIBED, REFUSED, UNSUBSCRIBED, STOPPED, GONE in order."""
-    _, connect = make()
-    watcher = connect(b"watcher")
-    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"")) == Ok()
+    connect, watcher = watched(make(), b"")
     peer = connect(b"p\xff")
     assert peer.ask(commands.StreamWrite(b"out")) == Ok()
     assert peer.ask(commands.StreamWrite(b"out")) == Ok()
@@ -98,9 +102,7 @@ def test_clients_coming_and_going_writing_reading_and_failing_are_told(make: Mak
 
 def test_a_client_that_goes_to_and_fro_between_streams_is_told_once_a_stream(make: Make) -> None:
     """Whoever publishes to several streams says WRITE before each chunk."""
-    _, connect = make()
-    watcher = connect(b"watcher")
-    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"^(WRITING|STOPPED|GONE)")) == Ok()
+    connect, watcher = watched(make(), b"^(WRITING|STOPPED|GONE)")
     peer = connect(b"p")
     for stream in (b"a", b"b", b"a", b"b"):
         assert peer.ask(commands.StreamWrite(stream)) == Ok()
@@ -125,16 +127,6 @@ def test_who_announced_discovery_may_write_there_where_it_is_kept_and_is_not_tol
     assert isinstance(first, StreamDeliver)
     assert first.subject == b"_mine"
     assert late.told()[:2] == ("CONNECTED", "late")
-
-
-def test_patterns_choose_events(make: Make) -> None:
-    _, connect = make()
-    watcher = connect(b"watcher")
-    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", rb"^SUBSCRIBED\.prices$")) == Ok()
-    peer = connect(b"p")
-    for stream in (b"other", b"prices"):
-        assert peer.ask(commands.StreamRead(stream, b"x")) == Ok()
-    assert watcher.told() == ("SUBSCRIBED", "p", "prices", "x")
 
 
 def test_clients_cannot_write_to_it(make: Make) -> None:
@@ -164,24 +156,11 @@ def test_messages_are_made_by_the_encoder_that_is_given_and_one_that_fails_stops
             raise ValueError("cannot say this")
         return b"mine:" + event.client
 
-    _, connect = make(encode=mine)
-    watcher = connect(b"watcher")
-    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"^CONNECTED")) == Ok()
+    connect, watcher = watched(make(encode=mine), b"^CONNECTED")
     connect(b"bad")
     connect(b"good")
     assert watcher.get() == StreamDeliver(b"_MAMA_EVENTS", b"", b"CONNECTED.good", [b"mine:good"])
     assert "cannot say this" in caplog.text
-
-
-@pytest.mark.spec("ML-22")
-def test_on_a_stored_stream_they_are_kept_though_nobody_reads(make: Make, tmp_path: Any) -> None:
-    """What happened before the reader came is replayed."""
-    _, connect = make(("durable", {"folder": str(tmp_path)}))
-    connect(b"early").ask(commands.StreamRead(b"s", b"p"))
-    late = connect(b"late", Feature.SEQUENCE)
-    read = commands.StreamRead(b"_MAMA_EVENTS", b"^SUBSCRIBED", write(Extension(after=0)))
-    assert late.ask(read) == Ok()
-    assert late.told() == ("SUBSCRIBED", "early", "s", "p")
 
 
 def test_a_stream_of_events_that_is_behind_holds_up_nobody_and_says_what_is_missing(
@@ -189,9 +168,7 @@ def test_a_stream_of_events_that_is_behind_holds_up_nobody_and_says_what_is_miss
 ) -> None:
     monkeypatch.setattr(loop, "MAX_LAG", 4)
     GATE.set()
-    _, connect = make("sluggish-for-tests")
-    watcher = connect(b"watcher")
-    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"")) == Ok()
+    connect, watcher = watched(make("sluggish-for-tests"), b"")
     assert watcher.told()[:2] == ("SUBSCRIBED", "watcher")
     GATE.clear()
     peer = connect(b"p")
@@ -216,9 +193,7 @@ def test_a_stream_of_events_whose_engine_fails_disturbs_nobody(make: Make, caplo
 
 
 def test_an_engine_that_fails_is_told(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    _, connect = make()
-    watcher = connect(b"watcher")
-    assert watcher.ask(commands.StreamRead(b"_MAMA_EVENTS", b"^STREAM_LOST")) == Ok()
+    connect, watcher = watched(make(), b"^STREAM_LOST")
     peer = connect(b"p")
     assert peer.ask(commands.StreamRead(b"broken", b"")) == Error(502, b"disk full")
     assert peer.ask(commands.Ping()) == Pong()

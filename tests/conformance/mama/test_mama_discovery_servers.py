@@ -41,24 +41,6 @@ def source(nats_server: NatsServer) -> Iterator[NatsDiscovery]:
     POOL.clear()
 
 
-@pytest.mark.spec("SD-14", "SD-26", "SD-31")
-def test_sources_come_and_vanish_over_a_real_server(nats_server: NatsServer, source: NatsDiscovery) -> None:
-    """Image, end of the image, changes, and what the server itself says of a silent source"""
-    ear = DiscoveryRecorder()
-    first, second = SourceRecord("desk", 7, ONLINE, OK), SourceRecord("desk", 7, ONLINE, OK, data_dict="MARKETDATA")
-    source.announce(KEY, as_bytes(first), 60.0)
-    transport = Transport.create("disc", nats_server.url)
-    SourceDiscovery.create(ear.callbacks(), None, transport)
-    ear.wait(2)
-    source.announce(KEY, as_bytes(second), 2.0)
-    source.leases.stop()  # the process dies without a word
-    ear.wait(5)
-    transport.destroy()
-    suspect = SourceRecord("desk", 7, ONLINE, SUSPECT, data_dict="MARKETDATA")
-    offline = SourceRecord("desk", 7, OFFLINE, SUSPECT, data_dict="MARKETDATA")
-    assert ear.heard == [first, "end of the image", second, suspect, offline]
-
-
 def test_a_connection_that_was_closed_for_good_is_made_again(nats_server: NatsServer, source: NatsDiscovery) -> None:
     ear = DiscoveryRecorder()
     place = NatsDiscovery(NatsSettings((nats_server.url,), name="a reader"))

@@ -28,54 +28,6 @@ PAGES = (
 TEXT = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 EXAMPLES = re.findall(r"(?ms)^```python\n(.*?)^```", TEXT)
 
-#: OpenMAMA's tests as C and C++ name them; what is disabled there is so for lack of a bridge that reports errors.
-UPSTREAM = [
-    "CreateDestroy",
-    "GetTransportImpl",
-    "Send",
-    "EventSendWithCallbacks",
-    "EventSendWithCallbacksBadSource",
-    "EventSendWithCallbacksNoErrorCallback",
-    "EventSendWithCallbacksNoCallbacks",
-    "GetTransport",
-    "bridgeCreateDestroy",
-    "createByIndexInvalidResult",
-    "createByIndexInvalidTport",
-    "createByIndexInvalidParent",
-    "createInvalidResult",
-    "createInvalidTport",
-    "createInvalidPublisher",
-    "createByIndexInvalidTopic",
-    "createByIndexInvalidSource",
-    "createByIndexInvalidRoot",
-    "destroyInvalid",
-    "sendInvalidPublisherBridge",
-    "sendInvalidMsg",
-    "sendReplyToInboxInvalidPublisherBridge",
-    "sendReplyToInboxInvalidRequest",
-    "sendReplyToInboxInvalidReply",
-    "sendReplyToInboxHandleInvalidPublisherBridge",
-    "sendReplyToInboxHandleInvalidRequest",
-    "sendReplyToInboxHandleInvalidReply",
-    "sendFromInboxByIndexInvalidPublisherBridge",
-    "sendFromInboxByIndexInvalidInbox",
-    "sendFromInboxByIndexInvalidMsg",
-    "sendFromInboxInvalidPublisherBridge",
-    "sendFromInboxInvalidInbox",
-    "sendFromInboxInvalidMsg",
-    "Publish",
-    "PublishWithCallbacks",
-    "PublishWithCallbacksBadSource",
-    "PublishWithNullCallback",
-]
-
-
-def test_every_test_of_openmama_is_ported_under_its_name() -> None:
-    assert len(UPSTREAM) == 32 + 5
-    wanted = {"test_" + re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in UPSTREAM}
-    path = ROOT / "tests/conformance/mama/test_mama_upstream.py"
-    assert set(re.findall(r"(?m)^def (test_\w+)", path.read_text(encoding="utf-8"))) == wanted
-
 
 @pytest.mark.spec("PE-18")
 def test_the_example_of_a_publisher_runs(nats_server: NatsServer) -> None:

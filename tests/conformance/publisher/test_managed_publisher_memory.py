@@ -171,29 +171,6 @@ def test_config(harness: MemoryPublisherHarness, condition: str, fault: str) -> 
     assert error is None if on else isinstance(error, CONDITIONS[fault])
 
 
-def test_retry_execute_stops_at_its_deadline(harness: MemoryPublisherHarness) -> None:
-    harness.broker.then(["503"] * 10_000)
-    began = time.monotonic()
-    with harness.publisher(retry_config=RetryConfig(None, (0.01,), deadline=0.3)) as publisher:
-        flight = publisher.publish_async("a", b"").result(LONG)
-        assert isinstance(flight.publish_ack_future.exception(LONG), NoResponders)
-    assert time.monotonic() - began >= 0.3
-    assert flight.sends <= 31
-
-
-def test_retry_execute_stops_when_its_observer_says_so(harness: MemoryPublisherHarness) -> None:
-    harness.broker.then(["503"] * 100)
-    seen: list[PublishError] = []
-
-    def observer(error: PublishError) -> bool:
-        seen.append(error)
-        return len(seen) < 5
-
-    with harness.publisher(retry_config=RetryConfig(50, (0.01,), retry_on=observer)) as publisher:
-        flight = publisher.publish_async("a", b"").result(LONG)
-    assert (flight.sends, len(seen)) == (5, 5)
-
-
 def test_publish_async_retry_does_not_stall_others(harness: MemoryPublisherHarness) -> None:
     """As TestPublishAsyncRetry, "a retry does not stall": what waits for its resend keeps only its own place."""
     harness.broker.then(["409"])

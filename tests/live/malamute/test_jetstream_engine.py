@@ -48,7 +48,7 @@ class PlainPeer(Peer):
         return read(pong.trailing).acks
 
     def deliveries(self, n: int) -> list[StreamDeliver]:
-        found = [self.get() for _ in range(n)]
+        found = self.take(n)
         assert all(isinstance(one, StreamDeliver) for one in found), found
         return [one for one in found if isinstance(one, StreamDeliver)]
 

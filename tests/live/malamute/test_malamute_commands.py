@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 from mama_spark.cli.main import main
 from mama_spark.contracts.message import MessageBatch
 
-from tests.support.malamute.broker_process import BrokerHere, BrokerProcess
+from tests.support.malamute.broker_process import BrokerHere
 
 
 @pytest.fixture
@@ -39,23 +37,6 @@ def test_it_goes_on_from_a_sequence_as_json_by_topics_of_a_stream(
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert (first["topic"], first["value_base64"], first["sequence"]) == ("a.2", "/w==", 3)
     assert (second["topic"], second["value"], second["stream"]) == ("a.3", "4", "orders")
-
-
-@pytest.mark.thorough
-def test_it_follows_while_the_broker_is_killed_and_comes_back(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "broker") as process:
-        url = f"{process.url}/orders"
-        command = [sys.executable, "-m", "mama_spark.cli", "sub", ">", "--url", url, "--count", "20"]
-        process.store("orders", MessageBatch.of(["a"] * 5, [b"%d" % i for i in range(5)]))
-        with subprocess.Popen([*command, "--from", "earliest"], stdout=subprocess.PIPE, text=True) as shown:
-            assert shown.stdout is not None
-            lines = [shown.stdout.readline() for _ in range(5)]
-            process.kill()
-            process.start()
-            process.store("orders", MessageBatch.of(["a"] * 15, [b"%d" % i for i in range(5, 20)]))
-            lines += shown.stdout.readlines()
-    assert shown.returncode == 0
-    assert lines == [f"{i + 1} a {i}\n" for i in range(20)]
 
 
 def test_a_stream_that_is_not_stored_says_not_implemented(

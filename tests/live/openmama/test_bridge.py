@@ -197,32 +197,6 @@ def test_only_what_was_written_to_a_reader_is_acknowledged(caplog: pytest.LogCap
     assert 10 < len(got) < 10 + n, "what the system had taken of them arrives"
 
 
-def publish(url: str, task: int, n: int) -> None:
-    """A task in a process of its own."""
-    flights = drained(url, batch(n, "A", task * n), wait_for_subscribers=60.0)
-    assert all((f.state == FlightState.ACKED).all() for f in flights)
-
-
-@pytest.mark.thorough
-@pytest.mark.spec("OW26")
-def test_four_tasks_of_4000_rows_lose_nothing_at_their_ends() -> None:
-    with naming() as server, peer(url_of(server)) as reader:
-        reader.subscribe("A")
-        tasks = [SPAWN.Process(target=publish, args=(url_of(server), task, 4000), daemon=True) for task in range(4)]
-        for task in tasks:
-            task.start()
-        watched = Watched(reader)
-        watched.until(lambda: len(watched.of(reader).frames) >= 16_000, "all arrive")
-        for task in tasks:
-            task.join(60)
-        assert [task.exitcode for task in tasks] == [0] * 4
-        watched.until(lambda: len([p for p in watched.of(reader).peers if p.orderly]) == 4, "each takes its leave")
-        got = numbers(watched, reader)
-        for task_ in range(4):
-            mine = [x for x in got if x // 4000 == task_]
-            assert mine == list(range(task_ * 4000, task_ * 4000 + 4000)), "in order"
-
-
 def test_numbers_count_for_each_topic_and_stand_before_others() -> None:
     with naming() as server, peer(url_of(server)) as reader:
         reader.subscribe("A")

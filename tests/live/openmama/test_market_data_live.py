@@ -114,24 +114,6 @@ def test_refusals_and_the_dictionary(tmp_path: Path, log: str) -> None:
 
 
 @pytest.mark.spec("OW21")
-def test_after_a_restart_numbers_go_on_and_old_subscribers_get_updates_unasked(tmp_path: Path, log: str) -> None:
-    with naming() as server, peer(url_of(server)) as one:
-        lab = MarketDataLab(tmp_path, log, url_of(server), RULES)
-        lab.store("A", x=1)
-        lab.start()
-        subscriber = ScriptedSubscriber(one)
-        eventually(lambda: lab.served(1), "the record is served")
-        subscriber.subscribe("A")
-        subscriber.until(1)
-        lab.stop()
-        with lab.running():
-            subscriber.watched.until(lambda: lab.server._peer.wanted("S.A"), "the subscription comes back by itself")
-            lab.store("A", x=2)
-            subscriber.until(2)
-            assert subscriber.numbers() == [(1, 1), (0, 2)], "without a gap"
-            assert len({m.get("MamaSenderId") for m in subscriber.messages()}) == 1
-
-
 def test_an_orderly_end_waits_for_subscribers_and_serves_again_what_they_did_not_take(tmp_path: Path, log: str) -> None:
     number, port = 100, lasting_port()
     filling = "x" * 80_000  # 8 MB together, more than the system takes for a connection

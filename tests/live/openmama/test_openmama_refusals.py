@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from mama_spark.mama.messages.field_types import FieldType
@@ -27,14 +28,20 @@ def admin(nats_server: NatsServer) -> Iterator[Admin]:
         yield one
 
 
+@pytest.fixture
+def log(nats_server: NatsServer) -> Iterator[NatsRecordedLog]:
+    with closing(NatsRecordedLog(nats_server, "MAMA")) as one:
+        yield one
+
+
 @pytest.mark.parametrize("pack", [1, 50])
 @pytest.mark.spec("OW29")
 def test_each_message_is_stored_or_in_a_gap_whatever_the_log_rejects(
-    nats_server: NatsServer, admin: Admin, pack: int, caplog: pytest.LogCaptureFixture
+    admin: Admin, log: NatsRecordedLog, pack: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin.create_stream("MAMA", SUBJECTS, max_bytes=20_000, discard="new", allow_batched=True)
     url = f"oz://127.0.0.1:{lasting_port()}?mode=direct"
-    log, number = NatsRecordedLog(nats_server, "MAMA"), 0
+    number = 0
     with peer(f"{url}&bind=true") as publisher, recording(log, url, topics="OM.A", packMaxRows=pack) as recorder:
         watched = Watched(publisher)
 
@@ -76,10 +83,9 @@ def test_each_message_is_stored_or_in_a_gap_whatever_the_log_rejects(
 
 
 @pytest.mark.spec("OW29")
-def test_packs_wait_for_a_stream_that_was_removed(nats_server: NatsServer, admin: Admin) -> None:
+def test_packs_wait_for_a_stream_that_was_removed(admin: Admin, log: NatsRecordedLog) -> None:
     admin.create_stream("MAMA", SUBJECTS, allow_batched=True)
     url = f"oz://127.0.0.1:{lasting_port()}?mode=direct"
-    log = NatsRecordedLog(nats_server, "MAMA")
     with peer(f"{url}&bind=true") as publisher, recording(log, url, topics="OM.A", packMaxRows=50) as recorder:
         watched = Watched(publisher)
         watched.until(lambda: publisher.wanted("OM.A"), "the recorder subscribes")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EMFILE
 
 import pytest
@@ -21,11 +23,18 @@ from tests.support.ports import lasting_port
 TEN = [message(n=n) for n in range(10)]
 
 
-def test_peers_find_each_other_and_messages_arrive_in_order() -> None:
+@contextmanager
+def subscribed(topic: str) -> Iterator[tuple[OpenMamaPeer, OpenMamaPeer, Watched]]:
+    """Two peers, the first of which knows what the second wants."""
     with naming() as server, peer(url_of(server)) as one, peer(url_of(server)) as two:
         both = Watched(one, two)
-        two.subscribe("A.B")
-        both.until(lambda: one.wanted("A.B"), "the subscription arrives")
+        two.subscribe(topic)
+        both.until(lambda: one.wanted(topic), "the subscription arrives")
+        yield one, two, both
+
+
+def test_peers_find_each_other_and_messages_arrive_in_order() -> None:
+    with subscribed("A.B") as (one, two, both):
         assert [c.topic for c in both.of(one).subscriptions if not c.topic.startswith("_")] == ["A.B"]
         assert all(one.publish("A.B", payload) for payload in TEN)
         both.until(lambda: len(both.of(two).frames) == 10, "the messages arrive")
@@ -35,10 +44,7 @@ def test_peers_find_each_other_and_messages_arrive_in_order() -> None:
 
 @pytest.mark.spec("OW12")
 def test_messages_of_a_neighbour_of_the_topic_are_not_delivered() -> None:
-    with naming() as server, peer(url_of(server)) as one, peer(url_of(server)) as two:
-        both = Watched(one, two)
-        two.subscribe("FOO")
-        both.until(lambda: one.wanted("FOO"), "the subscription arrives")
+    with subscribed("FOO") as (one, two, both):
         assert not one.wanted("FOOBAR")
         assert two._in is not None
         two._in.subscribe(b"FOO")  # as real programs subscribe
@@ -52,10 +58,7 @@ def test_messages_of_a_neighbour_of_the_topic_are_not_delivered() -> None:
 
 @pytest.mark.spec("OW13", "OW14")
 def test_a_request_is_answered_as_often_as_the_other_likes_until_it_is_forgotten() -> None:
-    with naming() as server, peer(url_of(server)) as one, peer(url_of(server)) as two:
-        both = Watched(one, two)
-        two.subscribe("Q")
-        both.until(lambda: one.wanted("Q"), "the subscription arrives")
+    with subscribed("Q") as (one, two, both):
         first, second = one.request("Q", TEN[0]), one.request("Q", TEN[1])
         both.until(lambda: len(both.of(two).frames) == 2, "the requests arrive")
         for got in both.of(two).frames:

@@ -14,7 +14,7 @@ from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, Eng
 from mama_spark.malamute.broker.session.broker_events import BrokerEvent
 from mama_spark.malamute.broker.session.broker_events import encode as encode_event
 from mama_spark.malamute.broker.session.settings import SessionSettings
-from mama_spark.malamute.protocol.commands import Command, Ok, Open, decode, encode
+from mama_spark.malamute.protocol.commands import Command, Ok, Open, Ping, Pong, decode, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 from mama_spark.testing.waiting import TIMEOUT
 
@@ -22,8 +22,10 @@ from mama_spark.testing.waiting import TIMEOUT
 class Peer:
     """:param high_water: messages that ZeroMQ may hold for it, in each direction; 0 = any number"""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], url: str, *, high_water: int = 1000) -> None:
-        self.socket = context.socket(zmq.DEALER)
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], url: str, *, high_water: int = 1000, kind: int = zmq.DEALER
+    ) -> None:
+        self.socket = context.socket(kind)
         self.socket.linger = 0
         self.socket.set_hwm(high_water)
         self.socket.connect(url.replace("mlp://", "tcp://"))
@@ -42,10 +44,21 @@ class Peer:
         assert self.socket.poll(int(TIMEOUT * 1000)), "nothing came"
         return decode(self.socket.recv_multipart())
 
+    def take(self, n: int) -> list[Command]:
+        return [self.get() for _ in range(n)]
+
     def ask(self, command: Command) -> Command:
         """What comes next."""
         self.send(command)
         return self.get()
+
+    def until_pong(self, *commands: Command) -> list[Command]:
+        """All that comes up to the PONG behind these commands."""
+        self.send(*commands, Ping())
+        found: list[Command] = []
+        while not isinstance(command := self.get(), Pong):
+            found.append(command)
+        return found
 
 
 P = TypeVar("P", bound=Peer)
@@ -55,7 +68,8 @@ class MlpSite:
     """Brokers of one test, and raw clients, which need not ping; all of them end with it."""
 
     def __init__(self) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.context.set(zmq.MAX_SOCKETS, 4096)
         self._peers: list[Peer] = []
         self._brokers: list[Broker] = []
 
@@ -75,17 +89,21 @@ class MlpSite:
         self._brokers.append(broker)
         return broker
 
-    def peer(
-        self, kind: type[P], broker: Broker | str, address: bytes, features: Feature | None = None, hwm: int = 1000
-    ) -> P:
+    def connect(self, make: type[P], broker: Broker | str, hwm: int = 1000, kind: int = zmq.DEALER) -> P:
         """:param broker: or its URL"""
-        peer = kind(self._context, broker if isinstance(broker, str) else broker.endpoint, high_water=hwm)
+        url = broker if isinstance(broker, str) else broker.endpoint
+        peer = make(self.context, url, high_water=hwm, kind=kind)
         self._peers.append(peer)
-        return peer.open(address, features)
+        return peer
+
+    def peer(
+        self, make: type[P], broker: Broker | str, address: bytes, features: Feature | None = None, hwm: int = 1000
+    ) -> P:
+        return self.connect(make, broker, hwm).open(address, features)
 
     def close(self) -> None:
         for peer in self._peers:
             peer.socket.close(0)
-        self._context.term()
+        self.context.term()
         for broker in self._brokers:
             broker.stop()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import zmq
 
 from tests.support.malamute.malamute_clients import PATIENCE
@@ -12,12 +10,11 @@ from tests.support.malamute.malamute_clients import PATIENCE
 class Scripted:
     """A ROUTER that does what the test says."""
 
-    def __init__(self, secure: Callable[[zmq.Socket[bytes]], None] = lambda socket: None) -> None:
+    def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.router = self.context.socket(zmq.ROUTER)
         self.router.linger = 0
         self.router.set_hwm(10)
-        secure(self.router)
         port = self.router.bind_to_random_port("tcp://127.0.0.1")
         self.url = f"mlp://127.0.0.1:{port}"
 

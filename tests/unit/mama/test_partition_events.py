@@ -185,10 +185,11 @@ def test_switched_off_reports_nothing() -> None:
     assert events.publisher_error(3, ConfigError("no"), "no") + events.destroy(4) + events.destroyed(5) == []
 
 
-def create_hundred_thousand_topics() -> None:
-    events = live()
+def create_hundred_thousand_topics() -> tuple[PartitionEvents, list[str | None]]:
+    events, created = live(), list[str | None]()
     for b in range(20):
-        acknowledged(events, [f"orders.{b * 5_000 + i}" for i in range(5_000)])
+        created += [e.topic for e in acknowledged(events, [f"orders.{b * 5_000 + i}" for i in range(5_000)])]
+    return events, created
 
 
 def test_hundred_thousand_topics_take_bounded_memory() -> None:
@@ -196,11 +197,8 @@ def test_hundred_thousand_topics_take_bounded_memory() -> None:
 
 
 def test_hundred_thousand_topics_make_a_bounded_number_of_events() -> None:
-    events = live()
-    created = []
-    for b in range(20):
-        created += acknowledged(events, [f"orders.{b * 5_000 + i}" for i in range(5_000)])
-    assert [e.topic for e in created] == [f"orders.{i}" for i in range(MAX_TOPICS)]
+    events, created = create_hundred_thousand_topics()
+    assert created == [f"orders.{i}" for i in range(MAX_TOPICS)]
     end = events.destroy(9)
     assert [e.event for e in end].count("PUBLISH_DESTROY") == MAX_TOPICS
     (more,) = [e for e in end if e.event == "PUBLISH_CREATE"]

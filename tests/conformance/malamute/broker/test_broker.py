@@ -29,10 +29,10 @@ from tests.support.tiers import EXPLORE
 def test_large_messages_and_many_frames_pass(make: Make) -> None:
     site = make()
     reader, writer = site.peer(b"r"), site.peer(b"w")
-    reader.ask(wire.StreamRead(b"st", b""))
+    reader.until_pong(wire.StreamRead(b"st", b""))
     bodies = [[b"x" * 5_000_000], [b"y"] * 300, [b""], []]
     writer.send(wire.StreamWrite(b"st"), *[wire.StreamSend(b"s", body) for body in bodies])
-    assert [list(d.content) for d in reader.get(4) if isinstance(d, wire.StreamDeliver)] == bodies
+    assert [list(d.content) for d in reader.take(4) if isinstance(d, wire.StreamDeliver)] == bodies
 
 
 # --- A broker serves all endpoints of its configuration at once -------------------------------------------------------
@@ -91,7 +91,7 @@ def test_an_engine_that_delivers_what_fits_in_no_command_ends_its_stream_and_no_
     assert "delivers what no client can be sent" in caplog.text
     site.healthy()
     reader.send(wire.StreamRead(b"wild", b""))
-    while not isinstance(answer := reader.get()[0], Ok):  # once the engine has ended
+    while not isinstance(answer := reader.get(), Ok):  # once the engine has ended
         assert isinstance(answer, Error)
         reader.send(wire.StreamRead(b"wild", b""))
 
@@ -103,21 +103,21 @@ def test_a_stream_that_cannot_be_made_is_told_and_disturbs_nobody(monkeypatch: p
     replies: list[Command] = []
     for n in range(20):
         peer.send(wire.StreamWrite(b"slow%d" % n))
-        replies += peer.get()
+        replies.append(peer.get())
     refused = [reply for reply in replies if isinstance(reply, Error)]
     assert replies[0] == OK
     assert refused
     assert all(reply.code == 502 and b"Too many open files" in reply.reason for reply in refused)
-    assert peer.ask(wire.StreamWrite(b"slow0")) == [OK]
+    assert peer.until_pong(wire.StreamWrite(b"slow0")) == [OK]
 
 
 def test_stopping_loses_nothing_that_was_accepted(make: Make) -> None:
     site = make()
     reader, writer = site.peer(b"r"), site.peer(b"w")
-    reader.ask(wire.StreamRead(b"slow", b""))
-    assert writer.ask(wire.StreamWrite(b"slow"), *[wire.StreamSend(b"%d" % n) for n in range(500)]) == [OK]
+    reader.until_pong(wire.StreamRead(b"slow", b""))
+    assert writer.until_pong(wire.StreamWrite(b"slow"), *[wire.StreamSend(b"%d" % n) for n in range(500)]) == [OK]
     site.broker.stop()
-    assert [d.subject for d in reader.get(500) if isinstance(d, wire.StreamDeliver)] == [b"%d" % n for n in range(500)]
+    assert [d.subject for d in reader.take(500) if isinstance(d, wire.StreamDeliver)] == [b"%d" % n for n in range(500)]
 
 
 # --- the broker's start and end, and how many streams it holds -------------------------------------------------------
@@ -130,12 +130,12 @@ def test_many_streams_and_as_many_clients(make: Make) -> None:
     for n, reader in enumerate(readers):
         reader.send(wire.Open(b"r%d" % n), wire.StreamRead(b"s%d" % n, b""))
     for reader in readers:
-        assert reader.get(2) == [OK, OK]
+        assert reader.take(2) == [OK, OK]
     writer = site.peer(b"w")
     for n in range(count):
         writer.send(wire.StreamWrite(b"s%d" % n), wire.StreamSend(b"x", [b"%d" % n]))
     for n, reader in enumerate(readers):
-        assert reader.get() == [wire.StreamDeliver(b"s%d" % n, b"w", b"x", [b"%d" % n])]
+        assert reader.get() == wire.StreamDeliver(b"s%d" % n, b"w", b"x", [b"%d" % n])
     assert len(site.broker.streams()) == count
     assert len(site.broker.clients()) == count + 1
 
@@ -144,10 +144,10 @@ def test_streams_that_have_only_readers_cost_neither_threads_nor_descriptors(mak
     site, count = make(folder=tmp_path), 300
     reader = site.peer(b"r", hwm=0)
     for kind in (b"simple", b"kept"):
-        assert reader.ask(wire.StreamRead(kind, b"")) == [OK]
+        assert reader.until_pong(wire.StreamRead(kind, b"")) == [OK]
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
     for kind in (b"simple", b"kept"):
-        assert reader.ask(*[wire.StreamRead(b"%s%d" % (kind, n), b"") for n in range(count)]) == [OK] * count
+        assert reader.until_pong(*[wire.StreamRead(b"%s%d" % (kind, n), b"") for n in range(count)]) == [OK] * count
     descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     shared = SimpleEngine.shared_threads + DurableEngine.shared_threads + 1  # and a clock
     assert threads - before[1] < shared
@@ -156,7 +156,7 @@ def test_streams_that_have_only_readers_cost_neither_threads_nor_descriptors(mak
     writer = site.peer(b"w")
     for kind in (b"simple", b"kept"):
         writer.send(wire.StreamWrite(b"%s7" % kind), wire.StreamSend(b"x", [kind]))
-        got = reader.get()[0]
+        got = reader.get()
         assert isinstance(got, wire.StreamDeliver)
         assert got.content == [kind]
 

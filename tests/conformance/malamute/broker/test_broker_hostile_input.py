@@ -15,14 +15,16 @@ from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.extensions import ALL, Extension, write
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
 
-from tests.support.malamute.raw_malamute_clients import VECTORS, Make, RawClient
+from tests.support.malamute.mlp import Peer
+from tests.support.malamute.raw_malamute_clients import Make
 from tests.support.tiers import EXPLORE
+from tests.support.vectors import vectors
 
 
 def test_bad_input_is_survived(make: Make) -> None:
     """What each is answered is shown with the machine alone."""
     site = make()
-    for vector in [v for v in VECTORS if v["kind"] == "bad"]:
+    for vector in [v for v in vectors("malamute") if v["kind"] == "bad"]:
         peer = site.peer(b"bad" if vector.get("state") == "connected" else None)
         peer.socket.send_multipart([bytes.fromhex(h) for h in vector["hex"]])
     site.healthy()
@@ -98,7 +100,7 @@ def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count
     site = make(folder=tmp_path, timeout=10.0, streams=20, patterns=20)
     site.healthy()  # makes its stream, before the noise has made as many as there may be
     chance = random.Random(7)
-    peers: list[RawClient] = []
+    peers: list[Peer] = []
     for n in range(count):
         if n % (count // 20) == 0:  # others come
             peers = [site.peer(b"fuzz%d" % k) for k in range(3)]
@@ -109,7 +111,7 @@ def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count
             while peer.socket.poll(0):
                 peer.socket.recv_multipart()
     probe = site.peer(b"probe")
-    assert probe.ask() == []
+    assert probe.until_pong() == []
     machine = site.broker._loop.machine if site.broker._loop else None
     assert machine is not None
     assert len(machine.streams) <= 20

@@ -13,6 +13,7 @@ import pytest
 import zmq
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.broker.client_router import CLIENT_TURN, ClientRouter, SocketCounters
+from mama_spark.malamute.broker.broker.loop import BrokerLoop
 from mama_spark.malamute.broker.broker.security import Security, ZapHandler
 from mama_spark.malamute.broker.engines import Delivery, register
 from mama_spark.malamute.broker.engines.engine_actor import REPORT
@@ -23,11 +24,11 @@ from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import decode, encode
-from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.testing.engine_setup import DrivenStream
 from mama_spark.testing.waiting import eventually, until
 
-from tests.support.malamute.raw_malamute_clients import Make
+from tests.support.malamute.mlp import Peer
+from tests.support.malamute.raw_malamute_clients import Make, Site
 from tests.support.malamute.session_machine import Catalog
 
 # The broker works in turns: what there is for one client, or of one stream, does not keep the others waiting
@@ -165,16 +166,16 @@ def test_a_reader_that_stops_costs_no_more_than_its_limit(make: Make, overflow: 
     limit, body = 1_000_000, b"x" * 10_000
     site = make(queue=limit, overflow=overflow)
     reader, writer, other = site.peer(b"r", hwm=10), site.peer(b"w"), site.peer(b"other")
-    reader.ask(wire.StreamRead(b"st", b""))
-    other.ask(wire.StreamRead(b"st", b"^last$"))
-    writer.ask(wire.StreamWrite(b"st"))
+    reader.until_pong(wire.StreamRead(b"st", b""))
+    other.until_pong(wire.StreamRead(b"st", b"^last$"))
+    writer.until_pong(wire.StreamWrite(b"st"))
     total = 4000
     for n in range(total):
         writer.send(wire.StreamSend(b"%d" % n, [body]))
         if n % 100 == 99:
-            writer.ask()
+            writer.until_pong()
     writer.send(wire.StreamSend(b"last"))
-    assert other.get() == [wire.StreamDeliver(b"st", b"w", b"last", [])], "nobody else is held up"
+    assert other.get() == wire.StreamDeliver(b"st", b"w", b"last", []), "nobody else is held up"
     if overflow is Overflow.DISCONNECT:
         assert site.broker.clients() == [b"other", b"w"]
         return
@@ -194,21 +195,27 @@ def test_a_reader_that_stops_costs_no_more_than_its_limit(make: Make, overflow: 
     else:
         fit = limit // (len(body) + 350) - 1
         assert kept[-fit:] == list(range(total - fit, total)), "the newest, without a hole"
-    assert reader.ask() == [], "and it is still a client"
+    assert reader.until_pong() == [], "and it is still a client"
 
 
-def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> None:
-    site = make(timeout=60.0)
+def stuck(site: Site) -> tuple[Peer, BrokerLoop, int]:
+    """A reader that takes nothing, the loop that has sent what it may, and the number of messages."""
     reader, writer = site.peer(b"r", hwm=10), site.peer(b"w")
-    reader.ask(wire.StreamRead(b"st", b""))
-    writer.ask(wire.StreamWrite(b"st"))
+    reader.until_pong(wire.StreamRead(b"st", b""))
+    writer.until_pong(wire.StreamWrite(b"st"))
     loop = site.broker._loop
     assert loop is not None
     n = 0
     while not loop.clients.blocked:
-        writer.ask(*[wire.StreamSend(b"s", [b"x" * 10_000])] * 100)
-        n += 1
-        assert n < 1000
+        writer.until_pong(*[wire.StreamSend(b"s", [b"x" * 10_000])] * 100)
+        n += 100
+        assert n < 100_000
+    return reader, loop, n
+
+
+def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> None:
+    site = make(timeout=60.0)
+    reader, loop, _ = stuck(site)
     reader.socket.close(0)
     site.until_nobody_is_left()
     until(lambda: not loop.clients.blocked)
@@ -217,20 +224,11 @@ def test_a_reader_that_dies_without_close_leaves_nothing_behind(make: Make) -> N
 
 def test_an_end_waits_until_clients_have_taken_what_waits_for_them(make: Make) -> None:
     site = make(timeout=60.0)
-    reader, writer = site.peer(b"r", hwm=10), site.peer(b"w")
-    reader.ask(wire.StreamRead(b"st", b""))
-    writer.ask(wire.StreamWrite(b"st"))
-    loop = site.broker._loop
-    assert loop is not None
+    reader, loop, n = stuck(site)
     loop._settings = replace(loop._settings, linger=60.0)
-    n = 0
-    while not loop.clients.blocked:
-        writer.ask(*[wire.StreamSend(b"s", [b"x" * 10_000])] * 100)
-        n += 100
-        assert n < 100_000
     end = threading.Thread(target=site.broker.stop)
     end.start()
-    assert {type(command) for command in reader.get(n)} == {wire.StreamDeliver}
+    assert {type(command) for command in reader.take(n)} == {wire.StreamDeliver}
     end.join(60)
     assert not end.is_alive()
 
@@ -251,10 +249,10 @@ def test_an_end_that_drops_something_says_what(
     assert loop is not None
     loop._settings = replace(loop._settings, linger=0.2)
     reader, writer = site.peer(b"r", hwm=1), site.peer(b"w")
-    reader.ask(wire.StreamRead(b"st", b""))
-    writer.ask(wire.StreamWrite(b"st"))
+    reader.until_pong(wire.StreamRead(b"st", b""))
+    writer.until_pong(wire.StreamWrite(b"st"))
     for _ in range(number):
-        writer.ask(wire.StreamSend(b"s", [b"x" * size]))
+        writer.until_pong(wire.StreamSend(b"s", [b"x" * size]))
     site.broker.stop()
     held = f"{sum(client.queued for client in loop.machine.clients):,}"
     words = said.format(held=held, zeromq="what ZeroMQ held, 20 messages for each client at most")
@@ -278,19 +276,6 @@ def test_tcp_asks_after_clients_that_say_nothing(make: Make) -> None:
 
     until(lambda: timer()[0] == "02")  # what was sent is acknowledged, and all is quiet
     assert 1 < timer()[1] <= 60, "a probe after a minute at most; the system's own is after two hours"
-
-
-def test_a_reader_with_credit_gets_all_though_it_is_slow(make: Make) -> None:
-    site = make()
-    reader, writer = site.peer(hwm=10).open(b"r", Feature.CREDIT), site.peer(b"w")
-    reader.ask(wire.StreamRead(b"st", b""))
-    writer.ask(wire.StreamWrite(b"st"), *[wire.StreamSend(b"%d" % n, [b"x" * 1000]) for n in range(1000)])
-    got: list[bytes] = []
-    while len(got) < 1000:
-        assert reader.ask() == [], "nothing beyond credit"
-        reader.send(wire.Credit(100))
-        got += [d.subject for d in reader.get(100) if isinstance(d, wire.StreamDeliver)]
-    assert got == [b"%d" % n for n in range(1000)]
 
 
 # --- A broker gives back the engines of streams that nobody uses, and loses nothing with them -------------------------

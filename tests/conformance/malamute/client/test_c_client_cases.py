@@ -205,19 +205,6 @@ def test_cancelling_and_a_narrower_pattern_leaves_only_that(client: Make) -> Non
     assert nothing(reader)
 
 
-@pytest.mark.spec("ML-23", "C11")
-def test_mail_waits_for_a_reader_that_left(client: Make) -> None:
-    writer, reader = client("writer"), client("reader")
-    writer.mailbox("reader", "subject 1", [b"one", b"two"])
-    assert reader.receive() == Message("mailbox", "reader", "writer", "subject 1", (b"one", b"two"))
-    reader.close()
-    writer.mailbox("reader", "subject 2", b"2")
-    writer.mailbox("reader", "subject 3", b"3")
-    writer.sync()
-    again = client("reader")
-    assert [again.receive().subject for _ in range(2)] == ["subject 2", "subject 3"]
-
-
 @pytest.mark.spec("C14", "C13")
 def test_two_writers_two_streams_two_readers(client: Make) -> None:
     readers, writers = [client("r1"), client("r2")], [client("w1"), client("w2")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +10,6 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, MamaE
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.testing.waiting import until
 
 from tests.support.malamute.malamute_clients import PATIENCE, Make, nothing, start
 
@@ -87,22 +85,6 @@ def test_a_foreign_broker_is_asked_for_nothing_that_it_cannot_do() -> None:
                 client.send("x", b"%d" % n)
             assert [reader.receive().content for _ in range(50)] == [(b"%d" % n,) for n in range(50)]
     broker.stop()
-
-
-def test_a_newer_client_takes_the_address_and_the_older_one_comes_back_to_it(client: Make) -> None:
-    older = client("same", ping=0.05)
-    newer = client("same", ping=1e6)
-    until(lambda: older.reconnects > 0 and older.connected)
-    newer.close()
-
-
-def test_keepalive_does_not_lose_acknowledgements(client: Make) -> None:
-    writer = client("w", ping=0.02)
-    writer.write("s")
-    for _ in range(20):
-        writer.send("x")
-        time.sleep(0.005)
-    assert sum(run.count for run in writer.sync()) == 20
 
 
 def test_calls_of_many_threads(client: Make) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.malamute.client.calls import CallFailed, NoStream
@@ -17,6 +13,7 @@ from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutc
 
 from tests.support.malamute.client_machine import ALL, FAR, client, connected, do, said, told
 from tests.support.tables import each
+from tests.support.vectors import vectors
 
 # Calls of the client: each is answered, refused or ended at its deadline, and none shifts another's answer
 
@@ -154,9 +151,7 @@ def test_what_kills_the_c_client_does_not_kill_this_one() -> None:
 
 # --- the client's side of MLP: recorded conversations byte for byte, a reconnection among them ------------------------
 
-VECTORS: dict[str, dict[str, Any]] = {
-    v["name"]: v for v in json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
-}
+VECTORS = {v["name"]: v for v in vectors("malamute")}
 
 
 PROPER = [

@@ -246,15 +246,15 @@ def test_an_engine_has_few_questions_at_a_time_and_a_client_may_wait_with_few() 
 
 def test_nothing_is_asked_for_a_client_whose_socket_takes_no_more() -> None:
     room = MachineHarness()
-    client = room.open("c")
-    room.ask("c", bounds(0))
+    client, most = room.open("c"), log_queries.MAX_AT_ENGINE
+    room.ask("c", *(bounds(n) for n in range(most + 1)))
     room.at_engines()
     room.machine.clients.block(client, [b"x"])
     room.machine.queries.answered(b"s", client, LogQueryAnswer(0), [RECORD])
-    room.ask("c", bounds(1), bounds(2))
-    assert room.at_engines() == []
+    room.ask("c", bounds(most + 1))
+    assert room.at_engines() == [], "neither what waits for the engine nor what comes"
     other = room.open("other")
-    room.ask("other", bounds(3))
+    room.ask("other", bounds(99))
     assert [found for _, found, _ in room.at_engines()] == [other]
     kept = []
     while (frames := room.machine.deliveries.next_for(client)) is not None:
@@ -262,7 +262,21 @@ def test_nothing_is_asked_for_a_client_whose_socket_takes_no_more() -> None:
     assert kept[1] == RECORD
     assert len(kept) == 3
     room.machine.unblock(client)
-    assert [question.number for _, _, question in room.at_engines()] == [1, 2]
+    for n in range(1, most):
+        room.machine.queries.answered(b"s", client, LogQueryAnswer(n), [])
+    assert [question.number for _, _, question in room.at_engines()] == [most, most + 1]
+
+
+def test_a_stream_that_a_blocked_client_asks_is_not_idle() -> None:
+    room = MachineHarness(stream_idle=30.0)
+    client, idle = room.open("c"), room.machine.streams.idle
+    room.ask("c", bounds(0))
+    room.at_engines()
+    room.machine.queries.answered(b"s", client, LogQueryAnswer(0), [])
+    assert [idle(now) for now in (0.0, 100.0)] == [[], [b"s"]]
+    room.machine.clients.block(client, [b"x"])
+    room.ask("c", bounds(1))
+    assert [idle(now) for now in (200.0, 300.0)] == [[], []]
 
 
 def test_who_leaves_is_forgotten_and_makes_room() -> None:
@@ -311,6 +325,8 @@ def test_questions_to_an_engine_that_died_are_answered_so() -> None:
     (late,) = room.answers()
     assert isinstance(late, LogQueryAnswer)
     assert (late.number, late.code) == (1, StatusCode.INTERNAL_ERROR)
+    room.ask("c", *(bounds(i) for i in range(log_queries.MAX_OPEN)))
+    assert room.answers() == [], "those that were answered do not count"
     assert client.connected
 
 

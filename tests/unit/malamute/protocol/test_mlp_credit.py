@@ -111,6 +111,15 @@ class Site:
         self.say(client, wire.Open(client, write(Extension(features=features)) if features else b""))
         return self.machine.clients.by_identity[client]
 
+    def read(self, credit: int, *streams: bytes) -> ClientSession:
+        reader = self.open(b"r", Feature.CREDIT)
+        self.say(b"r", *(wire.StreamRead(stream, b"") for stream in streams), wire.Credit(credit))
+        return reader
+
+    def write(self, stream: bytes, number: int) -> None:
+        self.open(b"w")
+        self.say(b"w", wire.StreamWrite(stream), *(wire.StreamSend(b"%d" % i, []) for i in range(number)))
+
     def pump(self) -> None:
         machine = self.machine
         orders = machine.streams.take_commands()
@@ -249,15 +258,13 @@ def test_shares_never_exceed_credit_and_all_is_delivered_once_there_is_credit(st
 def test_with_less_credit_than_streams_the_credit_rotates() -> None:
     """Credit of one, three streams, messages only on the last."""
     site = Site()
-    site.open(b"r", Feature.CREDIT)
-    site.say(b"r", *(wire.StreamRead(name, b"") for name in STREAMS[:3]), wire.Credit(1))
-    site.open(b"w")
-    site.say(b"w", wire.StreamWrite(b"holds3"), wire.StreamSend(b"a", []), wire.StreamSend(b"b", []))
+    site.read(1, *STREAMS[:3])
+    site.write(b"holds3", 2)
     site.settle()
-    assert subjects(site, b"holds3") == [b"a"]
+    assert subjects(site, b"holds3") == [b"0"]
     site.say(b"r", wire.Credit(1))
     site.settle()
-    assert subjects(site, b"holds3") == [b"a", b"b"]
+    assert subjects(site, b"holds3") == [b"0", b"1"]
 
 
 @pytest.mark.spec("ML-21")
@@ -280,12 +287,10 @@ def test_clients_that_need_no_rotation_are_not_checked() -> None:
 def test_credit_lent_to_idle_engines_is_recalled_for_waiting_messages() -> None:
     """All credit is lent to a stream without messages, and a message of another kind arrives."""
     site = Site()
-    reader = site.open(b"r", Feature.CREDIT)
-    site.say(b"r", wire.StreamRead(b"holds1", b""), wire.StreamRead(b"live", b""), wire.Credit(5))
+    reader = site.read(5, b"holds1", b"live")
     site.settle(2)
     assert reader.allocator.lent == 5
-    site.open(b"w")
-    site.say(b"w", wire.StreamWrite(b"live"), *(wire.StreamSend(b"%d" % i, []) for i in range(5)))
+    site.write(b"live", 5)
     site.settle()
     assert subjects(site, b"live") == [b"0", b"1", b"2", b"3", b"4"]
     assert reader.allocator.lent == 0
@@ -293,10 +298,8 @@ def test_credit_lent_to_idle_engines_is_recalled_for_waiting_messages() -> None:
 
 def test_a_busy_stream_gets_what_an_idle_one_does_not_use_without_waiting_for_its_turn() -> None:
     site = Site()
-    site.open(b"r", Feature.CREDIT)
-    site.say(b"r", wire.StreamRead(b"holds1", b""), wire.StreamRead(b"holds2", b""), wire.Credit(100))
-    site.open(b"w")
-    site.say(b"w", wire.StreamWrite(b"holds2"), *(wire.StreamSend(b"%d" % i, []) for i in range(99)))
+    site.read(100, b"holds1", b"holds2")
+    site.write(b"holds2", 99)
     for _ in range(40):
         for name, engine in site.engines.items():
             while engine.inbox or engine.reports:
@@ -311,8 +314,7 @@ def test_an_unlimited_client_that_does_not_read_is_lent_a_window_and_loses_nothi
     site = Site(queue=10_000)
     reader = site.open(b"r")
     site.say(b"r", wire.StreamRead(b"holds1", b""))
-    site.open(b"w")
-    site.say(b"w", wire.StreamWrite(b"holds1"))
+    site.write(b"holds1", 0)
     site.settle(2)
     site.full = True
     for i in range(500):
@@ -328,13 +330,11 @@ def test_an_unlimited_client_that_does_not_read_is_lent_a_window_and_loses_nothi
 
 def test_credit_of_a_stream_that_is_lost_or_left_goes_to_the_others() -> None:
     site = Site()
-    reader = site.open(b"r", Feature.CREDIT)
-    site.say(b"r", wire.StreamRead(b"holds1", b""), wire.StreamRead(b"holds2", b""), wire.Credit(10))
+    reader = site.read(10, b"holds1", b"holds2")
     site.settle(2)
     site.machine.stream_lost(b"holds1", "gone")
     site.say(b"r", wire.StreamCancel(b"holds2"), wire.StreamRead(b"holds3", b""))
-    site.open(b"w")
-    site.say(b"w", wire.StreamWrite(b"holds3"), *(wire.StreamSend(b"%d" % i, []) for i in range(10)))
+    site.write(b"holds3", 10)
     site.settle(3)
     assert len(site.got) == 10
     assert reader.credit.left == reader.allocator.lent == 0
@@ -343,8 +343,7 @@ def test_credit_of_a_stream_that_is_lost_or_left_goes_to_the_others() -> None:
 def test_an_engine_that_delivers_beyond_its_share_is_held_to_the_limits_of_the_others() -> None:
     """An engine of another package may break the rules; the client's limits still hold."""
     site = Site(queue=500)
-    reader = site.open(b"r", Feature.CREDIT)
-    site.say(b"r", wire.StreamRead(b"holds1", b""), wire.Credit(2))
+    reader = site.read(2, b"holds1")
     site.settle(2)
     site.machine.deliveries.delivered(b"holds1", [Delivery(reader, b"w", b"%d" % i, []) for i in range(50)])
     site.pump()

@@ -180,13 +180,21 @@ def test_who_sends_a_letter_without_a_tracker_is_told_nothing_of_it(tracker: byt
 
 
 def test_a_subscription_that_was_cancelled_does_not_come_back_after_a_reconnect() -> None:
-    client = connected()
-    for stream in (b"kept", b"left"):
-        client.call(commands.StreamRead(stream, b".*"), 9.0)
+    """Nor does its position, where it is read again."""
+    client = connected(Feature.SEQUENCE)
+
+    def call(command: Command) -> None:
+        client.call(command, 9.0)
         client.receive(encode(Ok()), 0.0)
-    client.call(commands.StreamCancel(b"left"), 9.0)
-    client.receive(encode(Ok()), 0.0)
+
+    for stream in (b"kept", b"left", b"again"):
+        call(commands.StreamRead(stream, b".*"))
+        client.receive(encode(commands.StreamDeliver(stream, b"w", b"s", [], write(Extension(sequence=5)))), 0.0)
+    call(commands.StreamCancel(b"left"))
+    call(commands.StreamCancel(b"again"))
+    call(commands.StreamRead(b"again", b".*"))
     client.lost(1.0)
-    client.receive(encode(Ok()), 1.0)
+    client.receive(encode(Ok(trailing=write(Extension(features=Feature.SEQUENCE)))), 1.0)
     asked = [decode(frames) for frames in client.out]
-    assert [command.stream for command in asked if isinstance(command, commands.StreamRead)] == [b"kept"]
+    reads = [(one.stream, read(one.trailing).after) for one in asked if isinstance(one, commands.StreamRead)]
+    assert reads == [(b"kept", 5), (b"again", None)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +12,9 @@ from mama_spark.malamute.protocol.patterns import BadPattern, Matcher, Pattern
 
 from tests.support.tables import each
 from tests.support.tiers import EXPLORE
+from tests.support.vectors import vectors
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "malamute.json").read_text())
+VECTORS = vectors("malamute")
 MATCHES = [case for v in VECTORS if v["kind"] == "match" for case in v["input"]]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,11 +29,11 @@ from mama_spark.mama.properties import Properties
 from mama_spark.mama.states import PublisherState, TransportTopicEvent, string_for_state
 
 from tests.support.tables import each
+from tests.support.vectors import vectors
 
 # --- source records: one message per source, its fields configurable, decoded by fid and name -------------------------
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "openmama.json").read_text())
-BYTES = {v["name"]: bytes.fromhex(v["hex"]) for v in VECTORS if v["name"].startswith("omnm_source")}
+BYTES = {v["name"]: bytes.fromhex(v["hex"]) for v in vectors("openmama") if v["name"].startswith("omnm_source")}
 
 FULL = SourceRecord("PY_SRC", 2**63 + 5, "ONLINE", "OK", "BEST", "DELAYED", "MARKETDATA")
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,14 +19,13 @@ from mama_spark.openmama.wire.frames import FRAMINGS, ZMQ
 
 from tests.support.tables import each
 from tests.support.tiers import EXPLORE
+from tests.support.vectors import vectors
 
-FOLDER = Path(__file__).parents[3] / "vectors"
 #: The second file was recorded between programs of OpenMAMA. Its subscriptions are messages of ZeroMQ, not of OpenMAMA.
 #: Files of captured messages (.mplay) are nothing that this package reads.
-VECTORS: list[dict[str, Any]] = [
+VECTORS = [
     v
-    for name in ("openmama.json", "openmama-wire.json")
-    for v in json.loads((FOLDER / name).read_text())
+    for v in vectors("openmama") + vectors("openmama-wire")
     if not {"subscription", "capture"} & {v["kind"], v.get("layer")}
 ]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +17,10 @@ from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns,
 
 from tests.support.tables import each
 from tests.support.tiers import examples
+from tests.support.vectors import vectors
 from tests.unit.mama.messages.test_mama_omnm import MESSAGES
 
-VECTORS = [
-    vector
-    for name in ("openmama.json", "openmama-wire.json")
-    for vector in json.loads((Path(__file__).parents[3] / "vectors" / name).read_text())
-    if vector["kind"] in ("payload", "payload_tolerant")
-]
+VECTORS = [v for v in vectors("openmama") + vectors("openmama-wire") if v["kind"] in ("payload", "payload_tolerant")]
 COPIES = 40  #: of a message, so that it is read with others
 
 

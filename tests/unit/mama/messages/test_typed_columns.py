@@ -142,6 +142,7 @@ def test_texts_of_values() -> None:
     inner = MamaMsg()
     inner.add(FieldType.I32, "a", 1, 5)
     assert text_of_value(inner) == '[{"type":"I32","type_number":18,"fid":1,"name":"a","value":5}]'
+    assert text_of_value((inner,)) == f"[{text_of_value(inner)}]"
     assert text_of_value((MamaPrice(1.5), TIME)) == '[1.5,"2023-11-14T22:13:20.123456Z"]'
     assert text_of_value((MamaPrice(1.5, 0), MamaTime(0, hints=0))) == "[1.5,null]"
     assert time_text(5, 0, 2) == "00:00:05Z"

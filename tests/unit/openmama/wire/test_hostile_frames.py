@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,8 +28,9 @@ from mama_spark.openmama.wire.subscriptions import OpenInboxes, SubscriptionTabl
 from tests.support.memory import peak_of
 from tests.support.tables import each
 from tests.support.tiers import EXPLORE
+from tests.support.vectors import vectors
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
+VECTORS = vectors("openmama-wire")
 FRAMES = [bytes.fromhex(v["hex"]) for v in VECTORS]
 SIZES = np.array([len(frame) for frame in FRAMES])
 MILLION, TURN = 1_000_000, 1_000
@@ -57,25 +56,7 @@ def a_filter(framing: Framing) -> FrameFilter:
     return filtered
 
 
-def recorded(framing: Framing) -> Callable[[bytes], object]:
-    """As a recorder stores what it received, and as Spark reads it: columns of fields, and what they lack."""
-    filtered, recorder = a_filter(framing), FrameRecorder("mama", framing.name)
-
-    def read(data: bytes) -> object:
-        frames = filtered.columns([data] * 3)
-        if not frames:
-            return None
-        made = recorder.records(frames, {}, 0)
-        columns, found = OpenMamaColumns(TYPE), made.payloads.to_pylist()
-        payloads = pa.array([*found, data, found[0][: len(data)]], pa.binary())
-        topics = pa.array([*made.topics.to_pylist(), "mama.x", "mama.x"])
-        return columns.columns(payloads, topics, np.arange(len(payloads)))
-
-    return read
-
-
 DECODERS: list[Callable[[bytes], object]] = [read_whole(OZ), read_whole(ZMQ), decode_naming, omnm.decode]
-IN_COLUMNS = [recorded(OZ), recorded(ZMQ)]
 
 
 def read_all(data: bytes) -> None:
@@ -94,22 +75,6 @@ def test_every_cut_and_every_flipped_bit(v: dict[str, Any]) -> None:
     for bit in range(0, 8 * len(data), step):
         data[bit // 8] ^= 1 << bit % 8
         read_all(bytes(data))
-        data[bit // 8] ^= 1 << bit % 8
-
-
-@pytest.mark.spec("OW5")
-@each("v", VECTORS)
-def test_every_cut_and_some_flipped_bits_are_recorded_and_read_in_columns(v: dict[str, Any]) -> None:
-    """All of them in ``make explore``, where the frame is short."""
-    data = bytearray.fromhex(v["hex"])
-    every = EXPLORE and len(data) < 1000
-    for n in range(0, len(data), 1 if every else 37):
-        for read in IN_COLUMNS:
-            read(bytes(data[:n]))
-    for bit in range(0, 8 * len(data), 1 if every else 401):
-        data[bit // 8] ^= 1 << bit % 8
-        for read in IN_COLUMNS:
-            read(bytes(data))
         data[bit // 8] ^= 1 << bit % 8
 
 

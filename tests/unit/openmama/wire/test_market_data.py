@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.messages.field_types import FieldType
@@ -38,10 +34,9 @@ from mama_spark.openmama.wire.market_data import (
 )
 
 from tests.support.tables import each
+from tests.support.vectors import vectors
 
-VECTORS: dict[str, dict[str, Any]] = {
-    v["name"]: v for v in json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
-}
+VECTORS = {v["name"]: v for v in vectors("openmama-wire")}
 HOST, SENDER = "127.0.0.1", 72058139498776379
 
 

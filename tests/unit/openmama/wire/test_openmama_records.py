@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.topics import why_unpublishable
+from mama_spark.openmama.rows import TYPE
+from mama_spark.openmama.rows.openmama_rows import OpenMamaColumns
 from mama_spark.openmama.wire.records import (
     HEAD_SIZE,
     MamaRecord,
@@ -42,6 +45,13 @@ def test_a_gap_has_sender_and_numbers_and_no_payload() -> None:
     head = found.heads[0]
     assert (int(head["sender"]), int(head["first"]), int(head["last"]), int(head["cause"])) == (2**64 - 1, 7, 9, 1)
     assert found.begins[0] == found.ends[0]
+
+
+@each("kind", [MamaRecordKind.PEER, MamaRecordKind.DICTIONARY])
+def test_what_cannot_be_read_has_no_detail(kind: MamaRecordKind) -> None:
+    record = MamaRecord(kind, "mama._peers", 5, b"no such frame", payload_at=3).encode()
+    made = OpenMamaColumns(TYPE).columns(pa.array([record], pa.binary()), pa.array(["mama._peers"]), np.arange(1))
+    assert made["mama"].field("detail").to_pylist() == [None]
 
 
 def test_every_cut_and_every_flipped_bit_is_a_record_or_none() -> None:

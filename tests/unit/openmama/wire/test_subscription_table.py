@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +9,9 @@ from mama_spark.openmama.wire.subscriptions import SubscriptionChange, Subscript
 
 from tests.support.tables import each
 from tests.support.tiers import examples
+from tests.support.vectors import vectors
 
-VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "openmama-wire.json").read_text())
+VECTORS = vectors("openmama-wire")
 
 
 @pytest.mark.spec("OW2")

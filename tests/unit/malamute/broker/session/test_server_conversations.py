@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +10,9 @@ from mama_spark.malamute.protocol.commands import Error, decode
 
 from tests.support.malamute.session_machine import OK, PONG, MachineHarness
 from tests.support.tables import each
+from tests.support.vectors import vectors
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[4] / "vectors" / "malamute.json").read_text())
+VECTORS = vectors("malamute")
 
 
 def scenarios() -> list[Any]:

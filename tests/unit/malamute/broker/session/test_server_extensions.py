@@ -11,13 +11,14 @@ from mama_spark.malamute.protocol import message_blocks
 from mama_spark.malamute.protocol.commands import Error, Ok, Pong, StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, read, write
 
-from tests.support.malamute.session_machine import ALL, OK, PONG, MachineHarness, written
+from tests.support.malamute.session_machine import ALL, OK, PONG, MachineHarness
 
 
 def test_a_client_that_announced_nothing_gets_no_extension() -> None:
     desk = MachineHarness()
     assert desk.send("c", wire.Open(b"c", b"unreadable")) == [OK]
-    written(desk)
+    desk.open("w", features=ALL)
+    desk.send("w", wire.StreamWrite(b"st"))
     desk.send("c", wire.StreamRead(b"st", b""))
     desk.send("w", wire.StreamSend(b"s", [], write(Extension(message_id=b"1", headers=((b"k", b"v"),)))))
     assert desk.got("c") == [wire.StreamDeliver(b"st", b"w", b"s", [])]
@@ -34,13 +35,16 @@ def test_ids_and_headers_travel_between_clients_that_announced_them() -> None:
     desk = MachineHarness()
     desk.open("w", features=Feature.HEADERS)
     desk.open("r", features=Feature.HEADERS)
+    desk.open("q", features=Feature.SEQUENCE)
     desk.send("w", wire.StreamWrite(b"st"))
     desk.send("r", wire.StreamRead(b"st", b""))
+    desk.send("q", wire.StreamRead(b"st", b""))
     sent = Extension(message_id=b"id", headers=((b"k", b"v"), (b"k", b"w")))
     desk.send("w", wire.StreamSend(b"s", [], write(sent)))
     (delivery,) = desk.got("r")
     assert isinstance(delivery, wire.StreamDeliver)
     assert read(delivery.trailing) == sent
+    assert desk.got("q") == [wire.StreamDeliver(b"st", b"w", b"s", [])]
 
 
 def test_a_block_with_a_message_of_too_many_headers_disconnects_its_client() -> None:

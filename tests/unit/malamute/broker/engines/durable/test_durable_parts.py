@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.malamute.broker.engines import ack_tracker
 from mama_spark.malamute.broker.engines.ack_tracker import MOST_RUNS, AckTracker, OutcomeRuns
-from mama_spark.malamute.broker.engines.durable.dedup import DedupWindow
 from mama_spark.malamute.broker.engines.log_queries import pack, pack_headers, unpack, unpack_headers
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, write
 
@@ -31,18 +30,6 @@ def test_no_headers_take_no_room() -> None:
 
 
 # --- outcomes of messages ------------------------------------------------------------------------------------------
-
-
-def test_consecutive_sequences_are_one_run() -> None:
-    runs = OutcomeRuns()
-    for outcome, first in [(STORED, 5), (STORED, 6), (STORED, 8), (REFUSED, 0), (REFUSED, 0), (DUPLICATE, 5)]:
-        runs.add(outcome, first)
-    assert runs.acks() == (
-        AckRun(STORED, 2, 5),
-        AckRun(STORED, 1, 8),
-        AckRun(REFUSED, 2),
-        AckRun(DUPLICATE, 1, 5),
-    )
 
 
 def test_a_failed_transaction_corrects_what_was_written_down_for_it_and_nothing_else() -> None:
@@ -100,23 +87,3 @@ def test_who_never_asks_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch)
 
 
 # --- ids -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_window_has_limits_in_time_and_count() -> None:
-    window = DedupWindow(span=100, count=3)
-    for n in range(5):
-        window.add(b"%d" % n, n + 1, n)
-    window.expire(4)
-    assert [window.find(b"%d" % n) for n in range(5)] == [None, None, 3, 4, 5]
-    window.expire(103)
-    assert [window.find(b"%d" % n) for n in range(5)] == [None, None, None, 4, 5]
-
-
-def test_what_was_not_stored_may_come_again() -> None:
-    window = DedupWindow(span=100, count=10)
-    for n in range(1, 6):
-        window.add(b"%d" % n, n, 0)
-    window.withdraw(3)
-    assert [window.find(b"%d" % n) for n in range(1, 6)] == [1, 2, 3, None, None]
-    window.add(b"4", 4, 0)
-    assert (window.find(b"4"), len(window)) == (4, 4)
