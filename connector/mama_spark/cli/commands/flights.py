@@ -11,8 +11,7 @@ from ...console.output import print_tables, table_of
 from ...console.progress import Progress
 from ...contracts.errors import ConfigError
 from ...flightlog import reading
-from ...flightlog.commit import ORPHAN_AGE, adopt_orphans
-from ...flightlog.maintenance import STEPS, maintain
+from ...flightlog.maintenance import ORPHAN_AGE, STEPS, adopt_orphans, maintain
 from ...options.values import duration_or_none
 
 USAGE = (
