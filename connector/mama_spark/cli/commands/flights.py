@@ -12,7 +12,7 @@ from ...console.progress import Progress
 from ...contracts.errors import ConfigError
 from ...flightlog import reading
 from ...flightlog.maintenance import ORPHAN_AGE, STEPS, adopt_orphans, maintain
-from ...options.values import duration_or_none
+from ...options.times import duration_or_none
 
 USAGE = (
     "mama flights PATH [--failed | --shared-ids] [--json] [--all]\n"

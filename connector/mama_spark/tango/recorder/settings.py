@@ -12,7 +12,8 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
-from mama_spark.options.values import byte_size, duration_or_off, integer, plain_name, some_names
+from mama_spark.options.times import duration_or_off
+from mama_spark.options.values import byte_size, integer, plain_name, some_names
 from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
 
 from ..client.keep_alive import HEARTBEAT_AGE
