@@ -31,7 +31,7 @@ from ...publishing.window.reconnecting import ask_logs
 from ...recording.recorder import Recorder, RecordSource
 from ...recording.settings import RecorderSettings
 from ...registry import part, publisher_bridge
-from ...telemetry.prometheus.server import served_metrics
+from ...telemetry.metrics_server import served_metrics
 
 _USE = command(
     "record",
