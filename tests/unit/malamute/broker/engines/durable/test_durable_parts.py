@@ -102,21 +102,32 @@ def test_who_never_asks_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch)
 # --- ids -----------------------------------------------------------------------------------------------------------
 
 
+def first_sequences(window: DedupWindow, ids: range) -> list[int]:
+    """Those that were known of the ids; 0 = it was not."""
+    known = [window.first_of(b"%d" % n, 99) for n in ids]
+    window.withdraw(98)
+    return [sequence % 99 for sequence in known]
+
+
 def test_a_window_has_limits_in_time_and_count() -> None:
-    window = DedupWindow(span=100, count=3)
-    for n in range(5):
-        window.add(b"%d" % n, n + 1, n)
-    window.expire(4)
-    assert [window.find(b"%d" % n) for n in range(5)] == [None, None, 3, 4, 5]
-    window.expire(103)
-    assert [window.find(b"%d" % n) for n in range(5)] == [None, None, None, 4, 5]
+    time = 0
+    window = DedupWindow(100, 3, lambda: time)
+    for time in range(1, 6):
+        window.begin_batch()
+        assert window.first_of(b"%d" % time, time) == time
+    window.begin_batch()
+    assert first_sequences(window, range(1, 6)) == [0, 0, 3, 4, 5]
+    time = 104
+    assert first_sequences(window, range(1, 6)) == [0, 0, 3, 4, 5], "it is still the same batch"
+    window.begin_batch()
+    assert first_sequences(window, range(1, 6)) == [0, 0, 0, 4, 5]
 
 
 def test_what_was_not_stored_may_come_again() -> None:
-    window = DedupWindow(span=100, count=10)
+    window = DedupWindow(100, 10, lambda: 1)
     for n in range(1, 6):
-        window.add(b"%d" % n, n, 0)
+        window.first_of(b"%d" % n, n)
     window.withdraw(3)
-    assert [window.find(b"%d" % n) for n in range(1, 6)] == [1, 2, 3, None, None]
-    window.add(b"4", 4, 0)
-    assert (window.find(b"4"), len(window)) == (4, 4)
+    assert first_sequences(window, range(1, 6)) == [1, 2, 3, 0, 0]
+    assert window.first_of(b"4", 4) == 4
+    assert len(window) == 4
