@@ -180,6 +180,15 @@ class BatchPublisher:
             self._changed.notify_all()
         return flights
 
+    def wait_settled(self) -> None:
+        """Returns when every batch so far was given to ``on_finished``; more may follow.
+
+        :raises BackgroundTaskFailed: as :meth:`put`
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open or self._ended.is_set())
+        self.check()
+
     def drain(self) -> None:
         """No more batches; returns when every flight is settled and every batch was given to ``on_finished``.
 
@@ -312,8 +321,12 @@ class BatchPublisher:
             empty = [flights for flights in self._open.values() if flights.n == 0 and id(flights) not in waiting]
         for flights in [*touched.values(), *empty]:
             if flights.open == 0 and id(flights) in self._open:
-                del self._open[id(flights)]
-                self._on_finished(flights)
+                try:
+                    self._on_finished(flights)
+                finally:
+                    with self._changed:
+                        del self._open[id(flights)]
+                        self._changed.notify_all()
                 flights.messages = flights.context = None
 
     def _receive(self, now: float) -> None:
