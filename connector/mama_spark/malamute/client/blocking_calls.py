@@ -19,7 +19,7 @@ from .states import ClientState
 _ENDED = (ClientState.START, ClientState.CLOSED, ClientState.FAILED)
 
 
-class Inbox:
+class ClientInbox:
     """Deliveries that the application has not taken, and the trackers that wait for confirmations. Not thread-safe.
 
     :param window: deliveries that may wait here; 0 = the application gives credit, or there is no limit
@@ -58,7 +58,7 @@ class BlockingCalls:
     :param timeout: seconds of those without their own
     """
 
-    def __init__(self, connection: ClientConnection, inbox: Inbox, timeout: float) -> None:
+    def __init__(self, connection: ClientConnection, inbox: ClientInbox, timeout: float) -> None:
         self._connection, self._inbox, self.timeout = connection, inbox, timeout
 
     def seconds(self, timeout: float | None) -> float:

@@ -24,7 +24,7 @@ from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from ..protocol import commands
 from ..protocol.commands import StatusCode
 from ..protocol.extensions import AckRun, Extension, Feature, write
-from .blocking_calls import BlockingCalls, Inbox, Tracker
+from .blocking_calls import BlockingCalls, ClientInbox, Tracker
 from .calls import CallFailed, NoStream
 from .connection import ClientConnection
 from .connection_settings import FEATURES, ConnectionSettings
@@ -62,7 +62,7 @@ class MalamuteClient:
         urls = tuple(part.strip() for part in url.split(",") if part.strip())
         self._connection = ClientConnection(ConnectionSettings(urls, address, features=features, **options))
         self._window = (window or 0) if Feature.CREDIT in (features or Feature(0)) else 0
-        self._inbox = Inbox(self._window)
+        self._inbox = ClientInbox(self._window)
         self._calls = BlockingCalls(self._connection, self._inbox, timeout)
         self._confirm = confirm
         self._unsynced: int | None = None  # reconnects before the first send that no sync covers

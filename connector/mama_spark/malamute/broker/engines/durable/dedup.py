@@ -14,7 +14,7 @@ class DedupWindow:
     Ids are added before their transaction is committed, and withdrawn when it fails. They expire once in each batch, by
     a clock that nobody sets: an id that is forgotten too early is a message that is stored twice.
 
-    :param ticks: the clock, microseconds
+    :param ticks: the clock
     """
 
     def __init__(self, span: int, count: int, ticks: Callable[[], int]) -> None:
