@@ -67,8 +67,11 @@ class RecordSource(Protocol):
     """Receives what is to be recorded, and makes records of it: messages without ids. Its recorder calls it in one
     thread, but :meth:`counts`.
 
+    :ivar settings_class: what it is made of
     :ivar waiting: what it received and made no records of
     """
+
+    settings_class: ClassVar[type[RecorderSettings]]
 
     @property
     def settings(self) -> RecorderSettings: ...

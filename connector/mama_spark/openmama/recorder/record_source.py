@@ -35,6 +35,7 @@ from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerInput
 from mama_spark.openmama.wire.records import DICTIONARY as DICTIONARY_RECORDS
 from mama_spark.openmama.wire.records import PEERS, RECORDER, MamaRecord, MamaRecordKind, messages
 from mama_spark.recording.recorder import RecorderCounts
+from mama_spark.recording.settings import RecorderSettings
 
 from .frame_recorder import FrameRecorder, RecordPacker
 from .gaps import RefusedMessages
@@ -88,6 +89,8 @@ class MamaRecordSource:
 
     :ivar waiting: messages that are not records yet
     """
+
+    settings_class: ClassVar[type[RecorderSettings]] = OpenMamaRecorderSettings
 
     def __init__(self, settings: OpenMamaRecorderSettings) -> None:
         self.settings = settings

@@ -14,6 +14,7 @@ from mama_spark.openmama.wire.records import PREFIX
 from mama_spark.openmama.wire.settings import PeerSettings, property_urls
 from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
+from mama_spark.options.document import FileSection
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import integer, plain_name, some_names, text
 from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
@@ -155,3 +156,9 @@ def _url(given: Mapping[str, Any]) -> Any:
         raise ConfigError("properties and transport go together, and instead of url: where is the network to record?")
     properties = Properties.load(named["properties"])
     return property_urls(properties, named["transport"], named.get("framing"), receiver=True)
+
+
+def documents() -> list[FileSection]:
+    """The configuration file for ``mama docs``."""
+    tables = (("`[recorder]`, with `url` of the name server", OpenMamaRecorderSettings),)
+    return [FileSection("Recorder of OpenMAMA: `mama record --conf-file conf/openmama-record.toml`", tables, camel)]

@@ -25,6 +25,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import ReadLog, RecordLog
 from mama_spark.recording.background_task import BackgroundTask
 from mama_spark.recording.recorder import RecorderCounts
+from mama_spark.recording.settings import RecorderSettings
 
 from ..client.device_proxy import device_names, open_device
 from ..client.keep_alive import Timeouts
@@ -206,6 +207,8 @@ class TangoRecordSource:
     :ivar state: its state
     :ivar started: when it was made, nanoseconds since the epoch
     """
+
+    settings_class: ClassVar[type[RecorderSettings]] = TangoRecorderSettings
 
     def __init__(self, settings: TangoRecorderSettings) -> None:
         self.settings = settings
