@@ -154,7 +154,7 @@ class MarketDataServer:
         prefix: str,
         say: Callable[[str], None],
         warn: Callable[[str], None],
-        on_event: Callable[[PublisherEvent], None] = lambda event: None,
+        on_event: Callable[[PublisherEvent], None],
     ) -> None:
         self._peer, self._source, self._state, self._log = peer, source, state, log
         self._prefix = topic_head(prefix)

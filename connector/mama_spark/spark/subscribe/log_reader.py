@@ -184,7 +184,7 @@ def read_range(
     up_to: int,
     topics: Sequence[str],
     check: Callable[[RecordLog], None],
-    observer: ReadObserver | None = None,
+    observer: ReadObserver | None,
 ) -> Iterator[Records]:
     """The records of a range; after an outage it continues behind the last record that came. Their payloads may be
     binary_view arrays.
