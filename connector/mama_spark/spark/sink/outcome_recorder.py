@@ -21,9 +21,8 @@ from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.clock import WallClock
 from mama_spark.publishing.ids.ids import IdMaker
-from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.publishing.window.flight_batch import FlightBatch, messages_of
 from mama_spark.publishing.window.retry import is_final
-from mama_spark.publishing.window.send_loop import messages_of
 
 from .dead_letter_queue import DeadLetterContext, DeadLetterQueue, single_rows_of
 from .event_reporter import EventReporter
