@@ -15,10 +15,9 @@ from datetime import timedelta
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, MamaError
-from mama_spark.flightlog.commit import ORPHAN_AGE
-from mama_spark.flightlog.maintenance import maintain
+from mama_spark.flightlog.maintenance import ORPHAN_AGE, maintain
 from mama_spark.options.conf_file import load
-from mama_spark.options.values import duration
+from mama_spark.options.times import duration
 
 SETTINGS = ("tables", "keep", "older_than")
 

@@ -211,7 +211,7 @@ def test_clocks_that_can_be_set_decide_nothing() -> None:
 
 
 #: Where pyspark may be imported: what runs in a session of Spark, or in its workers.
-IN_SPARK = ("spark/", "telemetry/spark/", "tango/archive")
+IN_SPARK = ("spark/", "tango/archive")
 
 
 def test_pyspark_is_imported_only_where_spark_is() -> None:

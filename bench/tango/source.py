@@ -51,7 +51,7 @@ class Source:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self._source)
-            with open_device(self._source.address(self._source.admin)) as admin:
+            with open_device(self._source.address(self._source.admin), timeout=3.0) as admin:
                 admin.subscribe(SubscriberInfo(DEVICE, LEFT, EventType.CHANGE, 6))
             environment = {"TANGO_EVENT_BUFFER_HWM": str(HWM)}
             self._probe = stack.enter_context(DeviceProbe(self._folder / "probe", environment=environment))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .spark.read_flight_log import flight_log
     from .spark.register import register
     from .spark.write_progress import progress
-    from .telemetry.spark.spans import trace_context
+    from .telemetry.spans import trace_context
 
 __version__ = "0.1.0"
 __all__ = [
@@ -36,6 +36,6 @@ if not TYPE_CHECKING:
             "QueryProgress": "spark.query_progress", "announced": "spark.announced",
             "flight_log": "spark.read_flight_log", "lag": "spark.query_progress", "last_line": "spark.plain_errors",
             "last_write": "spark.last_write", "progress": "spark.write_progress", "register": "spark.register",
-            "report": "report.page", "stopping": "spark.plain_errors", "trace_context": "telemetry.spark.spans",
+            "report": "report.page", "stopping": "spark.plain_errors", "trace_context": "telemetry.spans",
         },
     )  # fmt: skip

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.flightlog.commit import commit_dead_letters
+from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.schema import DEAD_LETTER_TABLE
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
@@ -84,7 +85,7 @@ def dead_letters(admin: Admin, url: str, folder: Path) -> None:
         url, {"onError": "deadletter", "deadLetterTable": table, "exactlyOnce": "false", "topicPrefix": "full"}
     )
     report = query.attempt(rows(0, 15))
-    commit_dead_letters(table, {}, report.write_id, report.dead_letter_parts, app=None)
+    commit(table, {}, report.write_id, report.dead_letter_parts, kind=DEAD_LETTER_TABLE)
 
 
 def main(folder: Path) -> None:

@@ -15,14 +15,24 @@ import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import FlightLogError
 from mama_spark.flightlog import reading
-from mama_spark.flightlog.commit import abort, abort_dead_letters, adopt_orphans, commit, commit_dead_letters
+from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.folder import WriteId
+from mama_spark.flightlog.maintenance import adopt_orphans
 from mama_spark.flightlog.reading import unpublished
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.storage import TableStore
 from pyarrow.fs import FileSelector, FileType
 
-from tests.support.flight_logs import BATCH, STREAM, flights, rows, stage, stage_letters
+from tests.support.flight_logs import (
+    BATCH,
+    STREAM,
+    abort_dead_letters,
+    commit_dead_letters,
+    flights,
+    rows,
+    stage,
+    stage_letters,
+)
 
 pytestmark = pytest.mark.thorough
 

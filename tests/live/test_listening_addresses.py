@@ -17,7 +17,7 @@ from mama_spark.malamute.broker.serve import open_to_all
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.source.event_supplier import SourceSettings
-from mama_spark.telemetry.prometheus.server import MetricsServer
+from mama_spark.telemetry.metrics_server import MetricsServer
 
 from tests.support.nats.nats_accounts import SharedNatsCluster
 

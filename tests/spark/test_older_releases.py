@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from mama_spark.flightlog.commit import adopt_orphans
+from mama_spark.flightlog.maintenance import adopt_orphans
 from pyspark.sql import SparkSession
 
 from tests.data.record import Middleware, discover, server

@@ -23,7 +23,7 @@ import psutil
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from mama_spark.flightlog.commit import adopt_orphans
+from mama_spark.flightlog.maintenance import adopt_orphans
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.oracle import Verdict
 from mama_spark.testing.waiting import eventually

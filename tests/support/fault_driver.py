@@ -11,8 +11,7 @@ from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import EVENT, FlightState
-from mama_spark.publishing.window.flight_batch import FlightBatch, FlightCounters
-from mama_spark.publishing.window.send_loop import messages_of
+from mama_spark.publishing.window.flight_batch import FlightBatch, FlightCounters, messages_of
 from mama_spark.testing.oracle import Outcome, Verdict, conserve
 from mama_spark.testing.waiting import TIMEOUT, eventually
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,18 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 from mama_spark.flightlog.columns import FlightColumns
+from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.parts import Part
-from mama_spark.flightlog.schema import COMPLETED_EXCEPTIONALLY
+from mama_spark.flightlog.schema import COMPLETED_EXCEPTIONALLY, DEAD_LETTER_TABLE
 from mama_spark.flightlog.staging import DeadLetterStaging, Staging
 
 #: 2026-09-21T14:13:20Z
 T0 = 1_790_000_000_000_000
 STREAM = WriteId("query-1", "run-1", 0, "nats")
 BATCH = WriteId(None, "run-7", None, "nats")
+commit_dead_letters = partial(commit, kind=DEAD_LETTER_TABLE)
+abort_dead_letters = partial(abort, kind=DEAD_LETTER_TABLE)
 
 
 def flights(n: int = 3, name: str = "id", failed: int = 0, at: int = T0, **other: Any) -> FlightColumns:

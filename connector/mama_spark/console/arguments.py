@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from ..contracts.errors import OptionError
 from ..options import Options, Use, option_names
 from ..options.nats_environment import with_nats_environment
+from ..options.times import Duration, duration
 from ..options.urls import DEFAULT_SERVER
-from ..options.values import Duration, duration
 
 if TYPE_CHECKING:
     from ..mama.properties import Expanded

@@ -24,6 +24,8 @@ MSG_ID = "Nats-Msg-Id"
 NATS_PREFIX = "nats-"
 #: Headers of one message. A frame of the largest size could have a thousand times as many.
 MAX_HEADERS = 65_536
+#: Rows that a message may announce in its headers: a reader rejects packs with more, and a writer never makes them.
+MAX_PACK_ROWS = 1_000_000
 #: Why those of a message are left out.
 TOO_MANY_HEADERS = f"it has more than {MAX_HEADERS:,} headers, which are not read"
 

@@ -58,7 +58,7 @@ class Middleware:
     :ivar record_format: a ``RecordFormat``: how records of its recorder become columns of ``mamasub``
     :ivar recorded_discovery: ``(log: RecordLogBridge, name: str | None) -> DiscoveryBridge`` of such records
     :ivar discovery_row: ``(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]``: the row of one of those, and its time
-    :ivar recorder: module with the ``Settings`` and the ``Source`` (a ``RecordSource``) of ``mama record``
+    :ivar recorder: the ``RecordSource`` of ``mama record``, made of its settings
     :ivar property_urls: ``(properties, transport, framing) -> list[str]``: URLs of a transport of ``mama.properties``
     :ivar commands: its ``Subcommand`` of ``mama``, by name
     :ivar documents: ``() -> list[FileSection]``: its configuration files, for ``mama docs``
@@ -146,9 +146,9 @@ _TANGO = Middleware(
     record_format="mama_spark.tango.rows.tango_schema:FORMAT",
     recorded_discovery="mama_spark.tango.bridge.discovery:RecordedDevices",
     discovery_row="mama_spark.tango.rows.device_events:discovery_row",
-    recorder="mama_spark.tango.commands.record",
+    recorder="mama_spark.tango.recorder.record_source:TangoRecordSource",
     commands="mama_spark.tango.commands:COMMANDS",
-    documents="mama_spark.tango.commands.record:documents",
+    documents="mama_spark.tango.recorder.settings:documents",
 )  # fmt: skip
 _OPENMAMA = Middleware(
     "openmama", "OpenMAMA", ("oz", "zmq"), extra="openmama", property_keys="zmq",
@@ -157,10 +157,10 @@ _OPENMAMA = Middleware(
     record_format="mama_spark.openmama.rows:FORMAT",
     recorded_discovery="mama_spark.openmama.discovery:RecordedPeers",
     discovery_row="mama_spark.openmama.discovery:discovery_row",
-    recorder="mama_spark.openmama.commands.record",
+    recorder="mama_spark.openmama.recorder.record_source:MamaRecordSource",
     property_urls="mama_spark.openmama.wire.settings:property_urls",
     commands="mama_spark.openmama.commands:COMMANDS",
-    documents="mama_spark.openmama.commands.record:documents",
+    documents="mama_spark.openmama.recorder.settings:documents",
 )  # fmt: skip
 
 #: By name: those of this package, and those of others once one of them was asked for.

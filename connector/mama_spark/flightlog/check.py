@@ -22,9 +22,7 @@ SHARED_FILE_SYSTEMS = frozenset(
 _MOUNTS = "/proc/self/mountinfo"
 
 
-def check_flight_log(
-    uri: str, storage: dict[str, str], columns: Sequence[str] = (), master: str | None = None
-) -> list[str]:
+def check_flight_log(uri: str, storage: dict[str, str], columns: Sequence[str], master: str | None) -> list[str]:
     """Findings about the option ``flightLog``, for people.
 
     :param storage: delta-rs' storage options
@@ -42,7 +40,7 @@ def check_flight_log(
     return found
 
 
-def check_dead_letters(uri: str, storage: dict[str, str], master: str | None = None) -> list[str]:
+def check_dead_letters(uri: str, storage: dict[str, str], master: str | None) -> list[str]:
     """As :func:`check_flight_log`, for the option ``deadLetterTable``."""
     return _check(uri, storage, "deadLetterTable", DEAD_LETTERS, frozenset(), master)
 

@@ -9,8 +9,8 @@ Called in one process, which is not that of the tasks, perhaps more than once an
 * Other parts in the folder of the write were left by failed attempts: they are added as not committed.
 * No file is added that is not there as its task described it: one listing of the folder of the write proves it.
 
-A commit adds what failed attempts at *its* batch left; of a job that is never started again, :func:`adopt_orphans`
-does.
+A commit adds what failed attempts at *its* batch left; of a job that is never started again,
+:func:`.maintenance.adopt_orphans` does.
 """
 
 from __future__ import annotations
@@ -18,20 +18,17 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from ..contracts.errors import FlightLogError
 from .folder import PARTS, SHARE_IT, WriteId
 from .parts import Part, part_of_file
-from .schema import DEAD_LETTER_TABLE, FLIGHT_LOG, OWN_NAMES, TableKind
+from .schema import FLIGHT_LOG, TableKind
 from .storage import TableStore, active_paths, removed_paths, storage_errors
 from .transaction import CommitPlan, CommitResult, TargetTable, execute
 
@@ -77,7 +74,7 @@ def commit(
         # where the version is not recorded, no part of it is in the table: the file list need not be read
         none_known = app is not None and not recorded and not unlisted
         active, known = ({}, set()) if none_known else known_files(table)
-        others = _orphans(target.store, table, unlisted, known)
+        others = unknown_parts(target.store, table, unlisted, known)
         # a part that was adopted as an orphan is added again: the later entry for a path replaces the earlier
         committed = [] if recorded else [p for p in parts if p.path not in known or active.get(p.path) is False]
         uncommitted = [p for p in (*others, *(parts if recorded else ())) if p.path not in known]
@@ -119,7 +116,7 @@ def abort(
         if any(ok for path, ok in active.items() if path.startswith(folder + "/")):
             return CommitPlan(recorded=True)
         files = target.store.list_files(folder)
-        orphans = _orphans(target.store, table, [i for i in files if i.path not in named], known)
+        orphans = unknown_parts(target.store, table, [i for i in files if i.path not in named], known)
         missing = {p.path for p in _unwritten(target.store, [p for p in parts if p.path not in known], files)}
         if missing:
             logger.warning("%s %s: %d files are not there: %s", target.what, store.uri, len(missing), min(missing))
@@ -169,7 +166,7 @@ def known_files(table: DeltaTable) -> tuple[dict[str, bool], set[str]]:
     return active, active.keys() | removed_paths(table)
 
 
-def _orphans(store: TableStore, table: DeltaTable, infos: Sequence[pafs.FileInfo], known: set[str]) -> list[Part]:
+def unknown_parts(store: TableStore, table: DeltaTable, infos: Sequence[pafs.FileInfo], known: set[str]) -> list[Part]:
     """The whole parts among ``infos`` that the table never had.
 
     The log knows a removed file for a while only: older files may have been compacted away, and adding them again would
@@ -188,77 +185,3 @@ def removal_retention(table: DeltaTable) -> timedelta:
         return _DEFAULT_RETENTION
     found = re.fullmatch(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", text.strip().lower())
     return timedelta(**{found[2] + "s": int(found[1])}) if found else timedelta(0)
-
-
-#: Age from which on a part that no commit refers to is of a job that was killed, unless somebody says otherwise.
-ORPHAN_AGE = timedelta(days=1)
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptionResult:
-    """Orphaned parts, and what was done with them.
-
-    :ivar parts: files that no commit referred to
-    :ivar version: of the table that now has them; None for a dry run
-    """
-
-    parts: list[Part]
-    version: int | None
-
-    @property
-    def rows(self) -> int:
-        return sum(p.rows for p in self.parts)
-
-    def text(self) -> str:
-        done = "would be added" if self.version is None else "added"
-        return f"{len(self.parts)} parts with {self.rows} rows {done} as not committed"
-
-
-def adopt_orphans(
-    path: str, storage: dict[str, str], older_than: timedelta = ORPHAN_AGE, dry_run: bool = False
-) -> AdoptionResult:
-    """Add parts that no commit refers to, and that are older than ``older_than``, as not committed.
-
-    ``older_than`` must exceed the longest batch. Files older than the table remembers removals (seven days unless
-    ``delta.deletedFileRetentionDuration`` says otherwise) are left alone: they may have been compacted away.
-
-    :param path: of a flight log or a dead-letter table
-    :raises FlightLogError: no parts and no table there, or another table
-    """
-    store, found = TableStore(path, storage), list[Part]()
-    # Time of day: is compared with the times of files, by days.
-    newest = datetime.now(UTC) - older_than
-    with storage_errors(f"adopting orphans of {path}", storage):
-        files, table = store.list_files(PARTS), store.table()
-        if table is None and not files:
-            raise FlightLogError(f"{path}: neither a flight log nor parts of one")
-        known = set() if table is None else known_files(table)[1]
-        infos = [i for i in files if i.mtime is not None and i.mtime <= newest and i.path not in known]
-        if not infos or dry_run:  # only the unknown ones are opened: of a log that is kept small, few
-            found = _orphans(store, table, infos, known) if infos and table else []
-            return AdoptionResult(found, None if dry_run else -1 if table is None else table.version())
-
-        def plan(table: DeltaTable) -> CommitPlan:
-            found[:] = _orphans(store, table, infos, known_files(table)[1])
-            return CommitPlan([], list(found))
-
-        return AdoptionResult(found, execute(_target(store, infos), plan).version)
-
-
-def _target(store: TableStore, infos: list[pafs.FileInfo]) -> TargetTable:
-    """The kind of table that the parts belong to, with all columns that any of them has."""
-    extra: dict[str, pa.Field] = {}
-    is_dead_letter_table = False
-    for info in infos:
-        try:
-            with store.filesystem().open_input_file(info.path) as file:
-                schema = pq.read_schema(file)
-        except pa.ArrowInvalid:
-            continue  # not a whole file, so not a part
-        is_dead_letter_table |= "kind" not in schema.names
-        extra.update((f.name, f) for f in schema if f.name not in OWN_NAMES)
-    return TargetTable(DEAD_LETTER_TABLE if is_dead_letter_table else FLIGHT_LOG, store, list(extra.values()))
-
-
-commit_dead_letters = partial(commit, kind=DEAD_LETTER_TABLE)
-abort_dead_letters = partial(abort, kind=DEAD_LETTER_TABLE)

@@ -22,17 +22,19 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from ..contracts.errors import FlightLogError, Unavailable
-from .commit import ORPHAN_AGE, adopt_orphans, removal_retention
+from .commit import known_files, removal_retention, unknown_parts
+from .folder import PARTS
 from .parts import OpenPart, Part
-from .schema import PARTITION_COLUMNS, part_schema
+from .schema import DEAD_LETTER_TABLE, FLIGHT_LOG, OWN_NAMES, PARTITION_COLUMNS, part_schema
 from .storage import TableStore, check_features, reading_errors, storage_errors
-from .transaction import MAX_ATTEMPTS, add_action, add_and_remove, await_next_attempt
+from .transaction import MAX_ATTEMPTS, CommitPlan, TargetTable, add_action, add_and_remove, await_next_attempt, execute
 
 logger = logging.getLogger("mama_spark")
 
@@ -40,6 +42,9 @@ logger = logging.getLogger("mama_spark")
 TARGET_BYTES = 100 << 20
 #: The same for compaction within a commit: bounds what a micro-batch waits for. Later maintenance merges these files.
 COMMIT_TARGET_BYTES = 16 << 20
+
+#: Age from which on a part that no commit refers to is of a job that was killed, unless somebody says otherwise.
+ORPHAN_AGE = timedelta(days=1)
 
 #: Features of Delta, which other programs may have switched on, with which rows are not simply those of the files.
 _FOREIGN = frozenset({"deletionVectors", "columnMapping"})
@@ -152,6 +157,72 @@ def maintain(
     return MaintenanceResult(
         dry_run, len(adopted.parts), expired, merged, written, len(vacuumed), (before, _files(table)), table.version()
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionResult:
+    """Orphaned parts, and what was done with them.
+
+    :ivar parts: files that no commit referred to
+    :ivar version: of the table that now has them; None for a dry run
+    """
+
+    parts: list[Part]
+    version: int | None
+
+    @property
+    def rows(self) -> int:
+        return sum(p.rows for p in self.parts)
+
+    def text(self) -> str:
+        done = "would be added" if self.version is None else "added"
+        return f"{len(self.parts)} parts with {self.rows} rows {done} as not committed"
+
+
+def adopt_orphans(
+    path: str, storage: dict[str, str], older_than: timedelta = ORPHAN_AGE, dry_run: bool = False
+) -> AdoptionResult:
+    """Add parts that no commit refers to, and that are older than ``older_than``, as not committed.
+
+    ``older_than`` must exceed the longest batch. Files older than the table remembers removals (seven days unless
+    ``delta.deletedFileRetentionDuration`` says otherwise) are left alone: they may have been compacted away.
+
+    :param path: of a flight log or a dead-letter table
+    :raises FlightLogError: no parts and no table there, or another table
+    """
+    store, found = TableStore(path, storage), list[Part]()
+    # Time of day: is compared with the times of files, by days.
+    newest = datetime.now(UTC) - older_than
+    with storage_errors(f"adopting orphans of {path}", storage):
+        files, table = store.list_files(PARTS), store.table()
+        if table is None and not files:
+            raise FlightLogError(f"{path}: neither a flight log nor parts of one")
+        known = set() if table is None else known_files(table)[1]
+        infos = [i for i in files if i.mtime is not None and i.mtime <= newest and i.path not in known]
+        if not infos or dry_run:  # only the unknown ones are opened: of a log that is kept small, few
+            found = unknown_parts(store, table, infos, known) if infos and table else []
+            return AdoptionResult(found, None if dry_run else -1 if table is None else table.version())
+
+        def plan(table: DeltaTable) -> CommitPlan:
+            found[:] = unknown_parts(store, table, infos, known_files(table)[1])
+            return CommitPlan([], list(found))
+
+        return AdoptionResult(found, execute(_target(store, infos), plan).version)
+
+
+def _target(store: TableStore, infos: list[pafs.FileInfo]) -> TargetTable:
+    """The kind of table that the parts belong to, with all columns that any of them has."""
+    extra: dict[str, pa.Field] = {}
+    is_dead_letter_table = False
+    for info in infos:
+        try:
+            with store.filesystem().open_input_file(info.path) as file:
+                schema = pq.read_schema(file)
+        except pa.ArrowInvalid:
+            continue  # not a whole file, so not a part
+        is_dead_letter_table |= "kind" not in schema.names
+        extra.update((f.name, f) for f in schema if f.name not in OWN_NAMES)
+    return TargetTable(DEAD_LETTER_TABLE if is_dead_letter_table else FLIGHT_LOG, store, list(extra.values()))
 
 
 def compact(store: TableStore, target_bytes: int, *, late: bool = False, dry_run: bool = False) -> tuple[int, int]:

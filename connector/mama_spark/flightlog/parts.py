@@ -164,7 +164,7 @@ class PartWriter:
     :param part_rows: a part is closed when it has this many rows
     """
 
-    def __init__(self, store: TableStore, folder: str, schema: pa.Schema, part_rows: int = PART_ROWS) -> None:
+    def __init__(self, store: TableStore, folder: str, schema: pa.Schema, part_rows: int) -> None:
         self._store, self._folder, self._schema, self._part_rows = store, folder, schema, part_rows
         self._open: dict[int, OpenPart] = {}
         self._spare: OpenPart | None = None

@@ -121,7 +121,7 @@ def table_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
     return pa.schema([*_BEFORE_EXTRA, *nullable, *_AFTER_EXTRA, *_PARTITION])
 
 
-def dead_letter_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
+def dead_letter_schema(extra: Sequence[pa.Field]) -> pa.Schema:
     """The Arrow schema of a dead-letter table; as :func:`table_schema`."""
     nullable = [f for f in table_schema(extra) if f.name not in OWN_NAMES]
     return pa.schema([*list(DEAD_LETTERS)[: -len(_PARTITION)], *nullable, *_PARTITION])

@@ -236,7 +236,7 @@ class KeptTables:
         with self._lock:
             return _key(store) in self._tables
 
-    def committed(self, store: TableStore, table: DeltaTable, version: int, *, checkpoint: bool = False) -> None:
+    def committed(self, store: TableStore, table: DeltaTable, version: int, *, checkpoint: bool) -> None:
         """After a commit that made this version. From the second commit on, the table is kept.
 
         :param table: the caller uses it no more

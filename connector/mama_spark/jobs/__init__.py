@@ -94,16 +94,17 @@ def copy(name: str, folder: Path) -> list[Path]:
 
 def delta_jars() -> list[Path]:
     """The jars of :data:`DELTA` that ``--packages`` has brought to this machine, for ``--jars``. What else it brings,
-    Spark has.
+    Spark has; and those for another Spark may lie beside them.
 
     :raises ConfigError: they are not there
     """
     group, name, version = DELTA.split(":")
     mine = Path.home() / _IVY
     for ivy in (mine, _home_of_java() / _IVY):
+        jar, any_spark = f"{group}_{name}-{version}.jar", f"{group}_{name.partition('_')[0]}_"
         found = sorted((ivy / "jars").glob(f"{group}_*-{version}.jar"))
-        if any(jar.name.startswith(f"{group}_{name}-") for jar in found):
-            return found
+        if any(one.name == jar for one in found):
+            return [one for one in found if one.name == jar or not one.name.startswith(any_spark)]
     raise ConfigError(
         f"the jars of Delta are not in {mine}; fetch them once: spark-submit --conf spark.jars.ivy={mine} "
         f"--packages {DELTA} {find('report').path} --help"

@@ -7,8 +7,8 @@ from .document import markdown
 from .reading import DiscoveryOptions, ReadOptions, SubscribeOptions
 from .scopes import ANY_READ, ANY_USE, ANY_WRITE, BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE, Use, command
 from .sink import SinkOptions
+from .times import duration
 from .transport import TransportOptions
-from .values import duration
 
 __all__ = [
     "ANY_READ", "ANY_USE", "ANY_WRITE", "BATCH_READ", "BATCH_WRITE", "FORMATS", "STREAM_READ", "STREAM_WRITE",

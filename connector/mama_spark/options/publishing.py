@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..contracts.headers import MAX_PACK_ROWS
 from .declare import option
 from .paths import table_path
 from .scopes import BATCHES, NATS, OPENMAMA, STORED, STREAMS, Scope
 from .stream_names import StreamRange, stream_range
+from .times import duration, duration_or_none
 from .transport import DISCOVERY, TransportOptions
 from .urls import log_urls
 from .values import (
     boolean,
-    duration,
-    duration_or_none,
     file_path,
     integer,
     mama_fields,
@@ -84,7 +84,7 @@ class PublishingOptions(TransportOptions):
         "integer", integer(64, 1 << 30), 64 << 10, _MESSAGES,
         "Payload bytes of a packed message, at most what the middleware takes. A larger row travels alone.",
     )  # fmt: skip
-    pack_max_rows: int = option("integer", integer(1, 1_000_000), 1_000, _MESSAGES, "Rows of a packed message.")
+    pack_max_rows: int = option("integer", integer(1, MAX_PACK_ROWS), 1_000, _MESSAGES, "Rows of a packed message.")
     pack_compression: str = option(
         "`none`, `lz4`, `zstd`", one_of("none", "lz4", "zstd"), "none", _MESSAGES,
         "Compress packed messages: `lines` as a whole, of `arrow` each buffer. A pack that would not become smaller is "

@@ -11,20 +11,9 @@ from urllib.parse import urlsplit
 from .declare import camel, option, require
 from .scopes import BATCHES, MALAMUTE, NATS, STREAMS, Scope
 from .stream_names import stream_patterns
-from .times import NOW, instant
+from .times import NOW, duration, instant
 from .transport import TransportOptions
-from .values import (
-    Offsets,
-    boolean,
-    duration,
-    field_columns,
-    integer,
-    metrics_setup,
-    offsets,
-    one_of,
-    text,
-    topic_patterns,
-)
+from .values import Offsets, boolean, field_columns, integer, metrics_setup, offsets, one_of, text, topic_patterns
 
 _WHAT, _HOW = "What is read", "How it is read"
 _LOSS = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..contracts.errors import ConfigError
 from .declare import declarations, nearest
-from .values import Duration
+from .times import Duration
 
 _REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>\w+))\}")
 

@@ -9,8 +9,9 @@ from typing import Any
 from ..contracts.middlewares import MIDDLEWARES, Middleware, find
 from .declare import CONNECTION, Options, camel, option, require
 from .scopes import MALAMUTE, NATS, STORED, Scope
+from .times import duration
 from .urls import DEFAULT_SERVER, middleware_of, urls
-from .values import boolean, duration, file_path, one_of, single_token, subject_prefix, text, topic_name
+from .values import boolean, file_path, one_of, single_token, subject_prefix, text, topic_name
 
 #: What logs in to NATS, secures the connection, and finds JetStream there.
 NATS_CONNECTION = (

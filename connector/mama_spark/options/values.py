@@ -8,8 +8,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -154,63 +152,7 @@ def rate(value: str) -> float:
     return number
 
 
-@dataclass(frozen=True, slots=True)
-class Duration:
-    """Parses durations into seconds: ``"500ms"``, ``"30s"``, ``"5m"`` (or ``min``), ``"2h"``, ``"7d"``.
-
-    A number alone is milliseconds in options of Spark, as its users expect; in files and arguments, where readers may
-    take it for seconds, it is refused (:attr:`with_unit`).
-
-    :ivar bare: a number without a unit is milliseconds; False: the unit is needed
-    :ivar zero: 0, with or without a unit, is allowed
-    """
-
-    bare: bool = True
-    zero: bool = False
-
-    @property
-    def with_unit(self) -> Duration:
-        """The same for files and arguments."""
-        return replace(self, bare=False)
-
-    def __call__(self, value: Any) -> float:
-        """
-        :param value: text, a number as TOML has it, or a ``timedelta``
-        :raises ValueError: it is none of these, negative, or 0 where that is not allowed
-        """
-        number, unit = self._split(value)
-        if not (0 <= number < _LONGEST) or (number == 0 and not self.zero) or not (unit or self.bare or number == 0):
-            raise ValueError(self._expected)
-        return number * _UNITS[unit or "ms"]
-
-    def _split(self, value: Any) -> tuple[float, str | None]:
-        """Number and unit; a number that none fits where it is no duration."""
-        if isinstance(value, timedelta):
-            return value.total_seconds(), "s"
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value), None
-        match = _DURATION.fullmatch(str(value).strip().lower())
-        return (float(match[1]), match[2]) if match else (-1.0, None)
-
-    @property
-    def _expected(self) -> str:
-        kind = "duration" if self.zero else "positive duration"
-        bare = "a number alone: milliseconds" if self.bare else "with its unit"
-        return f"must be a {kind}, such as 500ms, 30s, 5m, 2h or 7d ({bare})"
-
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_LONGEST = 1e15
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|)")
-duration = Duration()
-duration_or_none = Duration(zero=True)
-
 _FIELD = re.compile(r"(?P<name>[^:,]*)(?::(?P<fid>\d*)(?::(?P<type>\w+(?:\(\d+\))?))?)?", re.ASCII)
-
-
-def duration_or_off(value: Any) -> float:
-    """Seconds of a key in a file; 0 for ``off``."""
-    return 0.0 if value == "off" else duration_or_none.with_unit(value)
 
 
 def mama_fields(value: str) -> tuple[tuple[str, int | None, str | None], ...]:
@@ -227,11 +169,6 @@ def mama_fields(value: str) -> tuple[tuple[str, int | None, str | None], ...]:
             raise ValueError(f"names {name!r} twice")
         found[name] = (name, fid, match["type"])
     return tuple(found.values())
-
-
-def milliseconds(value: Any) -> int:
-    """A duration of a key in a file, in whole milliseconds, for protocols that count these."""
-    return round(1000 * duration.with_unit(value))
 
 
 _SIZES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

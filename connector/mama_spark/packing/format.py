@@ -23,9 +23,8 @@ PACK_HEADERS = (PACK, PACK_ROWS, PACK_ENCODING, PACK_BYTES, PACK_TOPIC)
 #: Value of ``Mama-Pack-Encoding`` -> codec of Arrow. ``lz4`` is the frame format.
 ENCODINGS = {"lz4": "lz4", "zstd": "zstd"}
 
-#: A reader rejects packs that announce more rows; a writer never makes them.
-MAX_ROWS = 1_000_000
-#: As with rows, of bytes without compression: the largest message of NATS.
+#: As with rows (:data:`~mama_spark.contracts.headers.MAX_PACK_ROWS`), of bytes without compression: the largest message
+#: of NATS.
 MAX_PLAIN_BYTES = 64 << 20
 
 #: Bytes below the middleware's limit that a pack leaves free for its headers (format, rows, id).

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..contracts.headers import MAX_PACK_ROWS
 from ..contracts.message import HEADERS_TYPE, Int64s, MessageBatch, payload_sizes
 from ..contracts.record_log import Records
-from .format import MAX_PLAIN_BYTES, MAX_ROWS, PACK, PACK_BYTES, PACK_ENCODING, PACK_ROWS
+from .format import MAX_PLAIN_BYTES, PACK, PACK_BYTES, PACK_ENCODING, PACK_ROWS
 
 #: Headers up to which a loop over them is faster than the calls for columns.
 FEW_HEADERS = 1024
@@ -62,7 +63,7 @@ def pack_headers(records: Records) -> PackHeaders | None:
     formats, rows, encodings, plain_bytes = first_values(records.headers, *names)
     if formats.null_count == len(records):
         return None
-    return PackHeaders(formats, rows, _numbers(rows, MAX_ROWS), encodings, _numbers(plain_bytes, MAX_PLAIN_BYTES))
+    return PackHeaders(formats, rows, _numbers(rows, MAX_PACK_ROWS), encodings, _numbers(plain_bytes, MAX_PLAIN_BYTES))
 
 
 def announced_rows(records: Records) -> Int64s:
@@ -75,7 +76,7 @@ def rows_of_messages(batch: MessageBatch) -> Int64s:
     """Rows that each message announces; 1 for what is no pack."""
     if batch.headers is None:
         return np.ones(len(batch), np.int64)
-    return np.maximum(_numbers(first_values(batch.headers, PACK_ROWS)[0], MAX_ROWS), 1)
+    return np.maximum(_numbers(first_values(batch.headers, PACK_ROWS)[0], MAX_PACK_ROWS), 1)
 
 
 def _numbers(texts: pa.Array, most: int) -> Int64s:

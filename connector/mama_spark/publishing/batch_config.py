@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,23 @@ class OnOutage(Enum):
     FAIL_ROWS = "fail_rows"  #: go on: what waits, and what comes, fails until the middleware takes messages again
     WAIT = "wait"  #: neither end nor fail: wait until messages are stored again
     WAIT_AT_GAP = "wait_at_gap"  #: the same, and end at the first message that times out nevertheless
+
+    @property
+    def waits(self) -> bool:
+        return self in (OnOutage.WAIT, OnOutage.WAIT_AT_GAP)
+
+    @property
+    def ends_at_gap(self) -> bool:
+        return self in (OnOutage.FAIL_AT_GAP, OnOutage.WAIT_AT_GAP)
+
+    def at_last(self, timeout: float) -> str:
+        """What happens if the outage lasts, for people.
+
+        :param timeout: seconds after which it is declared; infinite = never
+        """
+        if math.isinf(timeout):
+            return "waiting until messages are stored again"
+        return f"after {timeout:g} s {'the messages fail' if self is OnOutage.FAIL_ROWS else 'the write gives up'}"
 
 
 @dataclass(frozen=True, slots=True)

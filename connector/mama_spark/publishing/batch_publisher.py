@@ -84,13 +84,11 @@ class BatchPublisher:
     ) -> None:
         self.bridge = bridge
         self._config, self._hooks, self._guard = config, hooks, guard
-        self._waits = config.on_outage in (OnOutage.WAIT, OnOutage.WAIT_AT_GAP)
         self._configure(policy)
         self._on_finished = on_finished
         self._limiter: RateLimiter | None = None
-        self._thread = threading.Thread(
-            target=self._run, name=f"mama-publisher-{config.name}".removesuffix("-"), daemon=True
-        )
+        name = f"mama-publisher-{config.name}".removesuffix("-")
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._prepare_again_at = -math.inf
         self._changed = threading.Condition()
         self._queue: deque[_QueuedBatch] = deque()
@@ -103,7 +101,7 @@ class BatchPublisher:
     def _configure(self, policy: WindowConfig) -> None:
         self.window = Window(policy)
         on_outage, timeout = self._config.on_outage, self._config.outage_timeout
-        timeout = math.inf if self._waits else policy.longest_silence if timeout is None else timeout
+        timeout = math.inf if on_outage.waits else policy.longest_silence if timeout is None else timeout
         self._loop = SendLoop(
             self.bridge,
             self.window,
@@ -112,10 +110,7 @@ class BatchPublisher:
             check=self._guard,
             outgoing=self._hooks.outgoing,
         )
-        what = "the messages fail" if on_outage is OnOutage.FAIL_ROWS else "the write gives up"
-        next_ = "waiting until messages are stored again" if math.isinf(timeout) else f"after {timeout:g} s {what}"
-        self._reporter = OutageReporter(self.bridge, self._loop, next_)
-        self._fail_on_timeout = on_outage in (OnOutage.FAIL_AT_GAP, OnOutage.WAIT_AT_GAP)
+        self._reporter = OutageReporter(self.bridge, self._loop, on_outage.at_last(timeout))
 
     @property
     def outage_cause(self) -> str:
@@ -179,6 +174,15 @@ class BatchPublisher:
             self._queue.append(_QueuedBatch(flights, rejected, stored))
             self._changed.notify_all()
         return flights
+
+    def wait_settled(self) -> None:
+        """Returns when every batch so far was given to ``on_finished``; more may follow.
+
+        :raises BackgroundTaskFailed: as :meth:`put`
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._open or self._ended.is_set())
+        self.check()
 
     def drain(self) -> None:
         """No more batches; returns when every flight is settled and every batch was given to ``on_finished``.
@@ -266,10 +270,9 @@ class BatchPublisher:
         if no_more or now - self._loop.last_send >= self._config.flush_after:
             self._loop.flush()
         self._receive(now)
-        cause = self.window.take_resend_cause()
-        if cause is not None and self._hooks.on_resend is not None:
+        if (cause := self.window.take_resend_cause()) is not None and self._hooks.on_resend is not None:
             self._hooks.on_resend(cause)
-        if self._fail_on_timeout and self.window.last_expiry is not None:
+        if self._config.on_outage.ends_at_gap and self.window.last_expiry is not None:
             why = f"a message was not stored in time, and nothing may be stored behind it: {self.window.last_expiry}"
             raise Unavailable(why)
         self._end_outage(now)
@@ -295,7 +298,7 @@ class BatchPublisher:
         try:
             queued.spans = self._loop.prepare(queued.flights, dict(queued.rejected), queued.stored)
         except Unavailable as error:
-            if not self._waits:
+            if not self._config.on_outage.waits:
                 raise
             self._loop.last_cause = str(error)
             self._loop.refused = self._loop.bridge_full = True
@@ -312,8 +315,12 @@ class BatchPublisher:
             empty = [flights for flights in self._open.values() if flights.n == 0 and id(flights) not in waiting]
         for flights in [*touched.values(), *empty]:
             if flights.open == 0 and id(flights) in self._open:
-                del self._open[id(flights)]
-                self._on_finished(flights)
+                try:
+                    self._on_finished(flights)
+                finally:
+                    with self._changed:
+                        del self._open[id(flights)]
+                        self._changed.notify_all()
                 flights.messages = flights.context = None
 
     def _receive(self, now: float) -> None:
@@ -352,8 +359,8 @@ class BatchPublisher:
         declared = self._loop.outage.declared
         ended = self._loop.outage_lasts_too_long(bool(self._queue), now)
         self._reporter.report(now)
-        if self._waits:
-            self._hold_deadlines(now)
+        if self._config.on_outage.waits:
+            self.window.suspend_deadlines(self._loop.outage.noticed, now)
         if not ended:
             return
         why = f"nothing was acknowledged for {self._loop.outage.timeout:g} s: {self._reporter.cause}"
@@ -364,13 +371,6 @@ class BatchPublisher:
         if self._config.on_outage is not OnOutage.FAIL_ROWS:
             raise Unavailable(why)
         self._fail_queued(f"not sent, {why}", now)
-
-    def _hold_deadlines(self, now: float) -> None:
-        resends = self.window.resends
-        if self._loop.outage.noticed and not resends.deadlines_suspended:
-            self.window.suspend_deadlines(now)
-        elif resends.deadlines_suspended and not self._loop.outage.noticed:
-            resends.resume_deadlines(now)
 
     def _fail_queued(self, why: str, now: float) -> None:
         """Fail what waits to be sent; sent flights go on as they are."""

@@ -25,9 +25,8 @@ from ..options.window import RetryPolicy, WindowConfig, usual_refill
 from .batch_config import BatchConfig, BatchHooks
 from .batch_publisher import BatchPublisher
 from .window.flight import FlightState
-from .window.flight_batch import FlightBatch
+from .window.flight_batch import FlightBatch, messages_of
 from .window.retry import may_resend_elsewhere
-from .window.send_loop import messages_of
 
 logger = logging.getLogger("mama_spark")
 

@@ -11,9 +11,9 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from ..contracts.errors import ConfigError, MamaError, PublishError
 from ..contracts.message import MessageBatch
 from ..contracts.record_log import ReadLog, RecordWriter
 from ..packing.pack_headers import rows_of_messages
-from ..telemetry.prometheus.exposition import Metric, counter, gauge
+from ..telemetry.exposition import Metric, measured
 from .settings import RecorderSettings
 
 logger = logging.getLogger("mama_spark")
@@ -43,30 +43,35 @@ class RecorderCounts:
     :ivar refused: records that the log rejected
     """
 
+    #: Field -> name of the metric, what it says.
+    METRICS: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "recorded": ("records_total", "records that were made"),
+        "stored": ("stored_total", "records that the log acknowledged"),
+        "waiting": ("waiting", "events and records that the log has not acknowledged"),
+        "gaps": ("gaps_total", "gap records: what is known to be missing"),
+        "refused": ("refused_total", "records that the log rejected"),
+    }
+
     recorded: int
     stored: int
     waiting: int
     gaps: int
     refused: int
 
-    def metrics(self, labels: dict[str, str]) -> list[Metric]:
-        return [
-            counter("mama_recorder_records_total", "records that were made", self.recorded, labels),
-            counter("mama_recorder_stored_total", "records that the log acknowledged", self.stored, labels),
-            gauge(
-                "mama_recorder_waiting", "events and records that the log has not acknowledged", self.waiting, labels
-            ),
-            counter("mama_recorder_gaps_total", "gap records: what is known to be missing", self.gaps, labels),
-            counter("mama_recorder_refused_total", "records that the log rejected", self.refused, labels),
-        ]
+    def metrics(self, labels: Mapping[str, str]) -> list[Metric]:
+        values = [getattr(self, field) for field in self.METRICS]
+        return measured("mama_recorder_", dict(self.METRICS.values()), values, labels)
 
 
 class RecordSource(Protocol):
     """Receives what is to be recorded, and makes records of it: messages without ids. Its recorder calls it in one
     thread, but :meth:`counts`.
 
+    :ivar settings_class: what it is made of
     :ivar waiting: what it received and made no records of
     """
+
+    settings_class: ClassVar[type[RecorderSettings]]
 
     @property
     def settings(self) -> RecorderSettings: ...

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from ..options.declare import option
-from ..options.values import duration, duration_or_off, nonempty_text
+from ..options.times import duration, duration_or_off
+from ..options.values import nonempty_text
 
 GROUP = "recorder"
 REPORT = option(

@@ -1,7 +1,8 @@
-"""The meter that publishers of this process export by."""
+"""The meter by which tasks and queries export what they count."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -34,6 +35,19 @@ def meter_provider(setup: str) -> Any:
     if not hasattr(provider, "get_meter"):
         raise ConfigError(f"option metrics: {setup!r} must return a MeterProvider, and returned {provider!r}")
     return provider
+
+
+def counters(
+    meter: Any, prefix: str, declared: Mapping[str, tuple[str, str]], attributes: Mapping[str, str]
+) -> dict[str, Any]:
+    """Counters by name, which begin at 0: a rate of what never happened is 0, and not nothing.
+
+    :param declared: unit, and what it says, by the name behind ``prefix``
+    """
+    made = {n: meter.create_counter(prefix + n, unit=unit, description=text) for n, (unit, text) in declared.items()}
+    for counter in made.values():
+        counter.add(0, attributes)
+    return made
 
 
 def flush(provider: Any) -> None:

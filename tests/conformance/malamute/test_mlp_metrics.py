@@ -17,13 +17,14 @@ import pytest
 import zmq
 from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
-from mama_spark.malamute.broker.broker.metrics import CONTENT_TYPE, Metric, exposition, summary
+from mama_spark.malamute.broker.broker.metrics import summary
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.serve import run
 from mama_spark.malamute.broker.session.settings import Limits, SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands
-from mama_spark.telemetry.prometheus.server import MetricsServer
+from mama_spark.telemetry.exposition import CONTENT_TYPE, Metric, exposition
+from mama_spark.telemetry.metrics_server import MetricsServer
 from prometheus_client.parser import text_string_to_metric_families
 
 PATIENCE = 60.0
@@ -48,7 +49,7 @@ def client(broker: Broker, address: str = "", **options: Any) -> MalamuteClient:
 def values(metrics: list[Metric]) -> dict[str, float]:
     return {
         name + "".join(f"[{label}]" for _, label in labels): value
-        for name, _, _, samples in metrics
+        for name, _, samples in metrics
         for labels, value in samples
     }
 
@@ -116,9 +117,9 @@ def test_prometheus_can_read_it(broker: Broker) -> None:
 def test_no_digit_and_no_label_is_lost_on_the_way_to_prometheus() -> None:
     labels = (("engine", 'a"b\\c\nd'),)
     metrics = [
-        Metric("malamute_sent_octets_total", "counter", "octets", (((), 1234567890123.0),)),
-        Metric("malamute_streams", "gauge", "by engine", ((labels, 7654321.0), ((("engine", "durable"),), 0.0))),
-        Metric("malamute_empty", "gauge", "without samples", ()),
+        Metric("malamute_sent_octets_total", "octets", (((), 1234567890123.0),)),
+        Metric("malamute_streams", "by engine", ((labels, 7654321.0), ((("engine", "durable"),), 0.0))),
+        Metric("malamute_empty", "without samples", ()),
     ]
     families = list(text_string_to_metric_families(exposition(metrics)))
     assert [(family.name, family.type, family.documentation) for family in families] == [
@@ -214,9 +215,7 @@ def test_the_command_says_how_it_is(tmp_path: Path) -> None:
 
     run(conf_file=conf, say=say, stop=stop)
     assert re.match(r"metrics: http://127.0.0.1:\d+/metrics", said[1])
-    found = summary(
-        [Metric("malamute_lost_sends_total", "counter", "", (((), 3.0),)), Metric("malamute_x", "", "", ())]
-    )
+    found = summary([Metric("malamute_lost_sends_total", "", (((), 3.0),)), Metric("malamute_x", "", ())])
     assert found == "lost sends 3"
 
 

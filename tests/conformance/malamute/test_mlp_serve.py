@@ -33,8 +33,7 @@ from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import FlightState
-from mama_spark.publishing.window.flight_batch import FlightBatch
-from mama_spark.publishing.window.send_loop import messages_of
+from mama_spark.publishing.window.flight_batch import FlightBatch, messages_of
 from mama_spark.testing.oracle import Outcome, conserve
 
 from tests.support.malamute.broker_process import BrokerProcess

@@ -17,9 +17,9 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from mama_spark.contracts.errors import FlightLogError
 from mama_spark.flightlog import transaction
-from mama_spark.flightlog.commit import abort, adopt_orphans, commit
+from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.folder import WriteId, mark_folder
-from mama_spark.flightlog.maintenance import maintain
+from mama_spark.flightlog.maintenance import adopt_orphans, maintain
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.schema import table_schema
 from mama_spark.flightlog.staging import Staging

@@ -11,12 +11,23 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from mama_spark.contracts.errors import FlightLogError, SchemaError
 from mama_spark.contracts.message import HEADERS_TYPE
-from mama_spark.flightlog.commit import abort_dead_letters, adopt_orphans, commit, commit_dead_letters
+from mama_spark.flightlog.commit import commit
+from mama_spark.flightlog.maintenance import adopt_orphans
 from mama_spark.flightlog.schema import DEAD_LETTERS
 from mama_spark.flightlog.staging import DeadLetterStaging
 from mama_spark.flightlog.storage import TableStore
 
-from tests.support.flight_logs import BATCH, STREAM, T0, flights, rows, stage, stage_letters
+from tests.support.flight_logs import (
+    BATCH,
+    STREAM,
+    T0,
+    abort_dead_letters,
+    commit_dead_letters,
+    flights,
+    rows,
+    stage,
+    stage_letters,
+)
 
 
 def ids(table: Path) -> list[tuple[str, bool]]:

@@ -18,14 +18,14 @@ from deltalake import DeltaTable, write_deltalake
 from mama_spark.cli.main import main
 from mama_spark.contracts.errors import ConfigError, FlightLogError
 from mama_spark.flightlog import maintenance, transaction
-from mama_spark.flightlog.commit import abort, adopt_orphans, commit, commit_dead_letters
+from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.folder import WriteId
-from mama_spark.flightlog.maintenance import compact, compact_after_commit, maintain
+from mama_spark.flightlog.maintenance import adopt_orphans, compact, compact_after_commit, maintain
 from mama_spark.flightlog.parts import Part
 from mama_spark.flightlog.storage import TableStore
 
 from jobs import maintain as job
-from tests.support.flight_logs import T0, flights, rows, stage, stage_letters
+from tests.support.flight_logs import T0, commit_dead_letters, flights, rows, stage, stage_letters
 from tests.support.tables import each
 
 DAY = 86_400_000_000

@@ -11,12 +11,12 @@ import pytest
 from deltalake import write_deltalake
 from mama_spark.contracts.errors import FlightLogError
 from mama_spark.contracts.message import HEADERS_TYPE
-from mama_spark.flightlog.commit import abort, commit, commit_dead_letters
+from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.reading import REPLAY, unpublished
 from mama_spark.flightlog.schema import TIMEOUT
 
-from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage, stage_letters
+from tests.support.flight_logs import BATCH, STREAM, T0, commit_dead_letters, flights, stage, stage_letters
 
 NEXT = WriteId(None, "run-8", None, "nats")
 

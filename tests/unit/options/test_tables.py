@@ -10,7 +10,8 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.options import camel
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table, read_toml
-from mama_spark.options.values import duration, duration_or_none, integer, nonempty_text
+from mama_spark.options.times import duration, duration_or_none
+from mama_spark.options.values import integer, nonempty_text
 
 from tests.support.tables import each
 

@@ -8,14 +8,12 @@ from enum import Enum
 from typing import Any
 
 import pytest
+from mama_spark.options.times import duration, duration_or_none, milliseconds
 from mama_spark.options.values import (
     boolean,
     byte_size,
-    duration,
-    duration_or_none,
     integer,
     member,
-    milliseconds,
     nonempty_text,
     one_of,
     rate,

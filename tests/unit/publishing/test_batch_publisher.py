@@ -141,13 +141,11 @@ def test_batches_without_a_row_to_send_are_finished_too(fixture: PublisherFixtur
 
 def test_settling_goes_on_while_the_caller_puts_nothing(fixture: PublisherFixture) -> None:
     fixture.broker.then(["lose", "drop", "503"])
-    done = threading.Event()
-    publisher = fixture.publisher(
-        WindowConfig(50, 0, wait_timeout=0.05, retry=RETRY), on_finished=lambda flights: done.set()
-    )
-    flights = publisher.put(batch(3))
-    assert done.wait(60), "no put, no drain: the thread of the publisher alone resends"
-    assert (flights.state == FlightState.ACKED).all()
+    publisher = fixture.publisher(WindowConfig(50, 0, wait_timeout=0.05, retry=RETRY))
+    flights = [publisher.put(batch(3, start)) for start in (0, 3)]
+    publisher.wait_settled()  # no put, no drain: the thread of the publisher alone resends
+    assert len(fixture.finished) == 2
+    assert all((one.state == FlightState.ACKED).all() for one in flights)
 
 
 def test_put_blocks_while_two_batches_wait(fixture: PublisherFixture) -> None:
@@ -273,8 +271,9 @@ def test_an_error_in_on_finished_ends_the_publisher(fixture: PublisherFixture) -
 
     publisher = fixture.publisher(on_finished=broken)
     publisher.put(batch(1))
-    with pytest.raises(BackgroundTaskFailed, match="disk full"):
-        publisher.drain()
+    for wait in (publisher.wait_settled, publisher.drain):
+        with pytest.raises(BackgroundTaskFailed, match="disk full"):
+            wait()
 
 
 def test_a_config_error_of_prepare_comes_out_as_itself(fixture: PublisherFixture) -> None:

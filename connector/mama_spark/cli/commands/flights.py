@@ -11,9 +11,8 @@ from ...console.output import print_tables, table_of
 from ...console.progress import Progress
 from ...contracts.errors import ConfigError
 from ...flightlog import reading
-from ...flightlog.commit import ORPHAN_AGE, adopt_orphans
-from ...flightlog.maintenance import STEPS, maintain
-from ...options.values import duration_or_none
+from ...flightlog.maintenance import ORPHAN_AGE, STEPS, adopt_orphans, maintain
+from ...options.times import duration_or_none
 
 USAGE = (
     "mama flights PATH [--failed | --shared-ids] [--json] [--all]\n"

@@ -31,7 +31,7 @@ from ...publishing.window.reconnecting import ask_logs
 from ...recording.recorder import Recorder, RecordSource
 from ...recording.settings import RecorderSettings
 from ...registry import part, publisher_bridge
-from ...telemetry.prometheus.server import served_metrics
+from ...telemetry.metrics_server import served_metrics
 
 _USE = command(
     "record",
@@ -95,7 +95,7 @@ def settings_of(args: argparse.Namespace) -> tuple[RecorderSettings, SinkOptions
         }
     if "url" not in {name.lower() for name in options}:
         raise ConfigError("where are the records to go? give --to, or url in the table [log]")
-    settings: RecorderSettings = part(_middleware(given), "recorder").Settings.of(given)
+    settings: RecorderSettings = part(_middleware(given), "recorder").settings_class.of(given)
     return settings, log_options(options)
 
 
@@ -154,7 +154,7 @@ def record(
         on_rejected=lambda batch, errors: recorder.refused(batch, errors),
         rows_of=rows_of_messages,
     )
-    source: RecordSource = part(settings.middleware, "recorder").Source(settings)
+    source: RecordSource = part(settings.middleware, "recorder")(settings)
     recorder = Recorder(source, writer, ids=options.dedup)
     try:
         source.resume(partial(_read, options))

@@ -15,7 +15,8 @@ from mama_spark.options import nearest
 from mama_spark.options.declare import option
 from mama_spark.options.document import FileSection
 from mama_spark.options.tables import parse_table, read_toml
-from mama_spark.options.values import byte_size, duration_or_none, nonempty_text
+from mama_spark.options.times import duration_or_none
+from mama_spark.options.values import byte_size, nonempty_text
 
 from .broker.security import Security
 from .broker.settings import BrokerSettings, EngineChoice

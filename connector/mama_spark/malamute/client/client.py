@@ -14,58 +14,23 @@ messages that were not acknowledged may be lost then: :meth:`MalamuteClient.sync
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakValueDictionary
 
-from mama_spark.contracts.errors import ClientClosed, ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
 from ..protocol import commands
-from ..protocol.commands import Command, StatusCode
+from ..protocol.commands import StatusCode
 from ..protocol.extensions import AckRun, Extension, Feature, write
-from .calls import Call, CallFailed, NoStream
+from .blocking_calls import BlockingCalls, ClientInbox, Tracker
+from .calls import CallFailed, NoStream
 from .connection import ClientConnection
 from .connection_settings import FEATURES, ConnectionSettings
-from .messages import Message, Text, frames_of, message_of, octets_of, quoted, text_of
-from .state_machine import ClientMachine
-from .states import ClientState
+from .messages import Message, Text, frames_of, message_of, octets_of, quoted
 
 __all__ = ["CallFailed", "MalamuteClient", "Message", "NoStream", "Tracker"]
-
-_ENDED = (ClientState.START, ClientState.CLOSED, ClientState.FAILED)
-
-
-class Tracker:
-    """Follows one mailbox or service message until its receiver confirms it."""
-
-    def __init__(self, client: MalamuteClient, name: str) -> None:
-        self.name = name
-        self._client = client
-        self._confirmation: commands.Confirm | None = None
-
-    def __repr__(self) -> str:
-        found = self._confirmation
-        state = "unconfirmed" if found is None else f"{found.code} {text_of(found.reason)}".strip()
-        return f"<Tracker {self.name} {state}>"
-
-    @property
-    def done(self) -> bool:
-        return self._confirmation is not None
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait until the receiver has confirmed the message.
-
-        :raises CallFailed: the message did not arrive, or the receiver reports a failure; the text says why
-        :raises Unavailable: no confirmation within ``timeout`` seconds
-        """
-        self._client._await(lambda: self.done, timeout, f"the confirmation of {self.name}")
-        assert self._confirmation is not None
-        if self._confirmation.code >= StatusCode.FAILED:
-            raise CallFailed(f"message {self.name}", self._confirmation.code, self._confirmation.reason)
 
 
 class MalamuteClient:
@@ -95,14 +60,12 @@ class MalamuteClient:
         if window is None and features is not None:
             features &= ~Feature.CREDIT
         urls = tuple(part.strip() for part in url.split(",") if part.strip())
-        self.timeout = timeout
         self._connection = ClientConnection(ConnectionSettings(urls, address, features=features, **options))
-        self._window, self._confirm = window, confirm
-        self._consumed = 0
+        self._window = (window or 0) if Feature.CREDIT in (features or Feature(0)) else 0
+        self._inbox = ClientInbox(self._window)
+        self._calls = BlockingCalls(self._connection, self._inbox, timeout)
+        self._confirm = confirm
         self._unsynced: int | None = None  # reconnects before the first send that no sync covers
-        self._gives_credit = bool(window) and Feature.CREDIT in (features or Feature(0))
-        self._inbox: deque[Command] = deque()
-        self._trackers: WeakValueDictionary[bytes, Tracker] = WeakValueDictionary()  # weak: some are never confirmed
         self._numbers = count(1)
 
     def __repr__(self) -> str:
@@ -137,14 +100,14 @@ class MalamuteClient:
         :raises ConfigError: the broker refuses the login or key
         :raises CallFailed: the broker refuses this client
         """
-        if self._window and self._gives_credit:
+        if self._window:
             self._connection.machine.give_credit(self._window)
-        self._connection.open(self._seconds(timeout))
+        self._connection.open(self._calls.seconds(timeout))
         return self
 
     def close(self, timeout: float | None = None) -> None:
         """Send CLOSE after all messages, and wait for the answer. Idempotent, never raises."""
-        self._connection.close(self._seconds(timeout))
+        self._connection.close(self._calls.seconds(timeout))
 
     # --- streams -------------------------------------------------------------------------------------------------
 
@@ -154,7 +117,7 @@ class MalamuteClient:
         :raises CallFailed: the broker refuses; the text says why
         :raises Unavailable: no answer in time
         """
-        self._call(f"writing to {quoted(stream)}", timeout, commands.StreamWrite(octets_of(stream)))
+        self._calls.call(f"writing to {quoted(stream)}", timeout, commands.StreamWrite(octets_of(stream)))
 
     def read(self, stream: Text, pattern: Text = b"", after: int | None = None, timeout: float | None = None) -> None:
         """Subscribe: :meth:`receive` returns messages whose subject matches. A stream may have several patterns.
@@ -169,11 +132,11 @@ class MalamuteClient:
             self._require(Feature.SEQUENCE, "keeps no messages that could be read again")
         what = f"reading {quoted(stream)} with {quoted(pattern)}"
         trailing = write(Extension(after=after))
-        self._call(what, timeout, commands.StreamRead(octets_of(stream), octets_of(pattern), trailing))
+        self._calls.call(what, timeout, commands.StreamRead(octets_of(stream), octets_of(pattern), trailing))
 
     def cancel(self, stream: Text, timeout: float | None = None) -> None:
         """End all subscriptions of the stream."""
-        self._call(f"cancelling {quoted(stream)}", timeout, commands.StreamCancel(octets_of(stream)))
+        self._calls.call(f"cancelling {quoted(stream)}", timeout, commands.StreamCancel(octets_of(stream)))
 
     def send(
         self,
@@ -197,12 +160,13 @@ class MalamuteClient:
             self._require(Feature.HEADERS, "carries neither ids nor headers")
         frames = frames_of(content)
         extension = Extension(message_id=octets_of(id), headers=pairs) if id or pairs else None
-        self._send_when_ready(timeout, frames, lambda: self._send(octets_of(subject), frames, extension), stream=True)
 
-    def _send(self, subject: bytes, frames: Sequence[bytes], extension: Extension | None) -> None:
-        self._machine.send(subject, frames, extension)
-        if self._unsynced is None:
-            self._unsynced = self.reconnects
+        def send_now() -> None:
+            self._connection.machine.send(octets_of(subject), frames, extension)
+            if self._unsynced is None:
+                self._unsynced = self.reconnects
+
+        self._calls.send(timeout, frames, send_now, stream=True)
 
     def sync(self, timeout: float | None = None) -> tuple[AckRun, ...]:
         """Wait until the broker has received all messages sent.
@@ -213,7 +177,7 @@ class MalamuteClient:
         """
         with self._connection.changed:
             since, self._unsynced = self._unsynced, None
-        call = self._call("waiting for the broker", timeout, commands.Ping())
+        call = self._calls.call("waiting for the broker", timeout, commands.Ping())
         if since is not None and since != self.reconnects:
             raise Unavailable(
                 self._connection.explain("waiting for the broker", "the connection was lost behind messages")
@@ -258,12 +222,12 @@ class MalamuteClient:
         :raises CallFailed: the broker refuses the pattern
         """
         command = commands.ServiceOffer(octets_of(service), octets_of(pattern))
-        self._call(f"offering {quoted(service)}", timeout, command)
+        self._calls.call(f"offering {quoted(service)}", timeout, command)
 
     def confirm(self, message: Message, code: int = StatusCode.SUCCESS, reason: str = "") -> None:
         """Confirm a message with a tracker to its sender: :attr:`StatusCode.SUCCESS`, or a failure."""
         with self._connection.changed:
-            self._machine.confirm(octets_of(message.tracker), code, reason.encode())
+            self._connection.machine.confirm(octets_of(message.tracker), code, reason.encode())
         self._connection.wake()
 
     # --- receiving -----------------------------------------------------------------------------------------------
@@ -274,10 +238,11 @@ class MalamuteClient:
         :raises Unavailable: no message in time; the text says whether the client is connected
         :raises ClientClosed: the client was closed
         """
-        self._await(lambda: bool(self._inbox), timeout, "waiting for a message")
+        self._calls.wait_until(lambda: len(self._inbox) > 0, timeout, "waiting for a message")
         with self._connection.changed:
-            command = self._inbox.popleft()
-            self._consume()
+            command, credit = self._inbox.take()
+        if credit:
+            self.give_credit(credit)
         message = message_of(command)
         if self._confirm and message.tracker and Feature.CONFIRM in self.features:
             self.confirm(message)
@@ -286,94 +251,14 @@ class MalamuteClient:
     def give_credit(self, messages: int) -> None:
         """Allow the broker to deliver ``messages`` more, of all kinds together; for ``window=0``."""
         with self._connection.changed:
-            self._machine.give_credit(messages)
+            self._connection.machine.give_credit(messages)
         self._connection.wake()
 
-    def _consume(self) -> None:
-        """Give credit for messages that the application received, in few commands."""
-        if not self._gives_credit:
-            return
-        self._consumed += 1
-        if self._consumed * 2 >= (self._window or 0):
-            self._machine.give_credit(self._consumed)
-            self._consumed = 0
-            self._connection.wake()
-
     # --- machine and connection ----------------------------------------------------------------------------------
-
-    @property
-    def _machine(self) -> ClientMachine:
-        return self._connection.machine
-
-    def _seconds(self, timeout: float | None) -> float:
-        return self.timeout if timeout is None else timeout
 
     def _require(self, feature: Feature, what: str) -> None:
         if feature not in self.features:
             raise ConfigError(f"{self._connection.endpoint}: this broker {what}")
-
-    def _call(self, what: str, timeout: float | None, command: Command) -> Call:
-        connection = self._connection
-        with connection.changed:
-            if connection.fatal is not None:
-                raise connection.fatal
-            try:
-                now, machine = time.monotonic(), connection.machine
-                end = now + self._seconds(timeout)
-                call = machine.ping(now, end) if isinstance(command, commands.Ping) else machine.call(command, end)
-            except ClientClosed as e:
-                raise ClientClosed(connection.explain(what, str(e))) from e
-        connection.wait(call, what)
-        return call
-
-    def _send_when_ready(
-        self, timeout: float | None, frames: Sequence[bytes], send: Callable[[], object], stream: bool = False
-    ) -> None:
-        """Send a command without an answer, as soon as the client is connected and the send window allows it."""
-        connection = self._connection
-
-        def ready() -> bool:
-            may_send = not stream or connection.machine.send_window.may_send
-            return connection.connected and connection.capacity > 0 and may_send
-
-        def now() -> None:
-            send()
-            connection.count_queued(sum(map(len, frames)) + 64)
-
-        self._await(ready, timeout, "sending", then=now)
-        connection.wake()
-
-    def _await(
-        self, condition: Callable[[], bool], timeout: float | None, what: str, then: Callable[[], object] | None = None
-    ) -> None:
-        connection = self._connection
-
-        def over() -> bool:
-            self._dispatch()
-            return condition() or connection.fatal is not None or connection.machine.state in _ENDED
-
-        with connection.changed:
-            connection.changed.wait_for(over, self._seconds(timeout))
-            if condition():
-                if then is not None:
-                    then()
-                return
-            if connection.fatal is not None:
-                raise connection.fatal
-            if connection.machine.state in _ENDED:
-                raise ClientClosed(connection.explain(what, f"not connected ({connection.machine.state.value})"))
-            state = "nothing in time" if connection.connected else "not connected"
-            raise Unavailable(connection.explain(what, f"{state} ({self._seconds(timeout):g} s)"))
-
-    def _dispatch(self) -> None:
-        """Pass confirmations to their trackers, and deliveries to the inbox."""
-        received, self._machine.received = self._machine.received, []
-        for command in received:
-            if isinstance(command, commands.Confirm):
-                if (tracker := self._trackers.pop(command.tracker, None)) is not None:
-                    tracker._confirmation = command
-            else:
-                self._inbox.append(command)
 
     def _send_message(
         self,
@@ -388,13 +273,13 @@ class MalamuteClient:
         tracker = None
         if tracked:
             self._require(Feature.CONFIRM, "confirms no messages")
-            tracker = Tracker(self, f"{id(self):x}-{next(self._numbers)}")
-            self._trackers[tracker.name.encode()] = tracker
+            tracker = Tracker(self._calls, f"{id(self):x}-{next(self._numbers)}")
+            self._inbox.trackers[tracker.name.encode()] = tracker
         name = tracker.name.encode() if tracker else b""
         message = cls(octets_of(address), octets_of(subject), name, int(expires * 1000), frames_of(content))
         try:
-            self._send_when_ready(timeout, message.content, lambda: self._machine.send_message(message))
+            self._calls.send(timeout, message.content, lambda: self._connection.machine.send_message(message))
         except MamaError:
-            self._trackers.pop(name, None)
+            self._inbox.trackers.pop(name, None)
             raise
         return tracker

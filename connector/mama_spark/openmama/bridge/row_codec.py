@@ -36,7 +36,7 @@ class FieldCodec:
     :param prefix: of all topics
     """
 
-    def __init__(self, forms: FieldForms, topic: str | None = None, prefix: str | None = None) -> None:
+    def __init__(self, forms: FieldForms, topic: str | None, prefix: str | None = None) -> None:
         self._forms, self._topic, self._prefix = forms, topic, prefix
 
     @property

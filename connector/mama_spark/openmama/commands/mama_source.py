@@ -27,7 +27,7 @@ from ...options.values import topic_prefix
 from ...publishing.window.reconnecting import ReconnectingBridge
 from ...recording.log_follower import LogFollower, beginning
 from ...registry import discovery_bridge, log_bridge
-from ...telemetry.prometheus.server import served_metrics
+from ...telemetry.metrics_server import served_metrics
 from ..source.event_reporter import (
     DiscoveryStore,
     FlightLogStore,

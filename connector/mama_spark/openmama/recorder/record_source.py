@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,8 +35,8 @@ from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerInput
 from mama_spark.openmama.wire.records import DICTIONARY as DICTIONARY_RECORDS
 from mama_spark.openmama.wire.records import PEERS, RECORDER, MamaRecord, MamaRecordKind, messages
 from mama_spark.recording.recorder import RecorderCounts
+from mama_spark.recording.settings import RecorderSettings
 
-from ...telemetry.prometheus.exposition import Metric, counter, gauge
 from .frame_recorder import FrameRecorder, RecordPacker
 from .gaps import RefusedMessages
 from .market_data_requests import Asks, MarketDataAsk, MarketDataRequests
@@ -63,6 +64,13 @@ class MamaRecorderCounts(RecorderCounts):
     :ivar unreadable: received messages that are no frame of the framing
     """
 
+    METRICS: ClassVar = {
+        "symbols": ("symbols", "symbols that were asked for"),
+        "images": ("images", "of them, those whose image came"),
+        "unreadable": ("unreadable_total", "messages of no such framing"),
+        **RecorderCounts.METRICS,
+    }
+
     symbols: int
     images: int
     unreadable: int
@@ -75,20 +83,14 @@ class MamaRecorderCounts(RecorderCounts):
             text += f", {count:,} {what}" if count else ""
         return text
 
-    def metrics(self, labels: dict[str, str]) -> list[Metric]:
-        return [
-            gauge("mama_recorder_symbols", "symbols that were asked for", self.symbols, labels),
-            gauge("mama_recorder_images", "of them, those whose image came", self.images, labels),
-            counter("mama_recorder_unreadable_total", "messages of no such framing", self.unreadable, labels),
-            *RecorderCounts.metrics(self, labels),
-        ]
-
 
 class MamaRecordSource:
     """See :class:`~mama_spark.recording.recorder.RecordSource`.
 
     :ivar waiting: messages that are not records yet
     """
+
+    settings_class: ClassVar[type[RecorderSettings]] = OpenMamaRecorderSettings
 
     def __init__(self, settings: OpenMamaRecorderSettings) -> None:
         self.settings = settings

@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.headers import MAX_PACK_ROWS
 from mama_spark.mama.properties import TRANSPORT_KEYS, Properties
 from mama_spark.openmama.wire.frames import why_unsendable
 from mama_spark.openmama.wire.records import PREFIX
 from mama_spark.openmama.wire.settings import PeerSettings, property_urls
 from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
+from mama_spark.options.document import FileSection
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import integer, plain_name, some_names, text
-from mama_spark.packing.format import MAX_ROWS
 from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
 
 
@@ -63,7 +64,7 @@ class OpenMamaRecorderSettings:
         "duration", duration, 10.0, GROUP, "Of an answer to a subscription; it is asked three times.", shown="10s"
     )
     pack_max_rows: int = option(
-        "integer", integer(1, MAX_ROWS), 1, GROUP,
+        "integer", integer(1, MAX_PACK_ROWS), 1, GROUP,
         "Messages of one topic that become one record of the log together, in their order, as [packed messages]"
         "(packed-messages.md) do: the log then bounds the rate no more. 1: each message is a record.",
     )  # fmt: skip
@@ -155,3 +156,9 @@ def _url(given: Mapping[str, Any]) -> Any:
         raise ConfigError("properties and transport go together, and instead of url: where is the network to record?")
     properties = Properties.load(named["properties"])
     return property_urls(properties, named["transport"], named.get("framing"), receiver=True)
+
+
+def documents() -> list[FileSection]:
+    """The configuration file for ``mama docs``."""
+    tables = (("`[recorder]`, with `url` of the name server", OpenMamaRecorderSettings),)
+    return [FileSection("Recorder of OpenMAMA: `mama record --conf-file conf/openmama-record.toml`", tables, camel)]

@@ -16,7 +16,6 @@ import zmq
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.zmq_connections import open_context
 from mama_spark.openmama.wire.naming import NAMING_TOPIC, WELCOME, NamingFrame, encode_naming
-from mama_spark.openmama.wire.settings import NAMING_PORT
 
 MAX_FRAME = 1 << 16
 _POLL = 0.1  #: seconds
@@ -32,17 +31,17 @@ class NameServer:
     :param host: address of an interface; ``*``: all of them, and then ``advertise`` is needed
     :param port: 0: a free one
     :param advertise: host that announcements are sent to
-    :ivar forwarded: announcements; ``ignored``: messages of another topic
+    :ivar forwarded: announcements
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = NAMING_PORT, advertise: str | None = None) -> None:
+    def __init__(self, host: str, port: int, advertise: str | None = None) -> None:
         if host == "*" and advertise is None:
             raise ConfigError("a name server at all interfaces must tell peers one address: give --advertise HOST")
         self._host, self._port, self._advertise = host, port, advertise
         self._context: zmq.Context[Socket] | None = None
         self._frontend: Socket | None = None
         self._backend: Socket | None = None
-        self.forwarded = self.ignored = 0
+        self.forwarded = 0
 
     def __repr__(self) -> str:
         return f"<NameServer {self.address if self._context else 'closed'}, {self.forwarded} forwarded>"
@@ -99,8 +98,6 @@ class NameServer:
                 if len(parts) == 1 and parts[0].startswith(_TOPIC):
                     self.forwarded += 1
                     backend.send(parts[0], zmq.DONTWAIT)
-                else:
-                    self.ignored += 1
 
     def close(self) -> None:
         """May be repeated."""

@@ -23,7 +23,7 @@ from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.openmama.wire.subscriptions import SubscriptionChange
 
 from ...recording.log_follower import LogFollower, LogPosition
-from ...telemetry.prometheus.exposition import Metric, counter, gauge
+from ...telemetry.exposition import Metric, measured
 from .market_data_source import (
     AnswerRequest,
     BadRecord,
@@ -113,12 +113,17 @@ _IDLE, _FULL = 0.02, 0.002  #: seconds of a poll when nothing is to do, and when
 _REASONS = 10  #: bad records that are shown
 #: Count of the server -> name, what it counts.
 _COUNTERS = {
-    "records": ("records", "records of the log that were taken"),
-    "other topics": ("other_topics", "of them, those of other topics"),
-    "bad records": ("bad", "of them, those that could not be served"),
-    "messages": ("messages", "messages that were published"),
-    "requests": ("requests", "requests of subscribers"),
-    "answers": ("answers", "answers to requests"),
+    "records": ("records_total", "records of the log that were taken"),
+    "other topics": ("other_topics_total", "of them, those of other topics"),
+    "bad records": ("bad_total", "of them, those that could not be served"),
+    "messages": ("messages_total", "messages that were published"),
+    "requests": ("requests_total", "requests of subscribers"),
+    "answers": ("answers_total", "answers to requests"),
+}
+_GAUGES = {
+    "symbols": "symbols that have a value",
+    "subscriptions": "topics and prefixes that subscribers want",
+    "waiting": "messages that subscribers have not taken",
 }
 
 
@@ -149,7 +154,7 @@ class MarketDataServer:
         prefix: str,
         say: Callable[[str], None],
         warn: Callable[[str], None],
-        on_event: Callable[[PublisherEvent], None] = lambda event: None,
+        on_event: Callable[[PublisherEvent], None],
     ) -> None:
         self._peer, self._source, self._state, self._log = peer, source, state, log
         self._prefix = topic_head(prefix)
@@ -333,13 +338,5 @@ def measure(source: str, counts: Mapping[str, int], symbols: int, subscriptions:
     :param source: its name
     :param waiting: messages that subscribers have not taken
     """
-    labels = {"source": source}
-    return [
-        *(
-            counter(f"mama_source_{name}_total", text, counts.get(key, 0), labels)
-            for key, (name, text) in _COUNTERS.items()
-        ),
-        gauge("mama_source_symbols", "symbols that have a value", symbols, labels),
-        gauge("mama_source_subscriptions", "topics and prefixes that subscribers want", subscriptions, labels),
-        gauge("mama_source_waiting", "messages that subscribers have not taken", waiting, labels),
-    ]
+    values = [*(counts.get(key, 0) for key in _COUNTERS), symbols, subscriptions, waiting]
+    return measured("mama_source_", dict(_COUNTERS.values()) | _GAUGES, values, {"source": source})

@@ -72,15 +72,6 @@ class Dial(NamedTuple):
 NamingAction = Announce | Dial | PeerChange
 
 
-@dataclass
-class NamingCounters:
-    """Frames of the naming topic that changed nothing: of another length or content, or beyond a limit."""
-
-    wrong_size: int = 0
-    malformed: int = 0
-    too_many_peers: int = 0
-
-
 class NamingClient:
     """State of one peer.
 
@@ -99,21 +90,16 @@ class NamingClient:
         self._answer_due = False
         self._next_check = 0.0
         self.peers: dict[str, NamedPeer] = {}
-        self.counters = NamingCounters()
         self.joined = False
 
     def __repr__(self) -> str:
         return f"<NamingClient {'joined' if self.joined else 'not joined'}, {len(self.peers)} peers>"
 
     def received(self, data: bytes, now: float) -> list[NamingAction]:
-        """A frame from a name server; anything that is none is counted."""
+        """A frame from a name server; anything that is none changes nothing."""
         try:
             frame = decode_naming(data)
         except BadMessage:
-            if len(data) == len(self._announcements[BEACON]):
-                self.counters.malformed += 1
-            else:
-                self.counters.wrong_size += 1
             return []
         if frame.type == WELCOME:
             return self._welcomed(frame.endpoint, now)
@@ -146,10 +132,9 @@ class NamingClient:
         return [Announce(self._announcements[DISCONNECT])] if self._senders else []
 
     def _welcomed(self, endpoint: str, now: float) -> list[NamingAction]:
-        actions: list[NamingAction] = []
         if not endpoint.startswith("tcp://"):
-            self.counters.malformed += 1
             return []
+        actions: list[NamingAction] = []
         if endpoint not in self._senders:
             while len(self._senders) >= self._servers:  # a server that was restarted has another endpoint
                 actions.append(Dial(self._senders.pop(0), sender=True, connect=False))
@@ -165,11 +150,7 @@ class NamingClient:
             came_back = peer.presence is not PeerPresence.ONLINE
             peer.heard, peer.presence = now, PeerPresence.ONLINE
             return [PeerChange(peer.frame, PeerPresence.ONLINE)] if came_back else []
-        if not frame.endpoint.startswith("tcp://"):
-            self.counters.malformed += 1
-            return []
-        if len(self.peers) >= MAX_PEERS:
-            self.counters.too_many_peers += 1
+        if not frame.endpoint.startswith("tcp://") or len(self.peers) >= MAX_PEERS:
             return []
         connected = self._is_connected(frame.endpoint)
         self.peers[frame.uuid] = NamedPeer(frame, now)

@@ -189,7 +189,7 @@ _NUMBER = re.compile(r"\s*[+-]?\d+")
 
 
 def property_urls(
-    properties: Mapping[str, str], name: str, framing: str | None = None, *, receiver: bool = False
+    properties: Mapping[str, str], name: str, framing: str | None, *, receiver: bool = False
 ) -> list[str]:
     """URLs for :meth:`~mama_spark.openmama.wire.settings.PeerSettings.from_urls` that make the same peer.
 

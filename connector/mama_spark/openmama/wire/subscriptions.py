@@ -35,7 +35,6 @@ class SubscriptionChange(NamedTuple):
 class SubscriptionTable:
     """Counts the readers of each prefix.
 
-    :ivar ignored: messages that are no subscription, ends without a begin, and what exceeds :data:`MAX_PREFIXES`
     :ivar version: rises with each change of what is wanted
     """
 
@@ -43,7 +42,6 @@ class SubscriptionTable:
         self._most = most
         self._readers: dict[bytes, int] = {}
         self._lengths: dict[int, int] = {}  # of a prefix -> how many prefixes have it
-        self.ignored = 0
         self.version = 0
 
     def __len__(self) -> int:
@@ -61,9 +59,9 @@ class SubscriptionTable:
         return list(self._readers)
 
     def apply(self, message: bytes) -> SubscriptionChange | None:
-        """One message of the XPUB socket; what it changes."""
+        """One message of the XPUB socket; what it changes. What is no subscription, an end without a begin, and what
+        exceeds :data:`MAX_PREFIXES` change nothing."""
         if not message or message[0] not in (_BEGIN, _END):
-            self.ignored += 1
             return None
         prefix = message[1:]
         return self._begin(prefix) if message[0] == _BEGIN else self._end(prefix)
@@ -76,7 +74,6 @@ class SubscriptionTable:
     def _begin(self, prefix: bytes) -> SubscriptionChange | None:
         known = self._readers.get(prefix, 0)
         if not known and len(self._readers) >= self._most:
-            self.ignored += 1
             return None
         self._readers[prefix] = known + 1
         if known:
@@ -88,7 +85,6 @@ class SubscriptionTable:
     def _end(self, prefix: bytes) -> SubscriptionChange | None:
         known = self._readers.get(prefix, 0)
         if not known:
-            self.ignored += 1
             return None
         if known > 1:
             self._readers[prefix] = known - 1

@@ -144,3 +144,9 @@ class FlightCounters:
     def unsettled(self) -> int:
         """Flights without their terminal event."""
         return self.opened - self.acked - self.failed - self.timed_out - self.published
+
+
+def messages_of(flights: FlightBatch) -> MessageBatch:
+    """The messages of flights that are not all settled."""
+    assert flights.messages is not None, "the messages of a finished batch are gone"
+    return flights.messages

@@ -3,8 +3,6 @@ time."""
 
 from __future__ import annotations
 
-import math
-
 from mama_spark.contracts.standstill import silent_for
 
 
@@ -17,7 +15,7 @@ class OutageDetector:
     :ivar silent: seconds that messages have waited without any progress
     """
 
-    def __init__(self, timeout: float, notice: float = math.inf) -> None:
+    def __init__(self, timeout: float, notice: float) -> None:
         self.timeout, self.notice = timeout, min(notice, timeout)
         self.declared = False
         self.silent = 0.0

@@ -23,7 +23,7 @@ from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.contracts.standstill import stood_still
 
 from .backpressure import RateLimiter
-from .flight_batch import FlightBatch, StoredFlights
+from .flight_batch import FlightBatch, StoredFlights, messages_of
 from .outage import OutageDetector
 from .retry import is_final
 from .window import PROBE, Window
@@ -266,12 +266,6 @@ class SendLoop:
         window = self.window
         blocked = waiting and (not window.connected or window.paused or self.bridge_full)
         return self.outage.check(blocked, window.in_flight, now)
-
-
-def messages_of(flights: FlightBatch) -> MessageBatch:
-    """The messages of flights that are not all settled."""
-    assert flights.messages is not None, "the messages of a finished batch are gone"
-    return flights.messages
 
 
 def spans_of(good: Bools) -> deque[Span]:

@@ -259,9 +259,14 @@ class Window(FlightAccounts):
 
     # --- outages that are waited for ---------------------------------------------------------------------------
 
-    def suspend_deadlines(self, now: float) -> None:
-        """Nothing is stored at present: flights have no retry deadline until :meth:`.ResendQueue.resume_deadlines`, and
-        only a few are sent until one of them is acknowledged."""
+    def suspend_deadlines(self, suspend: bool, now: float) -> None:
+        """While nothing is stored flights have no retry deadline, and only a few are sent until one of them is
+        acknowledged."""
+        if suspend is self.resends.deadlines_suspended:
+            return
+        if not suspend:
+            self.resends.resume_deadlines(now)
+            return
         self.resends.suspend_deadlines()
         self._backpressure.pause(OutcomeUnknown("nothing is acknowledged"), now, 0.0)
 

@@ -34,8 +34,8 @@ def source_record(
     identity: str,
     *,
     streaming: bool,
-    query_name: str | None = None,
-    app_name: str | None = None,
+    query_name: str | None,
+    app_name: str | None,
     app_id: str | None = None,
 ) -> SourceRecord:
     """The source record of a write; equal in all its tasks.

@@ -7,8 +7,6 @@ flights that all have their outcome; the task's thread calls everything else.
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,9 +21,8 @@ from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.clock import WallClock
 from mama_spark.publishing.ids.ids import IdMaker
-from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.publishing.window.flight_batch import FlightBatch, messages_of
 from mama_spark.publishing.window.retry import is_final
-from mama_spark.publishing.window.send_loop import messages_of
 
 from .dead_letter_queue import DeadLetterContext, DeadLetterQueue, single_rows_of
 from .event_reporter import EventReporter
@@ -38,13 +35,9 @@ from .stages import SinkBatch
 if TYPE_CHECKING:
     from mama_spark.flightlog.staging import DeadLetterStaging, Staging
 
-#: Seconds between checks that the publisher is still alive.
-_CHECK_INTERVAL = 0.5
-
 
 class OutcomeRecorder:
-    """See the module. Calls: :meth:`check_tables`, :meth:`begin`; :meth:`expect` before each batch that goes to the
-    publisher; :meth:`wait_settled`; :meth:`close`.
+    """See the module. Calls: :meth:`check_tables`, :meth:`begin`; :meth:`close`.
 
     :ivar report: gets counts and parts
     :ivar events: of the publisher, to the flight log and to discovery
@@ -81,8 +74,6 @@ class OutcomeRecorder:
         self._packs: MakePacks | None
         self._capabilities: Capabilities
         self._streams: list[str] = []
-        self._unsettled = 0
-        self._settled = threading.Condition()
 
     # --- the task's thread -----------------------------------------------------------------------------------
 
@@ -118,11 +109,6 @@ class OutcomeRecorder:
                 self._options.dead_letter_topic, self._dead_letter_staging, with_ids, content_ids
             )
 
-    def expect(self) -> None:
-        """A batch of flights goes to the publisher."""
-        with self._settled:
-            self._unsettled += 1
-
     def take_dead_letters(self, *, all_of_them: bool) -> MessageBatch | None:
         """Dead letters to be published now; None = there are none, or too few yet.
 
@@ -134,15 +120,6 @@ class OutcomeRecorder:
     def may_add_messages(self) -> bool:
         """Whether outcomes may cause messages: dead letters, halves of packs."""
         return self._dead_letters is not None or self._options.pack != "off"
-
-    def wait_settled(self, check: Callable[[], None]) -> None:
-        """Wait until all flights of every batch have their outcomes.
-
-        :param check: raises if the publisher has ended, since some batches are never finished then
-        """
-        with self._settled:
-            while not self._settled.wait_for(lambda: self._unsettled == 0, _CHECK_INTERVAL):
-                check()
 
     def prepare_files(self) -> None:
         """While outcomes are awaited: open the file that they go to."""
@@ -168,14 +145,7 @@ class OutcomeRecorder:
 
         :raises ConfigError, Unavailable: a dead letter was not stored
         """
-        try:
-            self._record(flights, messages_of(flights), flights.context)
-        finally:
-            with self._settled:
-                self._unsettled -= 1
-                self._settled.notify_all()
-
-    def _record(self, flights: FlightBatch, batch: MessageBatch, context: object) -> None:
+        batch, context = messages_of(flights), flights.context
         if isinstance(context, SinkBatch):
             split = None if self._packs is None else self._packs.split_too_large(flights, batch, context)
             self.events.flights_finished(flights, batch, split)

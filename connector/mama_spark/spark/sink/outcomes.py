@@ -53,7 +53,7 @@ def flight_columns(
     extra: pa.RecordBatch | None,
     dead_lettered: npt.NDArray[np.bool_] | None,
     payload: str,
-    doubled: Int64s | None = None,
+    doubled: Int64s | None,
 ) -> FlightColumns:
     """Terminal events of flights that all have their outcome.
 
@@ -170,7 +170,7 @@ def _reasons(flights: FlightBatch, doubled: Int64s | None) -> dict[int, Reason]:
 
 
 def count_outcomes(
-    counts: OutcomeCounts, flights: FlightBatch, batch: MessageBatch, flight_id: pa.Array, rows: Int64s | None = None
+    counts: OutcomeCounts, flights: FlightBatch, batch: MessageBatch, flight_id: pa.Array, rows: Int64s | None
 ) -> None:
     """Add the outcomes of finished flights.
 

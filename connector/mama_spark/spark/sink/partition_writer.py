@@ -91,7 +91,6 @@ class PartitionWriter:
 
     def _send(self, some: Iterable[SinkBatch]) -> None:
         for one in some:
-            self._recorder.expect()
             self._publisher.put(one.messages, one.rejected, one, one.stored)
 
     def _send_dead_letters(self, *, all_of_them: bool) -> None:
@@ -99,14 +98,13 @@ class PartitionWriter:
         if letters is not None:
             session = self._opened.session
             stored = () if session is None else session.match_stored_letters(letters)
-            self._recorder.expect()
             self._publisher.put(letters, (), DeadLetterContext(), stored)
 
     def _wait_settled(self) -> None:
         """Until every row has its outcome, and so every dead letter is known; each flight has its deadline."""
         if not self._recorder.may_add_messages:
             return  # to drain is enough
-        self._recorder.wait_settled(self._publisher.check)
+        self._publisher.wait_settled()
         while again := list(returned(self._stages)):
             self._send(again)
-            self._recorder.wait_settled(self._publisher.check)
+            self._publisher.wait_settled()

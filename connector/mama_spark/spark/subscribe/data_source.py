@@ -76,7 +76,7 @@ def batch_reader(
 
 
 def stream_reader(
-    given: dict[str, str], schema: StructType, loaded_at: int, cluster_cores: int | None = None
+    given: dict[str, str], schema: StructType, loaded_at: int, cluster_cores: int | None
 ) -> MamaSubStreamReader:
     """As :func:`batch_reader`."""
     options = _options(given, STREAM_READ).loaded_at(loaded_at).sized_for(cluster_cores)

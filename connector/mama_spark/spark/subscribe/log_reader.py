@@ -31,8 +31,8 @@ from .task_ranges import split_ranges, task_count
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...telemetry.spark.read_metrics import ReadMetrics
-    from ...telemetry.spark.spans import ReceiveSpan
+    from ...telemetry.read_metrics import ReadMetrics
+    from ...telemetry.spans import ReceiveSpan
 
 logger = logging.getLogger("mama_spark")
 
@@ -66,7 +66,7 @@ class LogReader:
         if self.options.metrics == "off":
             yield from self._rows(partition, None)
             return
-        from ...telemetry.spark.read_metrics import ReadMetrics
+        from ...telemetry.read_metrics import ReadMetrics
 
         metrics = ReadMetrics(self.options, "mamasub", partition.range.stream)
         try:
@@ -103,7 +103,7 @@ class LogReader:
     def _span(self, r: ReadRange) -> ReceiveSpan | None:
         if self.options.trace_context != "links":
             return None
-        from ...telemetry.spark.spans import ReceiveSpan
+        from ...telemetry.spans import ReceiveSpan
 
         return ReceiveSpan(self.options, r.stream)
 
@@ -184,7 +184,7 @@ def read_range(
     up_to: int,
     topics: Sequence[str],
     check: Callable[[RecordLog], None],
-    observer: ReadObserver | None = None,
+    observer: ReadObserver | None,
 ) -> Iterator[Records]:
     """The records of a range; after an outage it continues behind the last record that came. Their payloads may be
     binary_view arrays.

@@ -48,7 +48,7 @@ from ..idl.negotiation import (
 )
 from ..idl.structs import COMMAND_INFO, CONFIG_3, CONFIG_5, Struct, read_pipe
 from ..types import AttributeConfig, AttributeValue, CommandInfo, PipeData
-from .rpc_connection import TIMEOUT, RpcConnection
+from .rpc_connection import RpcConnection
 
 T = TypeVar("T")
 ALL_ATTRIBUTES = "All attributes_3"  #: stands for the names of all attributes of the device
@@ -224,7 +224,7 @@ class DeviceProxy:
         return [int(number) for number in found[0]], found[1]
 
 
-def reference_of(name: DeviceName, *, timeout: float = TIMEOUT) -> Reference:
+def reference_of(name: DeviceName, *, timeout: float) -> Reference:
     """Resolve the name of a device. Asks the database, unless the name says that there is none.
 
     :param timeout: timeout of connecting and of the call, each in seconds
@@ -246,7 +246,7 @@ def reference_of(name: DeviceName, *, timeout: float = TIMEOUT) -> Reference:
     return parse_ior(found.ior)
 
 
-def open_reference(reference: Reference, name: str = "", *, timeout: float = TIMEOUT) -> DeviceProxy:
+def open_reference(reference: Reference, name: str, *, timeout: float) -> DeviceProxy:
     """Connect to an object by its reference.
 
     :param name: name of the object in error messages
@@ -256,7 +256,7 @@ def open_reference(reference: Reference, name: str = "", *, timeout: float = TIM
     return DeviceProxy(connection.open(), reference.key, name)
 
 
-def open_device(name: DeviceName | str, *, tango_host: str | None = None, timeout: float = TIMEOUT) -> DeviceProxy:
+def open_device(name: DeviceName | str, *, tango_host: str | None = None, timeout: float) -> DeviceProxy:
     """Connect to a device by its name. Raises the errors of :func:`reference_of` and :func:`open_reference`.
 
     :param tango_host: ``host:port`` of the database of names without a host

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +22,7 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 
 from ..errors import DevFailed, ServerAway, TangoError
 from . import subscription_states
+from .channel_connections import ChannelConnections
 from .device_proxy import DeviceConnectionPool
 from .event_dispatcher import EventDispatcher
 from .keep_alive import Timeouts
@@ -39,17 +39,13 @@ _CALL_THREADS = 4
 _STOP_TIMEOUT, _MAX_SLEEP = 10.0, 3600.0
 #: If the keep-alive thread wakes up later than its deadline by so many seconds, the process was stopped or got no CPU.
 _STOPPED_FOR = 0.5
-_HWM_VARIABLE, _DEFAULT_HWM = "TANGO_EVENT_BUFFER_HWM", 1000
-#: Seconds until a subscription message has reached the publisher, on a new and on an existing ZeroMQ connection.
-_SETTLE_NEW, _SETTLE = 0.02, 0.001
 
 
 class EventConsumer:
     """Executes the subscriptions of one subscriber; see the module. Its parameters are those of
     :class:`~mama_spark.tango.client.subscriber.TangoSubscriber`.
 
-    :ivar delivery: its queues
-    :ivar hwm: high-water mark of the newest connection
+    :ivar delivery: its queues; ``connections``: those of the channels
     :ivar is_open: :meth:`start` was called and :meth:`close` was not
     """
 
@@ -64,7 +60,6 @@ class EventConsumer:
         report_availability: bool,
         report_causes: bool,
     ) -> None:
-        self._configured_hwm, self.hwm = hwm, hwm or _DEFAULT_HWM
         self._report_availability, self._report_causes = report_availability, report_causes
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -72,11 +67,9 @@ class EventConsumer:
         self._machine = SubscriptionMachine(timeouts)
         self._dispatcher = EventDispatcher()
         self._subscriptions: dict[int, Subscription] = {}
-        self._heartbeat_channels: dict[bytes, str] = {}  # heartbeat topic -> channel
-        self._heartbeat_endpoints: dict[str, str] = {}  # channel -> endpoint
-        self._last_connect, self._reconnects = 0.0, 0
+        self.connections = ChannelConnections(hwm)
         self._calls = SubscriptionCalls(DeviceConnectionPool(timeout))
-        self._receiver = ZmqEventReceiver(self, hwm=hwm or _DEFAULT_HWM)
+        self._receiver = ZmqEventReceiver(self, hwm=self.connections.hwm)
         self._wakeup = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
         self._call_pool: ThreadPoolExecutor | None = None
@@ -198,7 +191,7 @@ class EventConsumer:
         """Totals since the subscriber was made."""
         delivery = self.delivery
         return SubscriberCounts(
-            replace(self._dispatcher.counts), delivery.dropped, delivery.callback_errors, self._reconnects
+            replace(self._dispatcher.counts), delivery.dropped, delivery.callback_errors, self.connections.reconnects
         )
 
     # --- actions of the state machine; the lock is held, so that they are executed in the order of its decisions ---
@@ -213,12 +206,9 @@ class EventConsumer:
                 case subscription_states.ConfirmSubscription():
                     self._submit(self._confirm, action)
                 case subscription_states.Connect():
-                    self._connect(action)
+                    self.connections.connect(self._receiver, action, time.monotonic())
                 case subscription_states.Disconnect():
-                    for topic in action.heartbeats:
-                        self._heartbeat_channels.pop(topic.encode("latin-1"), None)
-                    self._heartbeat_endpoints.pop(action.channel, None)
-                    self._receiver.disconnect(action.pair, action.heartbeats)
+                    self.connections.disconnect(self._receiver, action)
                 case subscription_states.SubscribeTopic(topic, id):
                     subscription, frame = self._subscriptions[id], topic.encode("latin-1")
                     if self._dispatcher.add(frame, subscription.event, subscription):
@@ -235,16 +225,6 @@ class EventConsumer:
                 ):
                     online = SubscriptionEventKind.ONLINE if action.online else SubscriptionEventKind.OFFLINE
                     self._subscriptions[action.id].report(online, action.errors or None)
-
-    def _connect(self, action: subscription_states.Connect) -> None:
-        self._reconnects += action.again
-        self._heartbeat_endpoints[action.channel] = action.pair.heartbeat
-        for topic in action.heartbeats:
-            self._heartbeat_channels[topic.encode("latin-1")] = action.channel
-        variable = os.environ.get(_HWM_VARIABLE, "")
-        self.hwm = self._configured_hwm or int(variable if variable.isdecimal() else 0) or max(action.hwm, 1)
-        self._last_connect = time.monotonic()
-        self._receiver.connect(action.pair, action.heartbeats, self.hwm)
 
     def _submit(self, call: Callable[[Any], None], action: Action) -> None:
         """Execute an action that makes a call, in a thread of the pool."""
@@ -295,7 +275,7 @@ class EventConsumer:
     def _read(self, action: subscription_states.ReadValue) -> None:
         with self._lock:
             subscription, negotiated = self._subscriptions.get(action.id), self._machine.negotiated(action.id)
-            settled = max(self._last_connect + _SETTLE_NEW, time.monotonic() + _SETTLE)
+            settled = self.connections.settled_at(time.monotonic())
         if subscription is None or negotiated is None:
             return  # cancelled
         self._receiver.wait(self._timeout)
@@ -368,16 +348,14 @@ class EventConsumer:
     def on_heartbeats(self, topics: set[bytes]) -> None:
         """Report received heartbeats, by their topics."""
         with self._lock:
-            channels = self._heartbeat_channels
-            for channel in {channels[topic] for topic in topics if topic in channels}:
+            for channel in self.connections.with_heartbeats(topics):
                 self._execute(self._machine.on_heartbeat(time.monotonic(), channel))
         self._wakeup.set()
 
     def on_disconnected(self, heartbeat_endpoint: str) -> None:
         """Report that the connection to a heartbeat endpoint ended."""
         with self._lock:
-            endpoints = self._heartbeat_endpoints.items()
-            for channel in [name for name, endpoint in endpoints if endpoint == heartbeat_endpoint]:
+            for channel in self.connections.at(heartbeat_endpoint):
                 self._execute(self._machine.on_disconnected(time.monotonic(), channel))
         self._wakeup.set()
 

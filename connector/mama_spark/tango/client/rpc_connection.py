@@ -30,18 +30,15 @@ class RpcConnection:
     :param addresses: addresses of the server; :meth:`open` tries them in order
     :param timeout: default timeout of a call in seconds, the wait for calls of other threads included
     :param minor: minor version of GIOP 1
-    :param limit: largest size of a reply in octets
     """
 
-    def __init__(
-        self, addresses: Sequence[Address], *, timeout: float = TIMEOUT, minor: int = 2, limit: int = messages.LIMIT
-    ) -> None:
+    def __init__(self, addresses: Sequence[Address], *, timeout: float = TIMEOUT, minor: int = 2) -> None:
         self.addresses = tuple(addresses)
         self.timeout = timeout
-        self._minor, self._limit = minor, limit
+        self._minor = minor
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self._assembler = MessageAssembler(limit)
+        self._assembler = MessageAssembler(messages.LIMIT)
         self._request_id = 0
 
     def __repr__(self) -> str:
@@ -69,7 +66,7 @@ class RpcConnection:
                 reasons.append(f"{address}: {error}")
                 continue
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._assembler = MessageAssembler(self._limit)
+            self._assembler = MessageAssembler(messages.LIMIT)
             self._socket = found
             return self
         raise ServerAway("no connection to " + "; ".join(reasons))

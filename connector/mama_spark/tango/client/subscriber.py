@@ -219,7 +219,7 @@ class TangoSubscriber:
     @property
     def hwm(self) -> int:
         """High-water mark of the newest connection."""
-        return self._consumer.hwm
+        return self._consumer.connections.hwm
 
     @property
     def counts(self) -> SubscriberCounts:

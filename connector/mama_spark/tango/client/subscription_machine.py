@@ -8,15 +8,11 @@ the confirmation of all subscriptions there.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator, Mapping
-from zlib import crc32
-
-from mama_spark.contracts.backoff import Backoff
 
 from ..topics import heartbeat_topics
 from ..types import DevError, Severity
-from .keep_alive import Timeouts
+from .keep_alive import RetryDelays, Timeouts
 from .subscription_states import (
     NO_SUCH_EVENTS,
     Action,
@@ -53,7 +49,7 @@ class SubscriptionMachine:
 
     def __init__(self, timeouts: Timeouts | None = None, seed: float | None = None) -> None:
         self.timeouts = timeouts or Timeouts()
-        self._seed = random.random() if seed is None else seed
+        self._delays = RetryDelays(seed)
         self._subscriptions: dict[int, Member] = {}
         self._channels: dict[str, Channel] = {}
         self._topics: dict[str, dict[int, None]] = {}
@@ -150,7 +146,8 @@ class SubscriptionMachine:
         if channel is not None:
             self._attempt_failed(now, channel, subscription)
         else:
-            subscription.next_retry = now + self._delay(backoff, subscription.request.full_name, subscription.failures)
+            name = subscription.request.full_name
+            subscription.next_retry = now + self._delays.of(backoff, name, subscription.failures)
         subscription.failures += 1
         self._retrying[id] = None
         if channel is not None:  # API_EventTimeout is reported, not this error
@@ -264,15 +261,11 @@ class SubscriptionMachine:
     def _attempt_failed(self, now: float, channel: Channel, subscription: Member) -> None:
         """An attempt to reach a missing server failed: put off all of its subscriptions."""
         if channel.next_attempt > now + self.timeouts.retry.most:  # the first report of this attempt
-            channel.next_attempt = now + self._delay(self.timeouts.retry, channel.name, channel.failures)
+            channel.next_attempt = now + self._delays.of(self.timeouts.retry, channel.name, channel.failures)
             channel.failures += 1
             for id in channel.members:
                 self._subscriptions[id].next_retry = channel.next_attempt
         subscription.next_retry = channel.next_attempt
-
-    def _delay(self, backoff: Backoff, name: str, failures: int) -> float:
-        """Delay of a retry, with the same jitter for all subscriptions of one name: they are negotiated together."""
-        return backoff.delay(failures, lambda: (self._seed + crc32(f"{failures} {name}".encode()) / 2**32) % 1)
 
     def _heartbeat_missed(self, now: float, channel: Channel, reason: str) -> Iterator[Action]:
         error = DevError("API_EventTimeout", Severity.ERR, reason, channel.name)

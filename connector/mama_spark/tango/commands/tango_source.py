@@ -16,12 +16,12 @@ from ...console.signals import stop_on_signals
 from ...contracts.errors import ConfigError, OptionError, Unavailable
 from ...options import command
 from ...options.tables import read_toml
+from ...options.times import duration_or_none
 from ...options.urls import is_port
-from ...options.values import duration_or_none
 from ...publishing.window.reconnecting import ReconnectingBridge
 from ...recording.log_follower import LogFollower
 from ...registry import log_bridge
-from ...telemetry.prometheus.server import served_metrics
+from ...telemetry.metrics_server import served_metrics
 from ..giop.ior import BadAddress, parse_tango_host
 from ..source.event_source import SourceSettings, TangoEventSource
 from ..source.event_supplier import HWM

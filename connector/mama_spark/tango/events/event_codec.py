@@ -72,7 +72,7 @@ def read_call(frame: bytes, little: bool) -> CallInfo:
     return call
 
 
-def write_call(call: CallInfo, little: bool = True) -> bytes:
+def write_call(call: CallInfo, little: bool) -> bytes:
     """The inverse of :func:`read_call`."""
     writer = CdrWriter(little)
     writer.long(call.version)

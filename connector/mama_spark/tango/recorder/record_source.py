@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ConfigError, MamaError, PublishError
@@ -24,7 +25,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import ReadLog, RecordLog
 from mama_spark.recording.background_task import BackgroundTask
 from mama_spark.recording.recorder import RecorderCounts
-from mama_spark.telemetry.prometheus.exposition import Metric, counter, gauge
+from mama_spark.recording.settings import RecorderSettings
 
 from ..client.device_proxy import device_names, open_device
 from ..client.keep_alive import Timeouts
@@ -180,6 +181,13 @@ class TangoRecorderCounts(RecorderCounts):
     :ivar dropped: events that the full queue dropped
     """
 
+    METRICS: ClassVar = {
+        "subscriptions": ("subscriptions", "subscriptions that were made"),
+        "not_accepted": ("subscriptions_refused", "of them, those that servers refused"),
+        "dropped": ("dropped_total", "events that the full queue dropped"),
+        **RecorderCounts.METRICS,
+    }
+
     subscriptions: int
     not_accepted: int
     dropped: int
@@ -192,16 +200,6 @@ class TangoRecorderCounts(RecorderCounts):
             f"{self.refused:,} refused by the log"
         )
 
-    def metrics(self, labels: dict[str, str]) -> list[Metric]:
-        return [
-            gauge("mama_recorder_subscriptions", "subscriptions that were made", self.subscriptions, labels),
-            gauge(
-                "mama_recorder_subscriptions_refused", "of them, those that servers refused", self.not_accepted, labels
-            ),
-            counter("mama_recorder_dropped_total", "events that the full queue dropped", self.dropped, labels),
-            *RecorderCounts.metrics(self, labels),
-        ]
-
 
 class TangoRecordSource:
     """See :class:`~mama_spark.recording.recorder.RecordSource`.
@@ -209,6 +207,8 @@ class TangoRecordSource:
     :ivar state: its state
     :ivar started: when it was made, nanoseconds since the epoch
     """
+
+    settings_class: ClassVar[type[RecorderSettings]] = TangoRecorderSettings
 
     def __init__(self, settings: TangoRecorderSettings) -> None:
         self.settings = settings

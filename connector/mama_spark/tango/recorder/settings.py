@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
+from mama_spark.options.document import FileSection
 from mama_spark.options.tables import parse_table
-from mama_spark.options.values import byte_size, duration_or_off, integer, plain_name, some_names
+from mama_spark.options.times import duration_or_off
+from mama_spark.options.values import byte_size, integer, plain_name, some_names
 from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
 
 from ..client.keep_alive import HEARTBEAT_AGE
@@ -219,3 +221,15 @@ def _hosts(url: str) -> tuple[tuple[str, ...], bool]:
             f"[recorder] url must be tango://host:port of a database, with #dbase=no of a server without: {url!r}"
         ) from None
     return hosts, dbase
+
+
+def documents() -> list[FileSection]:
+    """The configuration files for ``mama docs``."""
+    from ..source.log_replayer import Rule
+
+    recorder = (("`[recorder]`, with `url` of the database", TangoRecorderSettings),)
+    rules = (("`[[attribute]]`", Rule),)
+    return [
+        FileSection("Recorder: `mama record --conf-file conf/tango-record.toml`", recorder, camel),
+        FileSection("Event source: `mama tango-source --conf-file conf/tango-source.toml`", rules),
+    ]

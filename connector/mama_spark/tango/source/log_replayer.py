@@ -19,7 +19,8 @@ from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.contracts.record_log import Records
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
-from mama_spark.options.values import milliseconds, nonempty_text, real_number, string
+from mama_spark.options.times import milliseconds
+from mama_spark.options.values import nonempty_text, real_number, string
 
 from ..errors import DevFailed
 from ..events.batch_decoder import BatchDecoder

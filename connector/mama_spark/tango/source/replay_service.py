@@ -20,7 +20,7 @@ import orjson
 from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.contracts.record_log import Bounds, Continuity, RecordLog, Records
 from mama_spark.recording.log_follower import LogBatch, LogFollower, LogPosition, beginning
-from mama_spark.telemetry.prometheus.exposition import Metric, counter, gauge
+from mama_spark.telemetry.exposition import Metric, measured
 
 from ..types import EventType
 from .awaited_clients import AwaitedClients, AwaitedSubscription, Place
@@ -349,17 +349,17 @@ class ReplayService:
         )
 
 
-_METRICS = (
-    (counter, "records_total", "records that were served"),
-    (counter, "messages_total", "messages that were sent to clients"),
-    (counter, "not_delivered_total", "events that clients missed while they were away"),
-    (counter, "skipped_total", "records of other sources or kinds"),
-    (counter, "bad_total", "records that could not be served"),
-    (gauge, "lag", "records of the log that were not served yet"),
-    (gauge, "devices", "devices"),
-    (gauge, "attributes", "attributes"),
-    (gauge, "subscriptions", "events of attributes that clients receive"),
-)
+_METRICS = {
+    "records_total": "records that were served",
+    "messages_total": "messages that were sent to clients",
+    "not_delivered_total": "events that clients missed while they were away",
+    "skipped_total": "records of other sources or kinds",
+    "bad_total": "records that could not be served",
+    "lag": "records of the log that were not served yet",
+    "devices": "devices",
+    "attributes": "attributes",
+    "subscriptions": "events of attributes that clients receive",
+}
 
 
 def measure(server: str, stream: str, *numbers: int) -> list[Metric]:
@@ -368,6 +368,4 @@ def measure(server: str, stream: str, *numbers: int) -> list[Metric]:
     :param server: ``exe/instance``
     :param numbers: one for each metric
     """
-    labels = {"server": server, "stream": stream}
-    found = zip(_METRICS, numbers, strict=True)
-    return [kind(f"mama_tango_source_{name}", text, number, labels) for (kind, name, text), number in found]
+    return measured("mama_tango_source_", _METRICS, numbers, {"server": server, "stream": stream})

@@ -8,8 +8,7 @@ import time
 import pytest
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker
-from mama_spark.malamute.client import client as client_module
-from mama_spark.malamute.client import connection
+from mama_spark.malamute.client import blocking_calls, connection
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, decode, encode
@@ -84,7 +83,7 @@ def test_a_client_whose_process_was_stopped_has_not_lost_its_broker(
 ) -> None:
     """What the broker said meanwhile is yet to be read."""
     clock = Clock()
-    for module in (client_module, connection):
+    for module in (blocking_calls, connection):
         monkeypatch.setattr(module, "time", clock)
     with MalamuteClient(broker.endpoint, "c", timeout=PATIENCE) as client:
         client.write("s")

@@ -76,9 +76,6 @@ class DirectGets(FakeConnection):
     def loss(self) -> Callable[[], bool]:
         return lambda: False
 
-    def drive(self, timeout: float, done: object = None) -> None:
-        super().drive(timeout)
-
 
 def direct(sequence: int, status: int = 0) -> Frame:
     headers = [("Nats-Sequence", str(sequence)), ("Nats-Subject", "s"), ("Nats-Time-Stamp", "then"), ("A", "b")]

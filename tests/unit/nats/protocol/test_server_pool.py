@@ -60,7 +60,7 @@ def test_a_server_that_takes_logins_and_ends_connections_is_not_stormed() -> Non
 
 
 def test_a_day_of_reconnects_neither_storms_nor_sleeps() -> None:
-    """By simulated time: servers that are away for a day are asked two to four times a second each, and not by all at once."""
+    """By simulated time: each server that is away for a day is asked two to four times a second, not by all at once."""
     servers, now, tries = pool("a", "b"), 0.0, 0
     while now < 86_400:
         now += servers.next()[1] + 0.001

@@ -116,15 +116,13 @@ def test_two_name_servers_are_both_announced_to() -> None:
 
 
 @pytest.mark.spec("OW3")
-def test_frames_of_other_lengths_and_content_are_counted() -> None:
+def test_frames_of_other_lengths_and_content_change_nothing() -> None:
     client = joined()
     for data in (b"", b"_NAMING\0", encode(OTHER)[:-1], encode(OTHER) + b"\0"):
         assert client.received(data, 1.0) == []
-    assert client.counters.wrong_size == 4
     for data in (bytes(882), encode(replace(OTHER, endpoint="inproc://x")),
                  encode(replace(SERVER, endpoint="ipc://x"))):  # fmt: skip
         assert client.received(data, 1.0) == []
-    assert client.counters.malformed == 3
     assert client.peers == {}
 
 
@@ -134,7 +132,6 @@ def test_the_number_of_peers_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> Non
     for n in range(10):
         client.received(encode(replace(OTHER, uuid=f"u{n}")), 1.0)
     assert len(client.peers) == 3
-    assert client.counters.too_many_peers == 7
 
 
 @examples(500)

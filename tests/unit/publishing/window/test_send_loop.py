@@ -27,9 +27,9 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import FlightState
-from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.publishing.window.flight_batch import FlightBatch, messages_of
 from mama_spark.publishing.window.retry import is_final, may_resend, may_resend_elsewhere
-from mama_spark.publishing.window.send_loop import MAX_SEND_BYTES, MAX_SEND_MESSAGES, SendLoop, messages_of, spans_of
+from mama_spark.publishing.window.send_loop import MAX_SEND_BYTES, MAX_SEND_MESSAGES, SendLoop, spans_of
 from mama_spark.publishing.window.window import Window
 
 from tests.support.tables import each

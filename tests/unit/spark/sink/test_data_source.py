@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from mama_spark.contracts.errors import ConfigError, FlightLogError, OptionError, RowsFailed, SchemaError
-from mama_spark.flightlog.commit import commit as commit_log
-from mama_spark.flightlog.commit import commit_dead_letters
+from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.folder import WriteId
+from mama_spark.flightlog.schema import DEAD_LETTER_TABLE, FLIGHT_LOG
 from mama_spark.memory import MemoryBroker
 from mama_spark.spark.last_write import LastWrite
 from mama_spark.spark.sink.data_source import MamaPubWriter, batch_writer, stream_writer
@@ -134,8 +134,8 @@ def test_a_table_that_takes_no_commit_is_refused_when_the_write_is_planned(
     broker: MemoryBroker, tmp_path: Path, option: str
 ) -> None:
     path = tmp_path / "log"
-    commit = commit_dead_letters if option == "deadLetterTable" else commit_log
-    commit(str(path), {}, WriteId(None, "run", None, "memory"), [], app=("first", 0))
+    kind = DEAD_LETTER_TABLE if option == "deadLetterTable" else FLIGHT_LOG
+    commit(str(path), {}, WriteId(None, "run", None, "memory"), [], app=("first", 0), kind=kind)
     writer = plan(broker, **{option: str(path)})
     set_features(path, "rowTracking", "domainMetadata")
     with pytest.raises(FlightLogError, match=f"{option}: .*domainMetadata, rowTracking"):

@@ -21,17 +21,17 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError, Unavail
 from mama_spark.contracts.zmq_connections import open_context
 from mama_spark.malamute.protocol.extensions import Feature
 
-from ....telemetry.prometheus.exposition import prometheus_client
+from ....telemetry.exposition import CONTENT_TYPE, Metric, exposition, prometheus_client
 from ..session.broker_events import BrokerEvent, encode
 from ..session.settings import SessionSettings
 from .engine_selector import EngineSelector
 from .loop import BrokerLoop
-from .metrics import CONTENT_TYPE, Metric, as_json, clients_of, exposition, measure, streams_of
+from .metrics import as_json, clients_of, measure, streams_of
 from .security import ZapHandler
 from .settings import BrokerSettings, EngineChoice
 
 if TYPE_CHECKING:
-    from ....telemetry.prometheus.server import MetricsServer
+    from ....telemetry.metrics_server import MetricsServer
 
 __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
 
@@ -206,7 +206,7 @@ class Broker:
             raise BackgroundTaskFailed("the broker does not answer") from None
 
     def _serve_pages(self, address: str) -> MetricsServer:
-        from ....telemetry.prometheus.server import MetricsServer  # http.server takes a tenth of the start
+        from ....telemetry.metrics_server import MetricsServer  # http.server takes a tenth of the start
 
         return MetricsServer(address, self._pages())
 

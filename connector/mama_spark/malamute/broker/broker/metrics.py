@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ....telemetry.prometheus.exposition import CONTENT_TYPE, Metric, exposition
+from ....telemetry.exposition import Labels, Metric
 
 if TYPE_CHECKING:
     from .loop import BrokerLoop
-
-__all__ = ["CONTENT_TYPE", "Metric", "exposition", "measure", "summary"]
 
 #: Counters of the session machine: name of the metric, what it counts.
 _COUNTERS = {
@@ -48,31 +46,31 @@ def measure(broker: BrokerLoop) -> list[Metric]:
     publishers = machine.publishing.publishers
     backlogs = [stream.backlog for stream in broker.engines.streams.values()]
     traffic, session = asdict(broker.counters), asdict(machine.clients.counters)
-    found = [_counter(name, text, traffic[name]) for name, text in _TRAFFIC.items()]
-    found += [_counter(name, text, session[key]) for key, (name, text) in _COUNTERS.items()]
+    found = [_metric(f"{name}_total", text, traffic[name]) for name, text in _TRAFFIC.items()]
+    found += [_metric(f"{name}_total", text, session[key]) for key, (name, text) in _COUNTERS.items()]
     engines = Counter(broker.engine_of(stream) for stream in machine.streams)
     found += [
-        _gauge("clients", "clients that are connected", {(): len(clients)}),
-        _gauge("publishers", "of them, those that send to streams and keep to a credit", {(): publishers}),
-        _gauge("streams", "streams, by engine", {(("engine", name),): n for name, n in sorted(engines.items())}),
-        _gauge("full_streams", "streams whose backlog is full", {(): len(machine.streams.full)}),
-        _gauge("subscriptions", "patterns that clients read", {
-            (): sum(len(patterns) for c in clients for patterns in c.subscriptions.values())
-        }),
-        _gauge("offers", "services that clients offer", {(): sum(len(c.offers) for c in clients)}),
-        _gauge("blocked_clients", "clients whose socket takes no more now", {(): sum(c.blocked for c in clients)}),
-        _gauge("held_deliveries", "deliveries that wait for clients", {(): sum(c.queued for c in clients)}),
-        _gauge("queue_octets", "octets that wait for clients", {(): sum(c.queued_octets for c in clients)}),
-        _gauge("letters", "mail and requests that wait for a receiver", {
+        _metric("clients", "clients that are connected", len(clients)),
+        _metric("publishers", "of them, those that send to streams and keep to a credit", publishers),
+        _metric("streams", "streams, by engine", {(("engine", name),): n for name, n in sorted(engines.items())}),
+        _metric("full_streams", "streams whose backlog is full", len(machine.streams.full)),
+        _metric("subscriptions", "patterns that clients read",
+            sum(len(patterns) for c in clients for patterns in c.subscriptions.values())
+        ),
+        _metric("offers", "services that clients offer", sum(len(c.offers) for c in clients)),
+        _metric("blocked_clients", "clients whose socket takes no more now", sum(c.blocked for c in clients)),
+        _metric("held_deliveries", "deliveries that wait for clients", sum(c.queued for c in clients)),
+        _metric("queue_octets", "octets that wait for clients", sum(c.queued_octets for c in clients)),
+        _metric("letters", "mail and requests that wait for a receiver", {
             (("kind", "mailbox"),): len(mailboxes), (("kind", "service"),): len(requests)
         }),
-        _gauge("letter_octets", "octets of their content", {
+        _metric("letter_octets", "octets of their content", {
             (("kind", "mailbox"),): mailboxes.size, (("kind", "service"),): requests.size
         }),
-        _gauge("engine_batches", "batches that wait for engines", {(): sum(map(len, backlogs))}),
-        _gauge("engine_octets", "octets that wait for engines that are behind", {
-            (): sum(backlog.octets for backlog in backlogs)
-        }),
+        _metric("engine_batches", "batches that wait for engines", sum(map(len, backlogs))),
+        _metric("engine_octets", "octets that wait for engines that are behind",
+            sum(backlog.octets for backlog in backlogs)
+        ),
     ]  # fmt: skip
     return found
 
@@ -83,12 +81,9 @@ def summary(metrics: Iterable[Metric]) -> str:
     return ", ".join(f"{name.removesuffix('_total').replace('_', ' ')} {n:.15g}" for name, n in values.items() if n)
 
 
-def _counter(name: str, help: str, value: float) -> Metric:
-    return Metric(f"malamute_{name}_total", "counter", help, (((), value),))
-
-
-def _gauge(name: str, help: str, samples: Mapping[Any, float]) -> Metric:
-    return Metric(f"malamute_{name}", "gauge", help, tuple(samples.items()))
+def _metric(name: str, help: str, value: float | Mapping[Labels, float]) -> Metric:
+    samples = value if isinstance(value, Mapping) else {(): value}
+    return Metric(f"malamute_{name}", help, tuple(samples.items()))
 
 
 def clients_of(broker: BrokerLoop, now: float) -> list[dict[str, Any]]:

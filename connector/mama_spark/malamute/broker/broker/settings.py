@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mama_spark.options.declare import option
-from mama_spark.options.values import byte_size, duration_or_none, integer, nonempty_text
+from mama_spark.options.times import duration_or_none
+from mama_spark.options.values import byte_size, integer, nonempty_text
 
 from ..session.settings import SessionSettings
 from .security import Security

@@ -39,12 +39,14 @@ class SubscriptionCursor:
     """The position of one subscribed client in the stream.
 
     :ivar origin: number stored with the messages that the client sends
+    :ivar address: under which it last sent one here; empty = it has not
     :ivar credit: deliveries that the client still accepts
     :ivar position: last sequence delivered; not used while live
     """
 
     client: Hashable
     origin: int
+    address: bytes = b""
     credit: DeliveryCredit = field(default_factory=DeliveryCredit)
     live: bool = True
     position: int = 0

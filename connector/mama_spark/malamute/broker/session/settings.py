@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from mama_spark.malamute.protocol.extensions import ALL, Feature
 from mama_spark.options.declare import option
-from mama_spark.options.values import byte_size, duration_or_none, integer, member
+from mama_spark.options.times import duration_or_none
+from mama_spark.options.values import byte_size, integer, member
 
 #: Approximate memory overhead of mail or a request that waits, in bytes.
 OVERHEAD = 512

@@ -100,7 +100,7 @@ class RowEncoder:
             column = pc.binary_join_element_wise(filled, *parts[1:], ".", null_handling="skip")
             column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
             what = f"all of {', '.join(name for _, name in plan.parts)} are null"
-        coded = _dictionary_encoded(column, BadTopic.of_null("topics", what), rejected)
+        coded = _dictionary_encoded(column, BadTopic, "topics", what, rejected)
         if not self._head:
             return coded
         names = pc.binary_join_element_wise(self._head, coded.dictionary, "")
@@ -108,8 +108,9 @@ class RowEncoder:
 
     def _streams(self, rows: pa.RecordBatch, rejected: dict[int, PublishError]) -> pa.DictionaryArray | None:
         name = self._plan.stream
-        null = BadRow.of_null("streams", "the stream is null")
-        return None if name is None else _dictionary_encoded(rows.column(name), null, rejected)
+        if name is None:
+            return None
+        return _dictionary_encoded(rows.column(name), BadRow, "streams", "the stream is null", rejected)
 
     def _headers(self, rows: pa.RecordBatch, rejected: dict[int, PublishError]) -> pa.Array | None:
         plan, entries = self._plan, []
@@ -123,17 +124,22 @@ class RowEncoder:
         return header_maps(entries, rows.num_rows) if entries else None
 
 
-def _dictionary_encoded(column: pa.Array, null: PublishError, rejected: dict[int, PublishError]) -> pa.DictionaryArray:
-    """Strings as a dictionary without nulls; rows with null are rejected."""
+def _dictionary_encoded(
+    column: pa.Array, error: type[BadRow], what: str, null: str, rejected: dict[int, PublishError]
+) -> pa.DictionaryArray:
+    """Strings as a dictionary without nulls; rows with null are rejected.
+
+    :param what: the column of messages; ``null``: why a row without it is rejected
+    """
     coded = column.cast(pa.string()).dictionary_encode()
     if invalid := _invalid(coded.dictionary):
         same = pc.is_in(coded.indices, pa.array(invalid, coded.indices.type)).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(same).tolist():
-            rejected.setdefault(row, type(null)("it is not UTF-8"))
+            rejected.setdefault(row, error("it is not UTF-8"))
         coded = pa.DictionaryArray.from_arrays(coded.indices, _without(coded.dictionary, invalid))
     if not coded.null_count:
         return coded
-    _reject(rejected, coded, null)
+    _reject(rejected, coded, error.of_null(what, null))
     names = pa.concat_arrays([coded.dictionary, pa.array([""])])
     return pa.DictionaryArray.from_arrays(coded.indices.fill_null(len(names) - 1), names)
 

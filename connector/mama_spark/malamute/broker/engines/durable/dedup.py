@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import repeat
 
 
@@ -11,12 +11,17 @@ class DedupWindow:
     """Ids of the last ``span`` microseconds, at most ``count``; about 270 octets of memory each. Times are those of one
     clock that never falls.
 
-    Ids are added before their transaction is committed, and withdrawn when it fails.
+    Ids are added before their transaction is committed, and withdrawn when it fails. They expire once in each batch, by
+    a clock that nobody sets: an id that is forgotten too early is a message that is stored twice.
+
+    :param ticks: the clock
     """
 
-    def __init__(self, span: int, count: int) -> None:
+    def __init__(self, span: int, count: int, ticks: Callable[[], int]) -> None:
         self.span = span
         self.count = count
+        self._ticks = ticks
+        self._now = 0  # time of the batch, at which ids were expired; 0 = not yet in this batch
         self._sequences: dict[bytes, int] = {}
         self._order: deque[tuple[bytes, int]] = deque()  # id, time; ascending, as they were added
         self._dropped: int | None = None  # time of the newest id that was forgotten because there were too many
@@ -24,19 +29,26 @@ class DedupWindow:
     def __len__(self) -> int:
         return len(self._sequences)
 
-    def find(self, message_id: bytes) -> int | None:
-        """Sequence of the message that has this id."""
-        return self._sequences.get(message_id)
+    def begin_batch(self) -> None:
+        """The next id belongs to another batch."""
+        self._now = 0
 
-    def add(self, message_id: bytes, sequence: int, time: int) -> None:
-        """Add an id that :meth:`find` does not know."""
+    def first_of(self, message_id: bytes, sequence: int) -> int:
+        """Sequence of the first message with the id: ``sequence`` if it is new; then it is added."""
+        now = self._expired()
+        first = self._sequences.get(message_id)
+        if first is None:
+            self._add(message_id, sequence, now)
+        return sequence if first is None else first
+
+    def _add(self, message_id: bytes, sequence: int, time: int) -> None:
         if self.span and self.count:
             self._sequences[message_id] = sequence
             self._order.append((message_id, time))
 
-    def add_new(self, message_ids: list[bytes], sequence: int, time: int) -> bool:
+    def add_new(self, message_ids: list[bytes], sequence: int) -> bool:
         """Add ids of consecutive messages; False if one is known, missing or repeated: then none was added."""
-        known = self._sequences
+        time, known = self._expired(), self._sequences
         if not all(message_ids) or not known.keys().isdisjoint(message_ids):
             return False
         count = len(message_ids)
@@ -48,17 +60,26 @@ class DedupWindow:
         return True
 
     def load(self, found: Iterable[tuple[bytes, int, int]]) -> None:
-        """Load stored ids with sequences and times, ascending."""
-        for message_id, sequence, time in found:
+        """Load stored ids with sequences and ages, oldest first."""
+        now = self._ticks()
+        for message_id, sequence, age in found:
             if message_id not in self._sequences:
-                self.add(message_id, sequence, time)
+                self._add(message_id, sequence, now - age)
+        self._expire(now)
 
     def withdraw(self, above: int) -> None:
         """Remove the ids of messages with a higher sequence, which were added last."""
         while self._order and self._sequences[self._order[-1][0]] > above:
             del self._sequences[self._order.pop()[0]]
 
-    def expire(self, now: int) -> None:
+    def _expired(self) -> int:
+        """Remove ids older than the window, once per batch; the time of the batch."""
+        if not self._now:
+            self._now = self._ticks()
+            self._expire(self._now)
+        return self._now
+
+    def _expire(self, now: int) -> None:
         order, sequences = self._order, self._sequences
         horizon = now - self.span
         while order and (len(order) > self.count or order[0][1] < horizon):
@@ -67,8 +88,8 @@ class DedupWindow:
             if time >= horizon:
                 self._dropped = time
 
-    def certain(self, now: int) -> int:
+    def certain(self) -> int:
         """Microseconds for which an id is surely known: fewer than ``span`` where there were too many."""
         if not self.count or self._dropped is None:
             return self.span if self.count else 0
-        return max(0, min(self.span, now - self._dropped - 1))
+        return max(0, min(self.span, self._ticks() - self._dropped - 1))

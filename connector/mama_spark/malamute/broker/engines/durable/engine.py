@@ -25,7 +25,6 @@ from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op,
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
 from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, TtlRequest, TtlTracker, ttl_request_of
 
-from ... import freed_memory
 from ..ack_tracker import AckTracker
 from ..base import Delivery
 from ..log_queries import answer, pack, pack_headers, unpack, unpack_headers
@@ -35,6 +34,7 @@ from .log_queries import DurableQueries, is_stored, stored_streams
 from .settings import DurableSettings
 from .store import MAX_OCTETS, MessageStore, Retention, make_folder
 from .store_reader import Row, StoreFull, now_us, store_path
+from .upkeep import StoreUpkeep, ages
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +43,6 @@ log = logging.getLogger(__name__)
 REPLAY_OCTETS = 4 * 1024 * 1024
 REPLAY_ROWS = 4096
 TURN_ROWS = 512
-#: Seconds between checks of the age of messages while the engine is idle.
-RETENTION_INTERVAL = 1.0
-#: Seconds without a command after which the file is closed, if it has nothing that will expire.
-REST = 10.0
 
 _STORED = StoreOutcome.STORED  # two lookups take as long as the rest of accept
 _NOTHING = TtlRequest()
@@ -71,13 +67,12 @@ class DurableEngine(StoredStreamEngine[Row]):
         self._ticks: Callable[[], int] = _monotonic_us
         self._store: MessageStore | None = None
         self._acks = AckTracker()
-        self._ids = DedupWindow(int(self._options.dedup_window * 1e6), self._options.dedup_ids)
+        self._ids = DedupWindow(int(self._options.dedup_window * 1e6), self._options.dedup_ids, lambda: self._ticks())
         self._ttl = TtlTracker(self._options.max_running, time.monotonic)
         self._accepted: list[LiveMessage] = []  # messages of the batch, not stored yet
         self._next = 0
-        self._now = 0  # ticks of the batch, at which ids were expired; 0 = not yet in this batch
         self._refusing = False
-        self._rests_at: float | None = None  # monotonic time when the file is closed; None = not yet known
+        self._upkeep = StoreUpkeep(name)
 
     @property
     def store(self) -> MessageStore:
@@ -114,10 +109,8 @@ class DurableEngine(StoredStreamEngine[Row]):
         if not store.last:
             return store
         self._next = store.last + 1
-        now, ticks = self._clock(), self._ticks()
-        ages = ((one, sequence, max(0, now - at)) for one, sequence, at in store.ids(now - self._ids.span))
-        self._ids.load((one, sequence, ticks - age) for one, sequence, age in ages)
-        self._ids.expire(ticks)
+        now = self._clock()
+        self._ids.load((one, sequence, max(0, now - at)) for one, sequence, at in store.ids(now - self._ids.span))
         self._ttl.load(store.ttls())
         return store
 
@@ -164,11 +157,9 @@ class DurableEngine(StoredStreamEngine[Row]):
         if block.extensions is not None or sum(map(len, block.contents)) > MAX_OCTETS:
             super().accept_block(client, address, block)
             return
-        if ids is not None:
-            self._expire_ids()
-            if not self._ids.add_new(ids, first, self._now):
-                super().accept_block(client, address, block)
-                return
+        if ids is not None and not self._ids.add_new(ids, first):
+            super().accept_block(client, address, block)
+            return
         self._next += count
         self._acks.add(client, StoreOutcome.STORED, first, count)
         columns = (repeat(self._cursors.get(client)), repeat(address), block.subjects, zip(block.contents, strict=True))
@@ -188,33 +179,15 @@ class DurableEngine(StoredStreamEngine[Row]):
             found = self._ttl.sequence(subject)
             if found != asked.expected:
                 return StoreOutcome.DUPLICATE, found
-        if extension.message_id:
-            outcome, first = self._first_of(extension.message_id)
-            if outcome is StoreOutcome.DUPLICATE:
-                if asked.milliseconds:
-                    self._ttl.repeated(subject, first)
-                return outcome, first
         sequence = self._next
+        if extension.message_id and (first := self._ids.first_of(extension.message_id, sequence)) != sequence:
+            if asked.milliseconds:
+                self._ttl.repeated(subject, first)
+            return StoreOutcome.DUPLICATE, first
         if asked.milliseconds is not None and not self._ttl.note(sequence, subject, asked.milliseconds, octets):
             self._ids.withdraw(sequence - 1)
             return StoreOutcome.REFUSED, 0
         return StoreOutcome.STORED, sequence
-
-    def _first_of(self, message_id: bytes) -> tuple[StoreOutcome, int]:
-        """Whether the next message is the first with its id, and the sequence of the first."""
-        self._expire_ids()
-        found = self._ids.find(message_id)
-        if found is not None:
-            return StoreOutcome.DUPLICATE, found
-        self._ids.add(message_id, self._next, self._now)
-        return StoreOutcome.STORED, self._next
-
-    def _expire_ids(self) -> None:
-        """Remove ids older than the window, once per batch. By a clock that nobody sets: an id that is forgotten too
-        early is a message that is stored twice."""
-        if not self._now:
-            self._now = self._ticks()
-            self._ids.expire(self._now)
 
     def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...]]:
         runs = self._acks.take(client)
@@ -222,7 +195,7 @@ class DurableEngine(StoredStreamEngine[Row]):
 
     def ask(self, query: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
         if query.op is Op.DEDUP:
-            certain = numbers(self._ids.certain(self._ticks()))
+            certain = numbers(self._ids.certain())
             return LogQueryAnswer(query.number, identity=self.store.identity.encode(), body=certain), []
         return answer(DurableQueries(self.store, self._options), query)
 
@@ -235,8 +208,8 @@ class DurableEngine(StoredStreamEngine[Row]):
         return is_stored(name, settings)
 
     def flush(self) -> None:
-        self._now = 0
-        self._rests_at = None
+        self._ids.begin_batch()
+        self._upkeep.worked()
         self._complete_accepted()
         self._store_markers()
         self._replay()
@@ -246,44 +219,14 @@ class DurableEngine(StoredStreamEngine[Row]):
         self._replay()
         if any(cursor.can_read for cursor in self._behind):
             return 0.0
-        times = (self._retain(), self._ttl.seconds_to_next_expiry if self._ttl else None, self._rest())
+        times = [self._ttl.seconds_to_next_expiry if self._ttl else None]
+        if self._store is not None:
+            times += (self._upkeep.retain(self._store, self._clock()), self._upkeep.rest(self._store))
         return min((due for due in times if due is not None), default=None)
 
     def may_end(self) -> bool:
         """Not while messages have a time to live, or an age at which they are removed."""
-        return not (self._cursors or self._ttl or self._ages())
-
-    def _ages(self) -> bool:
-        """Whether there are messages that will be removed, because of their age or because there are too many."""
-        store = self._store
-        if store is None:
-            return False
-        return store.overdue or (store.retention.age_us is not None and store.last >= store.first)
-
-    def _rest(self) -> float | None:
-        """Close the file if nothing was done for a while; seconds until then."""
-        store = self._store
-        if store is None or store.resting or self._ages():
-            return None
-        now = time.monotonic()
-        if self._rests_at is None:
-            self._rests_at = now + REST
-        if now < self._rests_at:
-            return self._rests_at - now
-        store.rest()
-        freed_memory.trim()
-        return None
-
-    def _retain(self) -> float | None:
-        """Remove messages that are too old; seconds until the next check."""
-        store = self._store
-        if store is None or not self._ages():
-            return None
-        try:
-            store.retain(max(self._clock(), store.last_time))
-        except StoreFull as e:
-            log.warning("stream %r: old messages cannot be removed now: %s", self.name, e)
-        return 0.0 if store.overdue else RETENTION_INTERVAL
+        return not (self._cursors or self._ttl or (self._store is not None and ages(self._store)))
 
     # --- storing -------------------------------------------------------------------------------------------------
 
@@ -302,7 +245,7 @@ class DurableEngine(StoredStreamEngine[Row]):
             return
         accepted, self._accepted = self._accepted, []
         now = max(self._clock(), self.store.last_time)
-        values, octets, address = self._values(accepted)
+        values, octets, address = _row_values(accepted)
         changes = self._ttl.changes((message[0], message[3]) for message in accepted)
         try:
             self.store.append(values, len(accepted), now, octets, dict(changes.values()), address)
@@ -327,36 +270,6 @@ class DurableEngine(StoredStreamEngine[Row]):
         if not self._refusing:
             self._refusing = True
             log.error("stream %r refuses messages, %d to begin with: %s", self.name, messages, error)
-
-    @staticmethod
-    def _values(accepted: list[LiveMessage]) -> tuple[list[Any], int, bytes | None]:
-        """Arguments of :meth:`MessageStore.append`: the values row by row, without unused columns; their octets; the
-        sender's address if all rows have the same, which is then not among the values."""
-        if len(accepted) == 1:  # fast path for a single message
-            _, cursor, address, subject, content, message_id, fields = accepted[0]
-            if len(content) == 1 and not message_id and not fields and cursor is None:
-                return [subject, content[0]], len(address) + len(subject) + len(content[0]), address
-        _, cursors, addresses, subjects, contents, ids, headers = zip(*accepted, strict=True)
-        common = addresses[0] if addresses.count(addresses[0]) == len(addresses) else None
-        octets = sum(map(len, addresses)) + sum(map(len, subjects)) + sum(map(len, ids))
-        columns: list[Sequence[Any]] = [] if common is not None else [addresses]
-        if not any(headers) and set(map(len, contents)) == {1} and cursors.count(None) == len(cursors):
-            bodies: Sequence[bytes] = [body for (body,) in contents]
-            columns += (subjects, bodies)
-            if any(ids):
-                columns.append([one or None for one in ids])
-        else:
-            packed = list(map(pack, contents))
-            bodies, lengths = [body for body, _ in packed], [one for _, one in packed]
-            stored = list(map(pack_headers, headers))
-            origins = [None if cursor is None else cursor.origin for cursor in cursors]
-            columns += (subjects, bodies, [one or None for one in ids], lengths, stored, origins)
-            octets += sum(len(one) for one in stored if one)
-        octets += sum(map(len, bodies))
-        values: list[Any] = [None] * (len(columns) * len(accepted))
-        for at, column in enumerate(columns):
-            values[at :: len(columns)] = column
-        return values, octets, common
 
     # --- replay --------------------------------------------------------------------------------------------------
 
@@ -395,3 +308,33 @@ class DurableEngine(StoredStreamEngine[Row]):
             return None
         extension = of_stored(sequence, time, message_id or b"", unpack_headers(headers))
         return Delivery(cursor.client, sender, subject, unpack(body, lengths), extension)
+
+
+def _row_values(accepted: list[LiveMessage]) -> tuple[list[Any], int, bytes | None]:
+    """Arguments of :meth:`MessageStore.append`: the values row by row, without unused columns; their octets; the
+    sender's address if all rows have the same, which is then not among the values."""
+    if len(accepted) == 1:  # fast path for a single message
+        _, cursor, address, subject, content, message_id, fields = accepted[0]
+        if len(content) == 1 and not message_id and not fields and cursor is None:
+            return [subject, content[0]], len(address) + len(subject) + len(content[0]), address
+    _, cursors, addresses, subjects, contents, ids, headers = zip(*accepted, strict=True)
+    common = addresses[0] if addresses.count(addresses[0]) == len(addresses) else None
+    octets = sum(map(len, addresses)) + sum(map(len, subjects)) + sum(map(len, ids))
+    columns: list[Sequence[Any]] = [] if common is not None else [addresses]
+    if not any(headers) and set(map(len, contents)) == {1} and cursors.count(None) == len(cursors):
+        bodies: Sequence[bytes] = [body for (body,) in contents]
+        columns += (subjects, bodies)
+        if any(ids):
+            columns.append([one or None for one in ids])
+    else:
+        packed = list(map(pack, contents))
+        bodies, lengths = [body for body, _ in packed], [one for _, one in packed]
+        stored = list(map(pack_headers, headers))
+        origins = [None if cursor is None else cursor.origin for cursor in cursors]
+        columns += (subjects, bodies, [one or None for one in ids], lengths, stored, origins)
+        octets += sum(len(one) for one in stored if one)
+    octets += sum(map(len, bodies))
+    values: list[Any] = [None] * (len(columns) * len(accepted))
+    for at, column in enumerate(columns):
+        values[at :: len(columns)] = column
+    return values, octets, common

@@ -8,7 +8,8 @@ from typing import Any
 
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
-from mama_spark.options.values import duration, duration_or_none, integer, nonempty_text, one_of, positive_size
+from mama_spark.options.times import duration, duration_or_none
+from mama_spark.options.values import integer, nonempty_text, one_of, positive_size
 
 _GROUP = "stream: durable"
 _MOST = 10**18

@@ -31,7 +31,7 @@ from typing import Any
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.served_log import LogTail
 from mama_spark.malamute.protocol.commands import StatusCode
-from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, of_stored
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, of_stored
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, numbers
 from mama_spark.publishing.ids.id_lifetime import known_for
 from mama_spark.registry import publisher_bridge
@@ -41,7 +41,7 @@ from ..base import Delivery
 from ..log_queries import WRONG, answer
 from ..stored import StoredStreamEngine, SubscriptionCursor
 from .message_codec import ConsumedMessage, JetStreamMessage
-from .publisher import ClientOutcomes, PendingPublish, StreamPublisher, expect_last
+from .publisher import AwaitedDeliveries, ClientOutcomes, PendingPublish, StreamPublisher, expect_last
 from .settings import JetStreamSettings
 from .stored_log import StoredLog
 
@@ -60,8 +60,6 @@ POLL_ACKS, POLL_ACTIVE, POLL_IDLE = 0.002, 0.002, 0.01
 ACTIVE = 1.0  #: seconds after a message in which more are expected
 #: Seconds without progress after which the stream is checked.
 CHECK_STREAM = 5.0
-#: Seconds between two reports about one stall, for each of which NATS is asked.
-REPORT_STALL = 30.0
 #: Seconds that :meth:`JetStreamEngine.close` waits for accepted messages.
 CLOSE_TIMEOUT = 10.0
 
@@ -91,17 +89,15 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._id = secrets.token_hex(8)
         self._log = StoredLog(name, self._options)
         self._publisher: StreamPublisher | None = None
-        self._addresses: dict[SubscriptionCursor, bytes] = {}  # addresses under which the clients have published here
         self._live: LogTail | None = None  # of the cursors that are live
         self._position = 0  # last sequence that live cursors received
         self._last_message = 0  # sequence of the last message received for live cursors
         self._catch_ups: dict[SubscriptionCursor, _CatchUp] = {}
         self._outcomes: PerClient[ClientOutcomes] = PerClient(ClientOutcomes)
-        self._awaited: dict[int, PendingPublish] = {}  # published here and not yet received from the stream
+        self._awaited = AwaitedDeliveries()
         self._number = 0
         self._last_delivery = 0.0
         self._last_check = 0.0
-        self._last_report = -REPORT_STALL
 
     def _state(self) -> str:
         return "not open" if self._publisher is None else repr(self._publisher)
@@ -187,17 +183,8 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             if last is not None:
                 self._wait(lambda: self._position >= min(after, last))
 
-    def cancel(self, client: Hashable) -> None:
-        cursor = self._cursors.get(client)
-        super().cancel(client)
-        if cursor is not None:
-            self._addresses.pop(cursor, None)
-
     def _stop_replay(self, cursor: SubscriptionCursor) -> None:
         super()._stop_replay(cursor)
-        self._close_catch_up(cursor)
-
-    def _close_catch_up(self, cursor: SubscriptionCursor) -> None:
         catch_up = self._catch_ups.pop(cursor, None)
         if catch_up is not None:
             catch_up.consumer.close()
@@ -231,7 +218,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._number += 1
         cursor = self._cursors.get(client)
         if cursor is not None:
-            self._addresses[cursor] = address
+            cursor.address = address
         origin = 0 if cursor is None else cursor.origin
         message = PendingPublish(self._number, client, origin, address, subject, content)
         if extension is not None:
@@ -242,7 +229,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         if message.outcome is None:
             self.publisher.put(message)
         if self._cursors and message.outcome is None:
-            self._awaited[message.number] = message
+            self._awaited.add(message)
 
     def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...] | None]:
         outcomes = self._outcomes.pop(client) or ClientOutcomes()
@@ -251,15 +238,10 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         def acks() -> tuple[AckRun, ...] | None:
             if not outcomes.settle():
                 return None
-            waits = self._is_awaited(number) and not self.publisher.stalled_since and time.monotonic() < until
+            waits = self._awaited.any_up_to(number) and not self.publisher.stalled_since and time.monotonic() < until
             return None if waits else outcomes.runs.acks()
 
         return acks
-
-    def _is_awaited(self, number: int) -> bool:
-        """Whether a message up to this number is not acknowledged, or not yet received from the stream."""
-        first = next(iter(self._awaited), None)
-        return first is not None and first <= number
 
     def flush(self) -> None:
         """Send; wait only if too many octets are unacknowledged without an outage."""
@@ -276,7 +258,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         if stalled and not publisher.down and now - max(stalled, self._last_check) > CHECK_STREAM:
             self._last_check = now
             self._log.last_sequence()  # raises if the stream was deleted
-            self._report_stall(now - stalled, now)
+            publisher.report_stall(self.name, now - stalled, now)
         if delivered:
             return 0.0
         if publisher.busy:
@@ -288,22 +270,13 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
     def may_end(self) -> bool:
         return not self._cursors and not self.publisher.busy
 
-    def _report_stall(self, seconds: float, now: float) -> None:
-        """Say why NATS acknowledges nothing, at most once in :data:`REPORT_STALL` seconds."""
-        if now >= self._last_report + REPORT_STALL:
-            cause = self.publisher.explain_missing_acks()
-            self._last_report = time.monotonic()
-            if cause and self.publisher.stalled_since:
-                log.error("stream %r: nothing was acknowledged for %.0f s, %d octets wait: %s",
-                          self.name, seconds, self.publisher.waiting, cause)  # fmt: skip
-
     # --- delivery ------------------------------------------------------------------------------------------------
 
     def _work(self, timeout: float) -> bool:
         """Publish, deliver and replay once; True if messages were received."""
         self.publisher.pump(timeout)
         delivered = self._poll_live()
-        self._drop_awaited()
+        self._awaited.drop(self._position)
         delivered = self._replay() or delivered
         if delivered:
             self._last_delivery = time.monotonic()
@@ -323,7 +296,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
     def _deliver_message(self, sequence: int, time_us: int, message: JetStreamMessage) -> None:
         origin, content = message.origin, message.content
         if origin is not None and origin.engine == self._id:
-            published = self._awaited.pop(origin.number, None)
+            published = self._awaited.take(origin.number)
             if published is not None:
                 content = published.content  # the frames as accepted
         receivers = self._subscriptions.receivers(message.subject)
@@ -336,16 +309,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         """Whether the cursor's client sent the message, as far as the message has its sender."""
         if message.origin is not None and message.origin.engine == self._id:
             return message.origin.client == cursor.origin
-        return bool(message.sender) and self._addresses.get(cursor) == message.sender
-
-    def _drop_awaited(self) -> None:
-        """Stop waiting for messages that the stream will not return: refused, duplicate, or removed before reading."""
-        while self._awaited:
-            number, message = next(iter(self._awaited.items()))
-            stored = message.outcome is StoreOutcome.STORED
-            if message.outcome is None or (stored and message.sequence > self._position):
-                return
-            del self._awaited[number]
+        return bool(message.sender) and cursor.address == message.sender
 
     def _replay(self) -> bool:
         """Replay to cursors that are behind, round robin; True if messages were received."""

@@ -42,6 +42,8 @@ CHUNK, CHUNK_OCTETS = 1024, 1024 * 1024
 ACK_TIMEOUT = 4.0  #: seconds after which the outcome of a message without an answer is unknown
 #: Seconds between attempts: the first, and the longest.
 RESEND = 0.05, 1.0
+#: Seconds between two reports about one stall, for each of which NATS is asked.
+REPORT_STALL = 30.0
 _FOREVER = 10 * 365 * 86400.0
 _OVERHEAD = 200  #: approximate memory overhead of a waiting message, in octets
 
@@ -80,6 +82,42 @@ def expect_last(message: PendingPublish) -> None:
         message.outcome = StoreOutcome.REFUSED
     else:
         message.expected = asked.expected
+
+
+class AwaitedDeliveries:
+    """Messages that were published here and have not come back from the stream, in the order of their numbers."""
+
+    def __init__(self) -> None:
+        self._messages: dict[int, PendingPublish] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def add(self, message: PendingPublish) -> None:
+        self._messages[message.number] = message
+
+    def take(self, number: int) -> PendingPublish | None:
+        """The message, which has come back."""
+        return self._messages.pop(number, None)
+
+    def any_up_to(self, number: int) -> bool:
+        first = next(iter(self._messages), None)
+        return first is not None and first <= number
+
+    def drop(self, position: int) -> None:
+        """Do not wait for messages that the stream will not return: refused, duplicate, or removed before reading.
+
+        :param position: sequence up to which the stream was read
+        """
+        while self._messages:
+            number, message = next(iter(self._messages.items()))
+            stored = message.outcome is StoreOutcome.STORED
+            if message.outcome is None or (stored and message.sequence > position):
+                return
+            del self._messages[number]
+
+    def clear(self) -> None:
+        self._messages.clear()
 
 
 class ClientOutcomes:
@@ -127,6 +165,7 @@ class StreamPublisher:
         self._spans: deque[Span] = deque()  # of the chunk, not sent yet
         self._topic = pa.array([f"{prefix}.{encode_subject(b'')}"])
         self._refusing = False
+        self._last_report = -REPORT_STALL
         self.waiting = 0  #: octets of messages without an outcome
         self.cause = ""  #: why NATS acknowledges nothing, as long as it does not
         self.last = 0  #: highest sequence that the server has acknowledged
@@ -188,10 +227,16 @@ class StreamPublisher:
         if not self.busy:
             self.stalled_since = None
 
-    def explain_missing_acks(self) -> str:
-        """Ask NATS why it acknowledges nothing; takes some seconds at most. It is told with what fails by it."""
+    def report_stall(self, stream: bytes, seconds: float, now: float) -> None:
+        """Ask NATS why it has acknowledged nothing for ``seconds``, and say it, once in :data:`REPORT_STALL` seconds;
+        takes some seconds at most. It is told with what fails by it, too."""
+        if now < self._last_report + REPORT_STALL:
+            return
         self.cause = self._bridge.explain_missing_acks()
-        return self.cause
+        self._last_report = time.monotonic()
+        if self.cause and self.stalled_since:
+            log.error("stream %r: nothing was acknowledged for %.0f s, %d octets wait: %s",
+                      stream, seconds, self.waiting, self.cause)  # fmt: skip
 
     def _because(self) -> str:
         return f": {self.cause}" if self.cause else ""

@@ -12,10 +12,10 @@ from mama_spark.contracts.served_log import LogSettings
 from mama_spark.options import SinkOptions, TransportOptions
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
+from mama_spark.options.times import duration
 from mama_spark.options.transport import NATS_CONNECTION
 from mama_spark.options.urls import nats_urls
 from mama_spark.options.values import (
-    duration,
     file_path,
     integer,
     nonempty_text,

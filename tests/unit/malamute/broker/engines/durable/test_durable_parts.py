@@ -84,6 +84,3 @@ def test_who_never_asks_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch)
     assert len(book) == 3
     assert book.take(9).acks() == (AckRun(STORED, 1, 10),)
     assert book.take(0).acks() == ()
-
-
-# --- ids -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from mama_spark.contracts.message import payload_sizes
 from mama_spark.contracts.record_log import Records
 from mama_spark.options import ReadOptions
 
-from ..provider import flush, meter_provider
+from .provider import counters, flush, meter_provider
 
 #: Seconds.
 _FETCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -37,10 +37,7 @@ class ReadMetrics:
         self._provider = meter_provider(o.metrics)
         self._attributes = {"format": format, "bridge": o.bridge_name, "stream": stream}
         meter = self._provider.get_meter("mama_spark")
-        self._counters = {
-            name: meter.create_counter(f"mama.reader.{name}", unit=unit, description=text)
-            for name, (unit, text) in _COUNTERS.items()
-        }
+        self._counters = counters(meter, "mama.reader.", _COUNTERS, self._attributes)
         self._fetch = meter.create_histogram(
             "mama.reader.fetch.duration", unit="s", description="wait for the next batch of messages",
             explicit_bucket_boundaries_advisory=_FETCH_BUCKETS,
@@ -49,8 +46,6 @@ class ReadMetrics:
             "mama.reader.delay", unit="s", description="from storing a message to reading it, of the last of a batch",
             explicit_bucket_boundaries_advisory=_DELAY_BUCKETS,
         )  # fmt: skip
-        for counter in self._counters.values():
-            counter.add(0, self._attributes)  # a rate of what never happened is 0, and not nothing
 
     def watched(self, batches: Iterable[Records]) -> Iterator[Records]:
         """The same batches, measured; empty ones are not counted."""

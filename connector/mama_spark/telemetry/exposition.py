@@ -13,24 +13,28 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metric(NamedTuple):
-    """:ivar kind: ``counter`` or ``gauge``
+    """A counter if its name ends with ``_total``, and else a gauge.
+
     :ivar samples: value by labels
     """
 
     name: str
-    kind: str
     help: str
     samples: tuple[tuple[Labels, float], ...]
 
+    @property
+    def kind(self) -> str:
+        return "counter" if self.name.endswith("_total") else "gauge"
 
-def counter(name: str, help: str, value: float, labels: Mapping[str, str]) -> Metric:
-    """A counter of one sample; its name ends with ``_total``."""
-    return Metric(name, "counter", help, ((tuple(labels.items()), value),))
 
+def measured(prefix: str, helps: Mapping[str, str], values: Iterable[float], labels: Mapping[str, str]) -> list[Metric]:
+    """Metrics of one sample each.
 
-def gauge(name: str, help: str, value: float, labels: Mapping[str, str]) -> Metric:
-    """A gauge of one sample."""
-    return Metric(name, "gauge", help, ((tuple(labels.items()), value),))
+    :param helps: what each counts, by its name behind ``prefix``
+    :param values: one for each of them, in their order
+    """
+    sample = tuple(labels.items())
+    return [Metric(prefix + name, text, ((sample, n),)) for (name, text), n in zip(helps.items(), values, strict=True)]
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
@@ -66,8 +70,8 @@ class _Collector:
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import Metric as Family
 
-        for name, kind, help, samples in self._metrics:
-            family = Family(name.removesuffix("_total"), help, kind)  # the library adds the suffix
-            for labels, value in samples:
-                family.add_sample(name, dict(labels), value)
+        for metric in self._metrics:
+            family = Family(metric.name.removesuffix("_total"), metric.help, metric.kind)  # the library adds the suffix
+            for labels, value in metric.samples:
+                family.add_sample(metric.name, dict(labels), value)
             yield family

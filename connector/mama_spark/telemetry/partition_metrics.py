@@ -20,7 +20,7 @@ from mama_spark.options import SinkOptions
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch, FlightCounters
 
-from ..provider import flush, meter_provider
+from .provider import counters, flush, meter_provider
 
 if TYPE_CHECKING:
     from mama_spark.publishing.batch_publisher import BatchPublisher
@@ -31,15 +31,19 @@ UPDATE_INTERVAL = 1.0
 MOST_SAMPLES = 16
 #: Seconds.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-#: Instrument -> field of :class:`FlightCounters`, and what it says.
+_LOSSES = "connection.losses"
+#: Counter -> unit, what it says.
 _COUNTERS = {
-    "mama.publisher.messages": ("opened", "messages taken from Spark"),
-    "mama.publisher.acknowledged": ("acked", "messages acknowledged"),
-    "mama.publisher.sends": ("sends", "sends, resends included"),
-    "mama.publisher.resends": ("resends", "messages sent again"),
-    "mama.publisher.duplicates": ("duplicates", "messages that the middleware had already"),
-    "mama.publisher.holds": ("holds", "times the server made the publisher wait"),
+    "messages": ("{message}", "messages taken from Spark"),
+    "acknowledged": ("{message}", "messages acknowledged"),
+    "sends": ("{message}", "sends, resends included"),
+    "resends": ("{message}", "messages sent again"),
+    "duplicates": ("{message}", "messages that the middleware had already"),
+    "holds": ("{message}", "times the server made the publisher wait"),
+    _LOSSES: ("{connection}", "lost connections"),
 }
+#: Counter -> field of :class:`FlightCounters`, where they differ.
+_FIELDS = {"messages": "opened", "acknowledged": "acked"}
 
 
 class PublisherMetrics:
@@ -51,15 +55,10 @@ class PublisherMetrics:
 
     def __init__(self, meter: Any, attributes: dict[str, str]) -> None:
         self._attributes, self._before = attributes, FlightCounters()
-        self._counters = {
-            field: meter.create_counter(name, unit="{message}", description=text)
-            for name, (field, text) in _COUNTERS.items()
-        }
+        self._counters = counters(meter, "mama.publisher.", _COUNTERS, attributes)
+        self._reconnects = self._counters.pop(_LOSSES)
         self._failed = meter.create_counter(
             "mama.publisher.failed", unit="{message}", description="messages that failed or timed out, by status"
-        )
-        self._reconnects = meter.create_counter(
-            "mama.publisher.connection.losses", unit="{connection}", description="lost connections"
         )
         self._in_flight = meter.create_up_down_counter(
             "mama.publisher.in_flight", unit="{message}", description="messages without their outcome"
@@ -72,13 +71,11 @@ class PublisherMetrics:
             explicit_bucket_boundaries_advisory=_BUCKETS,
         )
 
-        for counter in (*self._counters.values(), self._reconnects):
-            counter.add(0, attributes)  # a rate of what never happened is 0, and not nothing
-
-    def update(self, counters: FlightCounters, in_flight: int) -> None:
+    def update(self, counted: FlightCounters, in_flight: int) -> None:
         """Export what was counted since the last call."""
-        for field, counter in self._counters.items():
-            now = getattr(counters, field)
+        for name, counter in self._counters.items():
+            field = _FIELDS.get(name, name)
+            now = getattr(counted, field)
             if now > (before := getattr(self._before, field)):
                 counter.add(now - before, self._attributes)
                 setattr(self._before, field, now)
