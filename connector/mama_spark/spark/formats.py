@@ -9,27 +9,24 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
 from .plain_errors import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from .discovery.data_source import ChangesReader, ImageReader
+    from .discovery.data_source import ImageReader
     from .sink.data_source import MamaPubStreamWriter, MamaPubWriter
-    from .subscribe.data_source import MamaSubReader, MamaSubStreamReader
+    from .subscribe.data_source import MamaSubReader
 
 
 class _MamaDataSource(DataSource):
-    """Refuses a Spark that is too old, before anything is imported that such a Spark does not have."""
+    """Refuses what no format of ours does."""
 
     @plain_errors
     def __init__(self, options: dict[str, str]) -> None:
-        from .option_loading import check_spark
-
         super().__init__(options)
-        check_spark(self.name())
         if "provider" in self.options and "owner" in self.options:  # Spark asks for the schema of a new table
             raise _not_a_table(self.name())
 
@@ -46,12 +43,12 @@ class _MamaDataSource(DataSource):
 
 
 def _not_a_table(name: str) -> Exception:
-    """Spark 4.2 keeps the options of a table in its catalog, and hands none of them to who reads or writes it."""
+    """Spark keeps the options of a table in its catalog, and hands none of them to who reads or writes it."""
     from ..contracts.errors import ConfigError
 
     way = 'df.write.format("mamapub")' if name == "mamapub" else f'spark.read.format("{name}")'
     return ConfigError(
-        f"{name} cannot be a table of Spark's catalog, because Spark 4.2 forgets the options of such a table: use "
+        f"{name} cannot be a table of Spark's catalog, because Spark forgets the options of such a table: use "
         f"CREATE TEMPORARY VIEW ... USING {name} OPTIONS (...), or {way}"
     )
 
@@ -124,10 +121,11 @@ class MamaSubDataSource(_MamaDataSource):
         return batch_reader(dict(self.options), schema, self.loaded_at, self.cluster_cores)
 
     @plain_errors
-    def streamReader(self, schema: StructType) -> MamaSubStreamReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from .features import for_this_spark
         from .subscribe.data_source import stream_reader
 
-        return stream_reader(dict(self.options), schema, self.loaded_at, self.cluster_cores)
+        return for_this_spark(stream_reader(dict(self.options), schema, self.loaded_at, self.cluster_cores))
 
 
 class MamaDiscoveryDataSource(_MamaDataSource):
@@ -150,7 +148,8 @@ class MamaDiscoveryDataSource(_MamaDataSource):
         return image_reader(dict(self.options), schema)
 
     @plain_errors
-    def streamReader(self, schema: StructType) -> ChangesReader:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from .discovery.data_source import changes_reader
+        from .features import for_this_spark
 
-        return changes_reader(dict(self.options), schema)
+        return for_this_spark(changes_reader(dict(self.options), schema))

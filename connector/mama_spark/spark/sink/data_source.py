@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from mama_spark.contracts.errors import ConfigError, MamaError, OptionError, RowsFailed
@@ -24,6 +24,7 @@ from mama_spark.contracts.redaction import redact, redact_url
 from mama_spark.options import BATCH_WRITE, STREAM_WRITE, SinkOptions
 from mama_spark.registry import require_exactly_once
 
+from ..features import DataSourceStreamArrowWriter
 from ..gc_freeze import exempt_modules
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
