@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamReader, DataSourceStreamWriter, InputPartition
@@ -16,6 +17,7 @@ from .plain_errors import plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 __all__ = [
     "HAS_READ_LIMITS",
@@ -24,6 +26,7 @@ __all__ = [
     "ReadLimit",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
+    "arrow_schema",
     "for_this_spark",
 ]
 
@@ -57,6 +60,14 @@ except ImportError:
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         pass
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Of Arrow batches with these columns; timestamps are in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    may_choose = "timezone" in signature(to_arrow_schema).parameters  # before Spark 4.2 it is UTC
+    return to_arrow_schema(schema, timezone="UTC") if may_choose else to_arrow_schema(schema)
 
 
 def for_this_spark(reader: Any) -> DataSourceStreamReader:
