@@ -58,11 +58,12 @@ def run(versions: list[str]) -> None:
     with TemporaryDirectory() as scratch:
         wheel = build_wheel(Path(scratch))
         pythons = {version: environment(version, wheel) for version in versions}
-        for turn, version in enumerate(versions):
+        print("| Spark | Python | rows | rows/s of a cold write | took |\n|---|---|---|---|---|", flush=True)
+        for number, version in enumerate(versions):
             path = f"{pythons[version].parent}:{os.environ['PATH']}"
-            own = {"PATH": path, "PYSPARK_PYTHON": str(pythons[version]), "PYSPARK_DRIVER_PYTHON": str(pythons[version])}
+            own = {"PATH": path, **dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(pythons[version]))}
             kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SPARK_HOME", "VIRTUAL_ENV")}
-            command = [str(pythons[version]), "-m", "tests.matrix", "turn", scratch, str(turn)]
+            command = [str(pythons[version]), "-m", "tests.matrix", "turn", scratch, str(number)]
             subprocess.run(command, cwd=ROOT, env={**kept, **own, "SPARK_LOCAL_IP": "127.0.0.1"}, check=True)
 
 
@@ -89,7 +90,9 @@ def pipe(url: str, folder: Path) -> None:
     with session() as spark:
         messages = spark.readStream.format("mamasub").option("url", url).option("topics", "in.>")
         messages = messages.option("maxOffsetsPerTrigger", LIMIT).load()
-        sink = messages.selectExpr("concat('out.', substring(topic, 4)) AS topic", "value").writeStream.format("mamapub")
+        sink = messages.selectExpr("concat('out.', substring(topic, 4)) AS topic", "value").writeStream.format(
+            "mamapub"
+        )
         sink = sink.option("url", url).option("exactlyOnce", "true").option("announce", "true").queryName("pipe")
         sink = sink.option("flightLog", str(folder / "out_log")).option("flightLogPayload", "all")
         sink.option("checkpointLocation", str(folder / "pipe")).start().awaitTermination()
@@ -111,7 +114,7 @@ def write(spark: Any, url: str, folder: Path, turn: int) -> float:
     """:returns: rows a second"""
     began = time.monotonic()
     rows = spark.range(turn * ROWS, (turn + 1) * ROWS, 1, 2).selectExpr(
-        f"if(id % 100 = 7, 'in.*', concat('in.', id % 3)) AS topic", "concat('row ', id) AS value"
+        "if(id % 100 = 7, 'in.*', concat('in.', id % 3)) AS topic", "concat('row ', id) AS value"
     )
     writer = rows.write.format("mamapub").option("url", url).option("onError", "log").mode("append")
     writer.option("flightLog", str(folder / "in_log")).option("flightLogPayload", "all").save()
@@ -148,11 +151,11 @@ def check_limit(folder: Path) -> None:
 
 
 def turn(folder: Path, number: int) -> None:
+    import mama_spark
     import pyspark
     from mama_spark.nats.server.nats_server import NatsServer
     from mama_spark.testing.waiting import eventually
 
-    import mama_spark
     from tests.support.nats.nats_servers import Admin
     from tests.support.spark.sink_harness import verdict
 
@@ -176,11 +179,16 @@ def turn(folder: Path, number: int) -> None:
         with running_pipe(server.url, folder):
             eventually(lambda: piped(stored), "the pipe is at its end", PATIENCE)
             discover(spark, server.url, folder)
-            recorded = lambda: verdict(admin, "OUT", folder / "out_log", sent=stored).faults == []  # noqa: E731
-            eventually(recorded, "the last batch is recorded", PATIENCE)
+            eventually(
+                lambda: not verdict(admin, "OUT", folder / "out_log", sent=stored).faults,
+                "the last micro-batch is recorded", PATIENCE,
+            )  # fmt: skip
         check_limit(folder)
     took = time.monotonic() - began
-    print(f"| {pyspark.__version__} | {sys.version.split()[0]} | {stored:,} stored once | {rate:,.0f} | {took:.0f} s |")
+    print(
+        f"| {pyspark.__version__} | {sys.version.split()[0]} | {stored:,} stored once | {rate:,.0f} | {took:.0f} s |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

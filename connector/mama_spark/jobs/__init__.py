@@ -15,10 +15,7 @@ from pathlib import Path
 
 from ..contracts.errors import ConfigError
 
-__all__ = ["DELTA", "Job", "configuration_files", "copy", "delta_jars", "find", "jobs"]
-
-#: The package of Delta that fits Spark 4.2, for ``--packages``.
-DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+__all__ = ["Job", "configuration_files", "copy", "delta_jars", "delta_package", "find", "jobs"]
 
 #: Folder of Spark's resolver in a home folder.
 _IVY = ".ivy2.5.2"
@@ -92,13 +89,28 @@ def copy(name: str, folder: Path) -> list[Path]:
     return [folder / file for file in files]
 
 
+def delta_package(spark: str | None = None) -> str:
+    """The package of Delta for a version of Spark, for ``--packages``. There is none for Spark 4.3, which takes the one
+    of 4.2.
+
+    :param spark: None = the one that is installed, or 4.2
+    """
+    if spark is None:
+        try:
+            from pyspark import __version__ as spark
+        except ImportError:  # mama runs without
+            spark = "4.2"
+    return f"io.delta:delta-spark_{min(spark[:3], '4.2')}_2.13:4.4.0"
+
+
 def delta_jars() -> list[Path]:
-    """The jars of :data:`DELTA` that ``--packages`` has brought to this machine, for ``--jars``. What else it brings,
+    """The jars of :func:`delta_package` that ``--packages`` has brought to this machine, for ``--jars``. What else it brings,
     Spark has.
 
     :raises ConfigError: they are not there
     """
-    group, name, version = DELTA.split(":")
+    package = delta_package()
+    group, name, version = package.split(":")
     mine = Path.home() / _IVY
     for ivy in (mine, _home_of_java() / _IVY):
         found = sorted((ivy / "jars").glob(f"{group}_*-{version}.jar"))
@@ -106,7 +118,7 @@ def delta_jars() -> list[Path]:
             return found
     raise ConfigError(
         f"the jars of Delta are not in {mine}; fetch them once: spark-submit --conf spark.jars.ivy={mine} "
-        f"--packages {DELTA} {find('report').path} --help"
+        f"--packages {package} {find('report').path} --help"
     )
 
 
