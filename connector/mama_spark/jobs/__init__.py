@@ -11,6 +11,7 @@ import os
 import pwd
 import re
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..contracts.errors import ConfigError
@@ -93,27 +94,27 @@ def delta_package(spark: str | None = None) -> str:
     """The package of Delta for a version of Spark, for ``--packages``. There is none for Spark 4.3, which takes the one
     of 4.2.
 
-    :param spark: None = the one that is installed, or 4.2
+    :param spark: None = the one that is installed in this environment, or 4.2
     """
     if spark is None:
         try:
-            from pyspark import __version__ as spark
-        except ImportError:  # mama runs without
+            spark = version("pyspark")
+        except PackageNotFoundError:
             spark = "4.2"
     return f"io.delta:delta-spark_{min(spark[:3], '4.2')}_2.13:4.4.0"
 
 
 def delta_jars() -> list[Path]:
-    """The jars of :func:`delta_package` that ``--packages`` has brought to this machine, for ``--jars``. What else it brings,
-    Spark has.
+    """The jars of :func:`delta_package` that ``--packages`` has brought to this machine, for ``--jars``. What else it
+    brings, Spark has.
 
     :raises ConfigError: they are not there
     """
     package = delta_package()
-    group, name, version = package.split(":")
+    group, name, release = package.split(":")
     mine = Path.home() / _IVY
     for ivy in (mine, _home_of_java() / _IVY):
-        found = sorted((ivy / "jars").glob(f"{group}_*-{version}.jar"))
+        found = sorted((ivy / "jars").glob(f"{group}_*-{release}.jar"))
         if any(jar.name.startswith(f"{group}_{name}-") for jar in found):
             return found
     raise ConfigError(
