@@ -90,10 +90,14 @@ def pipe(url: str, folder: Path) -> None:
     with session() as spark:
         messages = spark.readStream.format("mamasub").option("url", url).option("topics", "in.>")
         messages = messages.option("maxOffsetsPerTrigger", LIMIT).load()
-        sink = messages.selectExpr("concat('out.', substring(topic, 4)) AS topic", "value").writeStream.format(
-            "mamapub"
+        rows = messages.selectExpr("concat('out.', substring(topic, 4)) AS topic", "value")
+        sink = (
+            rows.writeStream.format("mamapub")
+            .option("url", url)
+            .option("exactlyOnce", "true")
+            .option("announce", "true")
+            .queryName("pipe")
         )
-        sink = sink.option("url", url).option("exactlyOnce", "true").option("announce", "true").queryName("pipe")
         sink = sink.option("flightLog", str(folder / "out_log")).option("flightLogPayload", "all")
         sink.option("checkpointLocation", str(folder / "pipe")).start().awaitTermination()
 

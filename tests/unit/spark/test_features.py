@@ -73,12 +73,13 @@ SPARK_4_0 = """
 import sys, pyspark.sql.datasource as api
 del api.DataSourceStreamArrowWriter
 sys.modules["pyspark.sql.streaming.datasource"] = None
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
+from mama_spark.spark.discovery.rows import SCHEMA
 from mama_spark.spark.formats import MamaDiscoveryDataSource, MamaPubDataSource, MamaSubDataSource
 options = {"url": "nats://none:4222"}
-for source in (MamaSubDataSource(options), MamaDiscoveryDataSource(options)):
-    schema = source.schema()
-    reader = source.streamReader(schema if isinstance(schema, StructType) else StructType.fromDDL(schema))
+messages, changes = MamaSubDataSource(options), MamaDiscoveryDataSource(options)
+for reader in (messages.streamReader(messages.schema()), changes.streamReader(from_arrow_schema(SCHEMA))):
     print(type(reader).__name__, isinstance(reader, api.DataSourceStreamReader))
 writer = MamaPubDataSource(options).streamWriter(StructType().add("topic", "string").add("value", "binary"), False)
 print(isinstance(writer, api.DataSourceArrowWriter), isinstance(writer, api.DataSourceStreamWriter))
