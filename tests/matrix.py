@@ -1,6 +1,6 @@
 """The connector on other versions of Spark: ``python -m tests.matrix 4.0.5 4.3.0 4.0.5``.
 
-Each version has an environment of its own with the wheel, kept in ``.run/matrix``. One after another they take a turn
+Each version has an environment of its own with the wheel and this Python, kept in ``.run/matrix``. One after another they take a turn
 over the same server, checkpoints, tables and flight logs: each goes on where the one before was killed. At the end of
 each turn, every row of all turns has one outcome, and is stored, read and recorded once.
 """
@@ -36,7 +36,7 @@ PATIENCE = 300.0
 
 def environment(version: str, wheel: Path) -> Path:
     """The interpreter of an environment with this version of Spark and the wheel."""
-    env = ENVIRONMENTS / f"spark-{version}"
+    env = ENVIRONMENTS / "-".join(["spark", version, "python", *map(str, sys.version_info[:2])])
     python = env / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     if not (env / "ready").exists():

@@ -91,8 +91,7 @@ def copy(name: str, folder: Path) -> list[Path]:
 
 
 def delta_package(spark: str | None = None) -> str:
-    """The package of Delta for a version of Spark, for ``--packages``. There is none for Spark 4.3, which takes the one
-    of 4.2.
+    """The package of Delta for a version of Spark, for ``--packages``. For Spark 4.3 there is none yet.
 
     :param spark: None = the one that is installed in this environment, or 4.2
     """
@@ -101,7 +100,7 @@ def delta_package(spark: str | None = None) -> str:
             spark = version("pyspark")
         except PackageNotFoundError:
             spark = "4.2"
-    return f"io.delta:delta-spark_{min(spark[:3], '4.2')}_2.13:4.4.0"
+    return f"io.delta:delta-spark_{spark[:3]}_2.13:4.4.0"
 
 
 def delta_jars() -> list[Path]:

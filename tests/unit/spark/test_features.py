@@ -78,7 +78,7 @@ from pyspark.sql.types import StructType
 from mama_spark.spark.discovery.rows import SCHEMA
 from mama_spark.spark.formats import MamaDiscoveryDataSource, MamaPubDataSource, MamaSubDataSource
 options = {"url": "nats://none:4222"}
-messages, changes = MamaSubDataSource(options), MamaDiscoveryDataSource(options)
+messages, changes = MamaSubDataSource({**options, "topics": "a.>"}), MamaDiscoveryDataSource(options)
 for reader in (messages.streamReader(messages.schema()), changes.streamReader(from_arrow_schema(SCHEMA))):
     print(type(reader).__name__, isinstance(reader, api.DataSourceStreamReader))
 writer = MamaPubDataSource(options).streamWriter(StructType().add("topic", "string").add("value", "binary"), False)

@@ -86,7 +86,6 @@ def assert_these_are_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_package_of_delta_is_the_one_that_is_installed_and_documented() -> None:
     package = delta_package()
     assert package.rpartition(":")[2] == version("delta-spark")
-    assert delta_package("4.3.0") == delta_package("4.2.1") == package
     others = {delta_package("4.0.5"), delta_package("4.1.4")}
     for path in [*(ROOT / "jobs").glob("*.py"), *(ROOT / "conf").glob("*.toml"), *(ROOT / "docs").rglob("*.md")]:
         assert set(re.findall(r"io\.delta:[\w.:-]*[\w]", path.read_text("utf-8"))) <= {package, *others}, path
