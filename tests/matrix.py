@@ -1,8 +1,8 @@
 """The connector on other versions of Spark: ``python -m tests.matrix 4.0.5 4.3.0 4.0.5``.
 
-Each version has an environment of its own with the wheel and this Python, kept in ``.run/matrix``. One after another they take a turn
-over the same server, checkpoints, tables and flight logs: each goes on where the one before was killed. At the end of
-each turn, every row of all turns has one outcome, and is stored, read and recorded once.
+Each version has an environment of its own with the wheel and this Python, kept in ``.run/matrix``. One after another
+they take a turn over the same server, checkpoints, tables and flight logs: each goes on where the one before was
+killed. At the end of each turn, every row of all turns has one outcome, and is stored, read and recorded once.
 """
 
 from __future__ import annotations

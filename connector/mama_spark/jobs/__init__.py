@@ -114,8 +114,9 @@ def delta_jars() -> list[Path]:
     mine = Path.home() / _IVY
     for ivy in (mine, _home_of_java() / _IVY):
         found = sorted((ivy / "jars").glob(f"{group}_*-{release}.jar"))
-        if any(jar.name.startswith(f"{group}_{name}-") for jar in found):
-            return found
+        own = [jar for jar in found if jar.name.startswith(f"{group}_{name}-")]
+        if own:  # and not those of another Spark
+            return own + [jar for jar in found if not jar.name.startswith(f"{group}_delta-spark_")]
     raise ConfigError(
         f"the jars of Delta are not in {mine}; fetch them once: spark-submit --conf spark.jars.ivy={mine} "
         f"--packages {package} {find('report').path} --help"

@@ -75,7 +75,8 @@ def test_jars_of_delta_are_those_that_spark_has_fetched(
 
 
 def assert_these_are_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("delta-spark_4.2_2.13-4.4.0", "delta-storage-4.4.0", "delta-storage-3.2.0"):
+    others = ("delta-spark_4.0_2.13-4.4.0", "delta-storage-3.2.0")
+    for name in ("delta-spark_4.2_2.13-4.4.0", "delta-storage-4.4.0", *others):
         (folder / f"io.delta_{name}.jar").touch()
     (folder / "org.slf4j_slf4j-api-2.0.13.jar").touch()
     assert main(["jobs", "--delta-jars"]) == 0
