@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
-    "HAS_READ_LIMITS",
     "DataSourceStreamArrowWriter",
     "ReadAllAvailable",
     "ReadLimit",
@@ -85,19 +84,22 @@ class StartKeepingReader(DataSourceStreamReader):
     def __init__(self, reader: Any) -> None:
         self._reader = reader
         self._at: dict[str, Any] | None = None
+        self._asked = False
 
     def initialOffset(self) -> dict[str, Any]:
         return self._reader.initialOffset()  # type: ignore[no-any-return]
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
-        limit, first = self._reader.getDefaultReadLimit(), self._at is None
-        if first and isinstance(limit, ReadMaxRows):
+        limit = self._reader.getDefaultReadLimit()
+        if not self._asked and isinstance(limit, ReadMaxRows):
             logger.warning(
                 "this Spark runs one micro-batch with trigger(availableNow=True), which with this limit ends after %s "
                 "records, and lag() does not see the others; from Spark 4.2 on it goes on to the end",
                 f"{limit.max_rows:,}",
             )
-        self._at = self._reader.latestOffset(self._reader.initialOffset() if first else self._at, limit)
+        self._asked = True
+        start = self._reader.initialOffset() if self._at is None else self._at
+        self._at = self._reader.latestOffset(start, limit)
         return self._at
 
     @plain_errors

@@ -46,10 +46,11 @@ def test_a_micro_batch_begins_where_the_last_one_ended(caplog: pytest.LogCapture
     assert len([r for r in caplog.messages if "ends after 3 records" in r]) == 1
 
 
-def test_a_query_goes_on_at_the_offset_that_spark_plans_an_empty_batch_at() -> None:
+def test_a_query_goes_on_at_the_offset_that_spark_plans_an_empty_batch_at(caplog: pytest.LogCaptureFixture) -> None:
     reader = StartKeepingReader(Numbers())
     assert reader.partitions({"n": 9}, {"n": 9}) == []
     assert planned(reader, {"n": 9}) == ({"n": 12}, [9, 10, 11])
+    assert len(caplog.messages) == 1, "each run says how much it takes"
 
 
 def test_an_end_that_was_asked_for_too_early_is_never_used() -> None:
