@@ -22,7 +22,7 @@ $(TESTING) .run/compiled: export PYTHONDONTWRITEBYTECODE :=
 # Test processes have many threads; an arena for each would keep what other threads have freed.
 $(TESTING): export MALLOC_ARENA_MAX ?= 2
 
-.PHONY: help setup setup-run setup-test setup-dev run demo-tango test test-all test-originals explore coverage mutate check format bench serve wheel pictures recipes-check docs docs-serve clean
+.PHONY: help setup setup-run setup-test setup-dev run demo-tango test test-all test-matrix test-originals explore coverage mutate check format bench serve wheel pictures recipes-check docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ test: setup-test .run/compiled ## does it work, and did a change break anything?
 
 test-all: setup .run/compiled ## the other deterministic tests: every job, clusters, installations, browser, terminal, processes that are killed
 	@$(RUN) $(PYTEST) $(TEST_ALL) $(ARGS)
+
+test-matrix: setup-test ## the formats on other versions of Spark, one after another over the same checkpoints (VERSIONS="4.0.5 4.3.0 4.0.5")
+	@$(RUN) python -m tests.matrix $(or $(VERSIONS),4.0.5 4.1.4 4.2.1 4.3.0 4.0.5)
 
 explore: setup ## look for the unknown, hours long: random examples of property tests, fault campaigns, long runs, planted faults
 	@TIER=explore $(RUN) $(PYTEST) -m hypothesis $(ARGS) || [ $$? = 5 ] # which says that ARGS select none

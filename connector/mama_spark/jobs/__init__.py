@@ -11,14 +11,12 @@ import os
 import pwd
 import re
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..contracts.errors import ConfigError
 
-__all__ = ["DELTA", "Job", "configuration_files", "copy", "delta_jars", "find", "jobs"]
-
-#: The package of Delta that fits Spark 4.2, for ``--packages``.
-DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
+__all__ = ["Job", "configuration_files", "copy", "delta_jars", "delta_package", "find", "jobs"]
 
 #: Folder of Spark's resolver in a home folder.
 _IVY = ".ivy2.5.2"
@@ -92,22 +90,36 @@ def copy(name: str, folder: Path) -> list[Path]:
     return [folder / file for file in files]
 
 
+def delta_package(spark: str | None = None) -> str:
+    """The package of Delta for a version of Spark, for ``--packages``. For Spark 4.3 there is none yet.
+
+    :param spark: None = the one that is installed in this environment, or 4.2
+    """
+    if spark is None:
+        try:
+            spark = version("pyspark")
+        except PackageNotFoundError:
+            spark = "4.2"
+    return f"io.delta:delta-spark_{spark[:3]}_2.13:4.4.0"
+
+
 def delta_jars() -> list[Path]:
-    """The jars of :data:`DELTA` that ``--packages`` has brought to this machine, for ``--jars``. What else it brings,
-    Spark has; and those for another Spark may lie beside them.
+    """The jars of :func:`delta_package` that ``--packages`` has brought to this machine, for ``--jars``. What else it
+    brings, Spark has.
 
     :raises ConfigError: they are not there
     """
-    group, name, version = DELTA.split(":")
+    package = delta_package()
+    group, name, release = package.split(":")
     mine = Path.home() / _IVY
     for ivy in (mine, _home_of_java() / _IVY):
-        jar, any_spark = f"{group}_{name}-{version}.jar", f"{group}_{name.partition('_')[0]}_"
-        found = sorted((ivy / "jars").glob(f"{group}_*-{version}.jar"))
-        if any(one.name == jar for one in found):
-            return [one for one in found if one.name == jar or not one.name.startswith(any_spark)]
+        found = sorted((ivy / "jars").glob(f"{group}_*-{release}.jar"))
+        own = [jar for jar in found if jar.name.startswith(f"{group}_{name}-")]
+        if own:  # and not those of another Spark
+            return own + [jar for jar in found if not jar.name.startswith(f"{group}_delta-spark_")]
     raise ConfigError(
         f"the jars of Delta are not in {mine}; fetch them once: spark-submit --conf spark.jars.ivy={mine} "
-        f"--packages {DELTA} {find('report').path} --help"
+        f"--packages {package} {find('report').path} --help"
     )
 
 

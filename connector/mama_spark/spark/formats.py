@@ -22,14 +22,11 @@ if TYPE_CHECKING:
 
 
 class _MamaDataSource(DataSource):
-    """Refuses a Spark that is too old, before anything is imported that such a Spark does not have."""
+    """Refuses what no format of ours does."""
 
     @plain_errors
     def __init__(self, options: dict[str, str]) -> None:
-        from .option_loading import check_spark
-
         super().__init__(options)
-        check_spark(self.name())
         if "provider" in self.options and "owner" in self.options:  # Spark asks for the schema of a new table
             raise _not_a_table(self.name())
 
@@ -46,12 +43,12 @@ class _MamaDataSource(DataSource):
 
 
 def _not_a_table(name: str) -> Exception:
-    """Spark 4.2 keeps the options of a table in its catalog, and hands none of them to who reads or writes it."""
+    """Spark keeps the options of a table in its catalog, and hands none of them to who reads or writes it."""
     from ..contracts.errors import ConfigError
 
     way = 'df.write.format("mamapub")' if name == "mamapub" else f'spark.read.format("{name}")'
     return ConfigError(
-        f"{name} cannot be a table of Spark's catalog, because Spark 4.2 forgets the options of such a table: use "
+        f"{name} cannot be a table of Spark's catalog, because Spark forgets the options of such a table: use "
         f"CREATE TEMPORARY VIEW ... USING {name} OPTIONS (...), or {way}"
     )
 
@@ -125,9 +122,10 @@ class MamaSubDataSource(_MamaDataSource):
 
     @plain_errors
     def streamReader(self, schema: StructType) -> MamaSubStreamReader:
+        from .features import for_this_spark
         from .subscribe.data_source import stream_reader
 
-        return stream_reader(dict(self.options), schema, self.loaded_at, self.cluster_cores)
+        return for_this_spark(stream_reader(dict(self.options), schema, self.loaded_at, self.cluster_cores))
 
 
 class MamaDiscoveryDataSource(_MamaDataSource):
@@ -152,5 +150,6 @@ class MamaDiscoveryDataSource(_MamaDataSource):
     @plain_errors
     def streamReader(self, schema: StructType) -> ChangesReader:
         from .discovery.data_source import changes_reader
+        from .features import for_this_spark
 
-        return changes_reader(dict(self.options), schema)
+        return for_this_spark(changes_reader(dict(self.options), schema))

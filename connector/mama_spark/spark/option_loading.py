@@ -8,10 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import pyspark
-
 from ..contracts.bridge import DiscoveryBridge
-from ..contracts.errors import ConfigError
 from ..mama.messages.source_records import DEFAULT_FIELDS, SourceFields
 from ..mama.messages.status import Status, StatusError
 from ..mama.properties import expand
@@ -20,8 +17,6 @@ from ..options.declare import keeps_tables, option_names
 from ..options.nats_environment import with_nats_environment
 from ..options.scopes import Use
 from ..registry import UnsupportedFeature, discovery_bridge
-
-OLDEST_SPARK = (4, 2)
 
 O = TypeVar("O", bound=TransportOptions)  # noqa: E741 - as everywhere, options are o
 
@@ -58,12 +53,6 @@ class LoadedOptions(Generic[O]):
 
     options: O
     discovery: DiscoveryProperties
-
-
-def check_spark(what: str) -> None:
-    """:raises ConfigError: this Spark is too old for ``what``"""
-    if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < OLDEST_SPARK:
-        raise ConfigError(f"{what} needs Spark 4.2 or newer, this is {pyspark.__version__}")
 
 
 def read_options(cls: type[O], given: Mapping[str, str], use: Use) -> LoadedOptions[O]:

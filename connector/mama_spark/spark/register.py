@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -11,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import SparkFiles
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
+
+logger = logging.getLogger("mama_spark")
 
 _ROOTS = ("pyspark_mamapub", "pyspark_mamasub", "pyspark_mamadiscovery")
 #: Files that pyspark puts on the path of its workers (``SparkContext.PACKAGE_EXTENSIONS``); wheels are not among them.
 _ACCEPTED = (".zip", ".egg", ".jar")
 #: Where the driver's processes that plan a stream look for files of the application, below the folder in which Spark
-#: has them; Spark 4.2 puts nothing there.
+#: has them; Spark puts nothing there.
 _OF_STREAMS = "streaming_job"
 
 
@@ -48,8 +52,22 @@ def register(spark: SparkSession) -> None:
     if has_jvm(spark):
         _run_this_python(spark)
     for root in _ROOTS:
-        spark.dataSource.register(_sized(import_module(root).DefaultSource, spark))
+        _register(_sized(import_module(root).DefaultSource, spark), spark)
     _activate(spark)
+
+
+def _register(source: type[DataSource], spark: SparkSession) -> None:
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as e:  # Spark 4.0 keeps the source that it has found in an installed package
+        if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        here, there = len(os.sched_getaffinity(0)), getattr(source, "cluster_cores", None) or 0
+        if there > here:
+            logger.warning(
+                "mamasub plans its tasks for the %s cores of this machine, because register() cannot tell this Spark "
+                "that the cluster has %s: name the number with option minPartitions", here, there,
+            )  # fmt: skip
 
 
 def _run_this_python(spark: SparkSession) -> None:

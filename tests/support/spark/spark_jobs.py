@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[3]
 #: Two ways to bring Delta. The first starts Ivy, Spark's resolver, which takes longer than the session.
-PACKAGES = ("--packages", jobs.DELTA)
+PACKAGES = ("--packages", jobs.delta_package())
 
 
 def delta_jars() -> tuple[str, str]:

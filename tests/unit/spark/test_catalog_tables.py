@@ -1,4 +1,4 @@
-"""``CREATE TABLE ... USING``: Spark 4.2 forgets the options of such a table, so none is read or written in silence."""
+"""``CREATE TABLE ... USING``: Spark forgets the options of such a table, so none is read or written in silence."""
 
 from __future__ import annotations
 

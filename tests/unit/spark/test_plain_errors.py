@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
 import traceback
 from collections.abc import Iterator
 
@@ -105,25 +103,6 @@ def test_an_error_that_is_not_ours_stays_as_it_is() -> None:
     with pytest.raises(PySparkException) as caught, plain_errors.last_line():
         raise PySparkException("[TABLE_OR_VIEW_NOT_FOUND] no table")
     assert not hasattr(caught.value, "__notes__")
-
-
-OLD_SPARK = """
-import importlib, sys, pyspark
-made = [importlib.import_module(f"pyspark_{name}").DefaultSource for name in sys.argv[1:]]
-pyspark.__version__ = "4.1.1"
-sys.modules["pyspark.sql.streaming.datasource"] = None  # which that Spark does not have
-for source in made:
-    try:
-        source({"url": "nats://none:4222"})
-    except Exception as e:
-        print(type(e).__name__, e)
-"""
-
-
-def test_a_spark_that_is_too_old_is_named() -> None:
-    names = ("mamapub", "mamasub", "mamadiscovery")
-    done = subprocess.run([sys.executable, "-c", OLD_SPARK, *names], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [f"ConfigError {name} needs Spark 4.2 or newer, this is 4.1.1" for name in names]
 
 
 class SessionDouble:

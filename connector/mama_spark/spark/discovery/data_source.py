@@ -18,7 +18,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from mama_spark.contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, Position
@@ -30,6 +29,7 @@ from mama_spark.mama.properties import SUPPORTED
 from mama_spark.options import BATCH_READ, STREAM_READ, DiscoveryOptions, Use
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 
+from ..features import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from ..option_loading import make_discovery, read_options
 from ..plain_errors import plain_errors
 from .rows import SCHEMA, batches

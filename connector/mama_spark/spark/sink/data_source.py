@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from mama_spark.contracts.errors import ConfigError, MamaError, OptionError, RowsFailed
@@ -24,6 +24,7 @@ from mama_spark.contracts.redaction import redact, redact_url
 from mama_spark.options import BATCH_WRITE, STREAM_WRITE, SinkOptions
 from mama_spark.registry import require_exactly_once
 
+from ..features import DataSourceStreamArrowWriter, arrow_schema
 from ..gc_freeze import exempt_modules
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
@@ -66,8 +67,6 @@ def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) ->
 
 
 def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJob:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     from mama_spark.flightlog.schema import dead_letter_schema, packed_rows_field, table_schema
 
     from .encoding.columns import plan_columns
@@ -86,7 +85,7 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
             f"option exactlyOnce goes with one stream for all rows, and the column {plan.stream!r} names one for each: "
             "give the option stream, and write the rows of each stream in a query of its own"
         )
-    arrow: pa.Schema = to_arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]), timezone="UTC")
+    arrow = arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]))
     fields = tuple(arrow.field(name) for name in plan.log)
     letter_fields, letter_schema = fields, dead_letter_schema(fields)
     if options.pack != "off" and fields:

@@ -146,7 +146,7 @@ def task_info(streaming: bool) -> TaskInfo:
         text = context.getLocalProperty("streaming.sql.batchId")
         if query_id is None or text is None:
             raise ConfigError(
-                "this task has no streaming query and batch in its Spark properties; is this Spark 4.2 or newer?"
+                "this task has no streaming query and batch in its Spark properties: mamapub does not know this Spark"
             )
         batch_id = int(text)
         stream_run = context.getLocalProperty("spark.jobGroup.id")

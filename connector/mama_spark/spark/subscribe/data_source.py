@@ -17,7 +17,6 @@ from threading import Thread
 from typing import Any, Generic, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from mama_spark.contracts.errors import ConfigError, MamaError, OptionError, Unavailable
@@ -26,6 +25,7 @@ from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptio
 from mama_spark.options.stream_names import matching_streams
 from mama_spark.publishing.window.reconnecting import ask_logs
 
+from ..features import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
 from .log_reader import LogPartition, LogReader, raise_if_stream_exists, sequences_at

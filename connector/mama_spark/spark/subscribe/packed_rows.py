@@ -121,7 +121,7 @@ _WAYS_OUT = (
 def _type_name(kind: pa.DataType) -> str:
     """As Spark calls it."""
     try:
-        return from_arrow_type(kind).simpleString()
+        return from_arrow_type(kind, prefer_timestamp_ntz=True).simpleString()
     except PySparkException:
         return str(kind)
 

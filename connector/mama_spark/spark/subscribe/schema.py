@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -25,6 +25,8 @@ from mama_spark.contracts.middlewares import imported
 from mama_spark.contracts.record_log import RecordFormat
 from mama_spark.options import SubscribeOptions
 from mama_spark.registry import record_format
+
+from ..features import arrow_schema
 
 #: Column with the trace context of each message.
 TRACE = "traceparent"
@@ -53,9 +55,7 @@ PLAIN_SCHEMA = _schema("pack_index", "pack_error")
 #: Where they are decompressed, which may fail.
 DECOMPRESSED_SCHEMA = _schema("pack_index")
 #: All columns but those of recorders, in Arrow.
-ARROW_SCHEMA: pa.Schema = to_arrow_schema(
-    StructType([StructField(name, kind) for name, kind in _COLUMNS.items()]), timezone="UTC"
-)
+ARROW_SCHEMA = arrow_schema(StructType([StructField(name, kind) for name, kind in _COLUMNS.items()]))
 
 
 def schema_of(o: SubscribeOptions) -> StructType:
@@ -69,7 +69,7 @@ def _columns_of(o: SubscribeOptions) -> StructType:
         own = _recorded_schema(decoded)
         known = {name.lower() for name in (*own.names, TRACE)}
         named = imported(decoded.field_columns)(o) if decoded.field_columns else pa.schema([])
-        fields = from_arrow_schema(named).fields
+        fields = from_arrow_schema(named, prefer_timestamp_ntz=True).fields
         if taken := [f.name for f in fields if f.name.lower() in known]:
             raise OptionError(
                 f"option fields: {taken[0]} is a column of mamasub itself; read that field from mama.fields"
@@ -81,7 +81,8 @@ def _columns_of(o: SubscribeOptions) -> StructType:
 def _recorded_schema(decoded: RecordFormat) -> StructType:
     """Columns of records of a recorder. Their own column has the reason why one cannot be read."""
     without = ("pack_error",) if decoded.packed else ("pack_index", "pack_error")
-    return StructType([*_schema(*without).fields, StructField(decoded.column, from_arrow_type(decoded.type))])
+    own = from_arrow_type(decoded.type, prefer_timestamp_ntz=True)
+    return StructType([*_schema(*without).fields, StructField(decoded.column, own)])
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns
     decoded = record_format(o)
     takes_more = o.unpack if decoded is None else decoded.field_columns is not None
     columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
-    arrow = to_arrow_schema(given, timezone="UTC")
+    arrow = arrow_schema(given)
     for f, field in zip(given.fields, arrow, strict=True):
         if f.name in known and f.dataType != known[f.name]:
             raise SchemaError(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.cli.main import main
-from mama_spark.jobs import DELTA, configuration_files, jobs
+from mama_spark.jobs import configuration_files, delta_package, jobs
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -68,15 +68,15 @@ def test_jars_of_delta_are_those_that_spark_has_fetched(
     assert main(["jobs", "--delta-jars"]) == 2
     ivy = tmp_path / "home" / ".ivy2.5.2"
     told = capsys.readouterr().err
-    assert f"spark-submit --conf spark.jars.ivy={ivy} --packages {DELTA} {ROOT}/jobs/report.py --help" in told
+    assert f"spark-submit --conf spark.jars.ivy={ivy} --packages {delta_package()} {ROOT}/jobs/report.py --help" in told
     for folder in (tmp_path / "java" / ".ivy2.5.2" / "jars", ivy / "jars"):
         folder.mkdir(parents=True)
         assert_these_are_found(folder, capsys)
 
 
 def assert_these_are_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    of_another_spark = "delta-spark_4.0_2.13-4.4.0"
-    for name in (of_another_spark, "delta-spark_4.2_2.13-4.4.0", "delta-storage-4.4.0", "delta-storage-3.2.0"):
+    others = ("delta-spark_4.0_2.13-4.4.0", "delta-storage-3.2.0")
+    for name in ("delta-spark_4.2_2.13-4.4.0", "delta-storage-4.4.0", *others):
         (folder / f"io.delta_{name}.jar").touch()
     (folder / "org.slf4j_slf4j-api-2.0.13.jar").touch()
     assert main(["jobs", "--delta-jars"]) == 0
@@ -85,9 +85,11 @@ def assert_these_are_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_package_of_delta_is_the_one_that_is_installed_and_documented() -> None:
-    assert DELTA.rpartition(":")[2] == version("delta-spark")
+    package = delta_package()
+    assert package.rpartition(":")[2] == version("delta-spark")
+    others = {delta_package("4.0.5"), delta_package("4.1.4")}
     for path in [*(ROOT / "jobs").glob("*.py"), *(ROOT / "conf").glob("*.toml"), *(ROOT / "docs").rglob("*.md")]:
-        assert set(re.findall(r"io\.delta:[\w.:-]*[\w]", path.read_text("utf-8"))) <= {DELTA}, path
+        assert set(re.findall(r"io\.delta:[\w.:-]*[\w]", path.read_text("utf-8"))) <= {package, *others}, path
 
 
 @pytest.mark.parametrize("arguments", [["--path", "publsh"], ["--copy", "publsh"]])

