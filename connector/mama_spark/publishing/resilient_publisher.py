@@ -111,6 +111,15 @@ class ResilientPublisher:
             if cancelled():
                 return False
 
+    def reconnect(self, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """If the last publisher ended, send by another one what is not settled; waits while nobody answers. Call it
+        regularly: what was written last would wait for the next :meth:`write`.
+
+        :param cancelled: called while it waits; True ends the wait
+        """
+        if self._unsettled:
+            self._connected(cancelled)
+
     def drain(self, timeout: float) -> bool:
         """Wait until all is settled; False: not within ``timeout`` seconds."""
         until = time.monotonic() + timeout

@@ -178,6 +178,7 @@ class Recorder:
                 self._write(source.records(), stop)
                 self._report_refused(stop)
                 self._write(source.due(), stop)
+                self._writer.reconnect(self._while_waiting(stop))
             source.stop()
             return self._finish()
 
@@ -215,12 +216,15 @@ class Recorder:
             self._put(replace(batch, ids=self._next_ids(len(batch))) if self._ids else batch, stop)
 
     def _put(self, batch: MessageBatch, stop: Callable[[], bool]) -> None:
+        if not self._writer.write(batch, self._while_waiting(stop)):
+            self._unwritten.append(batch)
+
+    def _while_waiting(self, stop: Callable[[], bool]) -> Callable[[], bool]:
         def given_up() -> bool:
             self._source.idle()
             return stop()
 
-        if not self._writer.write(batch, given_up):
-            self._unwritten.append(batch)
+        return given_up
 
     def _next_ids(self, n: int) -> pa.Array:
         first, self._number = self._number, self._number + n

@@ -187,6 +187,8 @@ def test_messages_wait_while_the_log_takes_nothing_and_the_peer_stays_known(serv
             self.stored += len(batch)
             return True
 
+        def reconnect(self, give_up: Callable[[], bool] = lambda: False) -> None: ...
+
         def drain(self, timeout: float) -> bool:
             return True
 

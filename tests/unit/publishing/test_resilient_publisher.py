@@ -99,6 +99,24 @@ def test_a_bridge_that_ended_is_replaced_once_the_middleware_is_back(
     assert lines[-1] == "the record log takes messages again"
 
 
+def test_what_waits_is_sent_by_another_bridge_although_nothing_more_is_written(broker: MemoryBroker) -> None:
+    writer = publisher(broker)
+    try:
+        assert writer.write(batch(0))
+        assert writer.drain(30)
+        broker.then(["kill"])
+        assert writer.write(batch(3))
+
+        def settled() -> bool:
+            writer.reconnect()
+            return not writer.waiting
+
+        eventually(settled, "all is stored")
+    finally:
+        writer.close()
+    assert sorted({int(m.payload) for m in broker.messages()}) == list(range(6))
+
+
 def test_the_first_message_finds_out_that_nobody_answers(broker: MemoryBroker) -> None:
     broker.up = False
     writer = publisher(broker)

@@ -30,6 +30,8 @@ class Log:
             time.sleep(0.001)
         return not self._away
 
+    def reconnect(self, give_up: Callable[[], bool] = lambda: False) -> None: ...
+
     def drain(self, timeout: float) -> bool:
         return not self._away
 
