@@ -177,6 +177,10 @@ def _quality(name: str | None) -> Any:
 # --- what a test can ask for ---------------------------------------------------------------------------------
 
 
+#: Address of the device that administrates the server.
+ADMIN = ""
+
+
 def _device(name: str) -> Any:
     return tango.Util.instance().get_device_by_name(name)
 
@@ -279,8 +283,8 @@ def poll(device: str, attribute: str, period: int) -> None:
     if period:
         found.poll_attribute(attribute, period)
         found.polled.add(attribute)
-    else:
-        found.stop_poll_attribute(attribute)
+    else:  # a call of the device would keep the interpreter from the thread that polls, which it waits for
+        tango.DeviceProxy(ADMIN).command_inout("RemObjPolling", [device, "attribute", attribute])
         found.polled.discard(attribute)
 
 
@@ -304,10 +308,13 @@ def main() -> None:
     given = parser.parse_args()
     channel = JsonChannel()
     arguments = ["Lab", given.instance, "-ORBendPoint", f"giop:tcp:127.0.0.1:{given.port}"]
+    global ADMIN
+    ADMIN = f"dserver/Lab/{given.instance}"
     if given.database:
         _register(given.instance, given.devices.split(","))
     else:
         arguments += ["-nodb", "-dlist", given.devices]
+        ADMIN = f"tango://127.0.0.1:{given.port}/{ADMIN}#dbase=no"
 
     def ready() -> None:
         threading.Thread(target=channel.serve, args=(HANDLERS,), daemon=True).start()

@@ -25,6 +25,7 @@ from urllib.parse import unquote_to_bytes
 
 from mama_spark.contracts.bridge import SourceKey
 from mama_spark.contracts.errors import MamaError
+from mama_spark.discovery.source_expiry import CHANGES_KEPT
 from mama_spark.options import TransportOptions
 
 REC, WARN, LIVE = "rec", "warn", "live"
@@ -85,7 +86,7 @@ class DiscoveryLayout:
     sources: str = TransportOptions.sources_stream
     events: str = TransportOptions.events_stream
     advisories: str | None = TransportOptions.advisories_stream
-    kept: float = 7 * 86_400.0
+    kept: float = CHANGES_KEPT
 
     def source_subject(self, source: SourceKey, part: str) -> str:
         """Subject of ``rec``, ``warn`` or ``live`` of a source."""

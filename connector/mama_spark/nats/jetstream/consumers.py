@@ -112,5 +112,10 @@ def _consumer_error(stream: str, error: ApiError, waited: float) -> ConfigError:
             "read with fewer tasks (option minPartitions), end other readers, or raise the limit"
         )
     if error.code == NO_STREAM:
-        return ConfigError(f"there is no stream {stream!r} any more")
+        return no_stream_any_more(stream)
     return ConfigError(f"stream {stream!r} cannot be read: {error}")
+
+
+def no_stream_any_more(stream: str) -> ConfigError:
+    """Error of a reader whose stream was deleted."""
+    return ConfigError(f"there is no stream {stream!r} any more")

@@ -6,6 +6,7 @@ that led to no connection, the next one waits.
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - loaded when it is needed first, which fails where no file can be opened any more
 import ipaddress
 import random
 from collections.abc import Sequence

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.record_log import Records
 
-from ..jetstream.answers import NO_CONSUMER, ApiError, ConsumerInfo, StreamInfo
-from ..jetstream.consumers import KEPT, create_consumer, delete_soon
+from ..jetstream.answers import NO_CONSUMER, NO_STREAM, ApiError, ConsumerInfo, StreamInfo
+from ..jetstream.consumers import KEPT, create_consumer, delete_soon, no_stream_any_more
 from ..protocol.parser import ProtocolError
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers, delivery_numbers, records_of, records_up_to
 from .consumer_course import ConsumerCourse, SubscriptionBroken
@@ -169,6 +169,7 @@ class RangeReader(Generic[T]):
         """Request the state of the consumer, after a while without records: whether nothing is left of the range.
 
         :raises SubscriptionBroken: the consumer is gone, or lost (:class:`ConsumerCourse`)
+        :raises ConfigError: the stream is gone
         """
         try:
             limit = min(_INFO_TIMEOUT, self._timeout)
@@ -176,6 +177,8 @@ class RangeReader(Generic[T]):
         except Unavailable as e:  # its server, or all servers, are away: the next request shows which
             raise SubscriptionBroken(str(e)) from e
         except ApiError as e:
+            if e.code == NO_STREAM:
+                raise no_stream_any_more(self._stream.name) from e
             if e.code != NO_CONSUMER:
                 raise
             raise SubscriptionBroken(f"the consumer is gone: {e}") from e
