@@ -6,12 +6,12 @@ import argparse
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ..contracts.redaction import redact
+from ..options.values import nearest
 from .exit_codes import SUMMARY
 from .output import is_terminal
 
@@ -71,14 +71,16 @@ class HelpParser(argparse.ArgumentParser):
         """See the base class; what a subcommand does not know is its error, with its usage."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            given = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest(given, self._option_string_actions)}")
+            given = (word.partition("=")[0] for word in unknown if word.startswith("-"))
+            hints = (nearest(word, self._option_string_actions) for word in given)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, hints), '')}")
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             raise argparse.ArgumentError(
-                action, f"there is no {value!r}{_nearest([value], action.choices) or f'; {self.prog} --help lists all'}"
+                action,
+                f"there is no {value!r}{nearest(str(value), action.choices) or f'; {self.prog} --help lists all'}",
             )
         super()._check_value(action, value)
 
@@ -105,13 +107,6 @@ class HelpParser(argparse.ArgumentParser):
         formatter.end_section()
         formatter.add_text(self.epilog)
         return formatter.format_help()
-
-
-def _nearest(given: Iterable[str], known: Iterable[str]) -> str:
-    """``; did you mean ...?`` where a word is like a known one."""
-    known = list(known)
-    near = [found for word in given for found in get_close_matches(word, known, 1)]
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _wrapped(text: str | None) -> str | None:

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from ..contracts.errors import ConfigError, OptionError
 from ..contracts.middlewares import find
-from ..options import nearest
+from ..options.values import nearest
 from ..registry import part
 from .messages.source_records import DEFAULT_FIELDS, SourceFields
 

@@ -2,7 +2,7 @@
 nearest-name errors, the redacted ``repr`` and ``docs/reference/options.md`` come from it."""
 
 from ..contracts.redaction import redact_url
-from .declare import FORMATS, Options, camel, nearest, option_names, why_not_here
+from .declare import FORMATS, Options, camel, option_names, why_not_here
 from .document import markdown
 from .reading import DiscoveryOptions, ReadOptions, SubscribeOptions
 from .scopes import ANY_READ, ANY_USE, ANY_WRITE, BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE, Use, command

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..contracts.errors import ConfigError
-from . import ANY_READ, ANY_WRITE, FORMATS, nearest, why_not_here
+from . import ANY_READ, ANY_WRITE, FORMATS, why_not_here
 from .tables import read_toml
+from .values import nearest
 
 Table = dict[str, Any]  #: str, int, bool or list of str by name; in tables of formats only the first three
 

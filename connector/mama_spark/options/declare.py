@@ -5,7 +5,6 @@ The option's name is the field's name in camel case. Names are case-insensitive:
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
@@ -14,7 +13,7 @@ from ..contracts.errors import OptionError
 from ..contracts.middlewares import MIDDLEWARES
 from ..contracts.redaction import redact_url
 from .scopes import ANY_USE, EVERYWHERE, PATHS, Scope, Use, kafka_successor
-from .values import Parse
+from .values import Parse, nearest
 
 #: Options whose values are URLs, which may hold a password.
 _URLS = ("url", "log")
@@ -204,13 +203,6 @@ def camel(attribute: str) -> str:
     """Option name of a field: ``max_in_flight`` -> ``maxInFlight``."""
     head, *rest = attribute.split("_")
     return head + "".join(word.capitalize() for word in rest)
-
-
-def nearest(name: str, known: Iterable[str], label: str = "did you mean") -> str:
-    """``"; did you mean X?"`` for the known name nearest to ``name``, or nothing."""
-    by_low = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(name.lower(), by_low, 1, 0.6)
-    return f"; {label} {by_low[near[0]]!r}?" if near else ""
 
 
 def option_names(cls: type) -> list[str]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..contracts.errors import ConfigError
-from .declare import declarations, nearest
+from .declare import declarations
 from .times import Duration
+from .values import nearest
 
 _REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>\w+))\}")
 

@@ -5,9 +5,9 @@ Each raises ``ValueError`` with a text that continues "option X" or "[table] key
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -227,12 +227,18 @@ def trace_context(value: Any) -> str:
     return {"false": "off"}.get(word.lower(), word.lower()) if word.lower() in ("off", "false", "true") else word
 
 
+def nearest(name: str, known: Iterable[str], label: str = "did you mean") -> str:
+    """``"; did you mean 'X'?"`` for the known name nearest to ``name``, in whatever case, or nothing."""
+    by_low = {k.lower(): k for k in known}
+    near = get_close_matches(name.lower(), by_low, 1, 0.6)
+    return f"; {label} {by_low[near[0]]!r}?" if near else ""
+
+
 def one_of(*words: str) -> Parse:
     def parse(value: Any) -> str:
         word = str(value).strip().lower()
         if word not in words:
-            near = difflib.get_close_matches(word, words, 1)
-            raise ValueError(f"must be one of {', '.join(words)}" + (f"; did you mean {near[0]}?" if near else ""))
+            raise ValueError(f"must be one of {', '.join(words)}{nearest(word, words)}")
         return word
 
     return parse

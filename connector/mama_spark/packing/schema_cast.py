@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from ..options import nearest
+from ..options.values import nearest
 from .format import canonical_type
 
 #: Characters of a schema in an error.

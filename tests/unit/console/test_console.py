@@ -194,9 +194,12 @@ def test_every_command_says_what_it_does_with_an_example_and_takes_json(command:
     ("words", "expected"),
     [
         ([], "mama: name a COMMAND"),
-        (["flghts"], "there is no 'flghts'; did you mean flights?"),
+        (["flghts"], "there is no 'flghts'; did you mean 'flights'?"),
         (["xyz"], "there is no 'xyz'; mama --help lists all"),
-        (["flights", "log", "--faild"], "mama flights: error: unrecognized arguments: --faild; did you mean --failed?"),
+        (
+            ["flights", "log", "--faild"],
+            "mama flights: error: unrecognized arguments: --faild; did you mean '--failed'?",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_the_nearest_word(

@@ -42,7 +42,7 @@ def test_refill_follows_a_smaller_window() -> None:
         ({"waitTimeout": "soon"}, "such as 500ms"),
         ({"waitTimeout": "0"}, "positive duration"),
         ({"dedup": "maybe"}, "true or false"),
-        ({"ackMode": "bach"}, "did you mean batch"),
+        ({"ackMode": "bach"}, "did you mean 'batch'"),
         ({"url": "http://x"}, "unknown scheme http"),
         ({"url": "nats://a,memory://b"}, "different middlewares"),
         ({"url": "nats://host:99999"}, "bad port"),

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.discovery.source_expiry import CHANGES_KEPT
 from mama_spark.malamute.protocol.patterns import BadPattern, Pattern
-from mama_spark.options import nearest
 from mama_spark.options.declare import option
 from mama_spark.options.document import FileSection
 from mama_spark.options.tables import parse_table, read_toml
 from mama_spark.options.times import duration_or_none
-from mama_spark.options.values import byte_size, nonempty_text
+from mama_spark.options.values import byte_size, nearest, nonempty_text
 
 from .broker.security import Security
 from .broker.settings import BrokerSettings, EngineChoice
@@ -43,7 +43,7 @@ class EventsTable:
         shown="not kept",
     )
     max_age: float = option(
-        "duration", duration_or_none, 7 * 86400.0, "events",
+        "duration", duration_or_none, CHANGES_KEPT, "events",
         "How long an event is kept, which also bounds what readers have to catch up; 0 = for ever.", shown="7d",
     )  # fmt: skip
     max_octets: int | None = option("size", byte_size, None, "events", "Of all events.", shown="no limit")

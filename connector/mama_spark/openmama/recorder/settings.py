@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.headers import MAX_PACK_ROWS
 from mama_spark.mama.properties import TRANSPORT_KEYS, Properties
+from mama_spark.openmama.wire.dictionary import DICTIONARY_SOURCE
 from mama_spark.openmama.wire.frames import why_unsendable
 from mama_spark.openmama.wire.records import PREFIX
 from mama_spark.openmama.wire.settings import PeerSettings, property_urls
@@ -52,7 +53,7 @@ class OpenMamaRecorderSettings:
     dictionary: str = option(
         "name", text, "auto", GROUP,
         "Source that the data dictionary is fetched from (`oz`); `off`: none; `auto`: the sources of the symbols, and "
-        "WOMBAT, whichever serves one.",
+        f"{DICTIONARY_SOURCE}, whichever serves one.",
     )  # fmt: skip
     name: str = option("name", plain_name, "recorder", GROUP, "Of this recorder; one log has one recorder of a name.")
     prefix: str = option("name", plain_name, PREFIX, GROUP, "First part of the topics in the log.")
@@ -141,7 +142,7 @@ class OpenMamaRecorderSettings:
             return []
         if self.dictionary != "auto":
             return [self.dictionary]
-        return list(dict.fromkeys((*(source for source, _ in self.symbols), "WOMBAT")))
+        return list(dict.fromkeys((*(source for source, _ in self.symbols), DICTIONARY_SOURCE)))
 
 
 def _url(given: Mapping[str, Any]) -> Any:

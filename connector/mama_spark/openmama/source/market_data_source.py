@@ -21,7 +21,7 @@ from mama_spark.mama.messages.omnm import BadMessage, decode, encode
 from mama_spark.mama.messages.sequence_numbers import REPEATING, next_number, uses_up
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError, SubscriptionMsgType
 from mama_spark.mama.messages.values import MamaPrice, MamaTime
-from mama_spark.openmama.wire.dictionary import DictionaryEntry, by_name, dictionary_message
+from mama_spark.openmama.wire.dictionary import DICTIONARY_SOURCE, DictionaryEntry, by_name, dictionary_message
 from mama_spark.openmama.wire.frames import BridgeFrame, FrameType
 from mama_spark.openmama.wire.market_data import (
     RECAPS,
@@ -109,9 +109,6 @@ def _converted(kind: FieldType, value: Any) -> Any:
     if kind is FieldType.STRING and not isinstance(value, str):
         return orjson.dumps(value).decode()
     return value
-
-
-DICTIONARY_SOURCE = "WOMBAT"  #: where real programs ask for the dictionary, whatever source they subscribe to
 
 
 #: Requests that an image of type INITIAL answers.

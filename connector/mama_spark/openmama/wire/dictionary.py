@@ -17,6 +17,7 @@ from mama_spark.mama.messages.status import MsgType
 from mama_spark.mama.messages.values import MamaPrice, MamaTime
 
 MAX_ENTRIES = 65_536
+DICTIONARY_SOURCE = "WOMBAT"  #: where real programs ask for the dictionary, whatever source they subscribe to
 _TYPES: dict[str, FieldType] = {**{t.name: t for t in FieldType}, "BOOLEAN": FieldType.BOOL}
 _BY_NUMBER = {int(t): t for t in FieldType}
 _EMPTY: dict[FieldType, Any] = {

@@ -281,7 +281,7 @@ def test_middlewares_that_cannot_carry_packs_say_so(without: dict[str, Any], why
         ({"pack": "lines", "packCompressionLevel": "3"}, "needs packCompression"),
         ({"pack": "lines", "packCompression": "lz4", "packCompressionLevel": "13"}, "lz4 has levels 1 to 12"),
         ({"pack": "off", "packMaxBytes": "500"}, "packMaxBytes needs pack"),
-        ({"pack": "arow"}, "did you mean arrow"),
+        ({"pack": "arow"}, "did you mean 'arrow'"),
         ({"pack": "arrow", "packMaxRows": "0"}, "packMaxRows must be from 1"),
     ],
 )

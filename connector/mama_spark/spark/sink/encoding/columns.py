@@ -9,7 +9,8 @@ from pyspark.sql import types as T
 
 from mama_spark.contracts.errors import SchemaError
 from mama_spark.contracts.message import RowCodec
-from mama_spark.options import SinkOptions, nearest
+from mama_spark.options import SinkOptions
+from mama_spark.options.values import nearest
 from mama_spark.packing.format import check_types
 from mama_spark.registry import row_codec
 
