@@ -98,6 +98,12 @@ def publish(bridge: PublisherBridge, batch: MessageBatch, first: int = 0) -> Ans
     return answers
 
 
+def _stored(site: SuiteSetup, count: int) -> list[PublishedMessage]:
+    """What is stored, when it is ``count`` messages at least: without acknowledgements they may be under way."""
+    eventually(lambda: len(site.stored()) >= count, f"{count} messages are stored")
+    return site.stored()
+
+
 #: What a bridge may be without.
 OPTIONAL = ("sequence", "dedup", "headers", "ordered")
 
@@ -133,12 +139,6 @@ class BridgeSuite:
         return MessageBatch.of(topics, [b"%d\r\n\x00\xff" % i for i in range(n)], None,
                                [f"id-{i}" for i in range(n)] if ids else None)  # fmt: skip
 
-    @staticmethod
-    def _stored(site: SuiteSetup, count: int) -> list[PublishedMessage]:
-        """What is stored, when it is ``count`` messages at least: without acknowledgements they may be under way."""
-        eventually(lambda: len(site.stored()) >= count, f"{count} messages are stored")
-        return site.stored()
-
     def test_each_acknowledged_message_is_stored_as_it_was_sent(
         self, site: SuiteSetup, bridge: PublisherBridge
     ) -> None:
@@ -146,7 +146,7 @@ class BridgeSuite:
         answers = publish(bridge, batch, first=1000)
         assert not answers.error
         assert sorted(answers.sequence) == list(range(1000, 1500)), "tokens count up from the first one"
-        stored = self._stored(site, 500)
+        stored = _stored(site, 500)
         assert [(s.topic, s.payload) for s in stored] == list(
             zip(batch.topics.to_pylist(), batch.payloads.to_pylist(), strict=True)
         )
@@ -160,7 +160,7 @@ class BridgeSuite:
             assert set(answers.sequence.values()) == {-1}, "a bridge that tells sequences must say so"
             self._excused(record_property, "sequence")
             return
-        by_sequence = {s.sequence: s.payload for s in self._stored(site, 200)}
+        by_sequence = {s.sequence: s.payload for s in _stored(site, 200)}
         order = [answers.sequence[t] for t in sorted(answers.sequence)]
         assert order == sorted(order)
         assert [by_sequence[s] for s in order] == batch.payloads.to_pylist()
@@ -174,7 +174,7 @@ class BridgeSuite:
         assert not first.error
         assert not again.error
         count = 50 if bridge.capabilities.dedup else 100
-        assert len(self._stored(site, count)) == count
+        assert len(_stored(site, count)) == count
         if not bridge.capabilities.dedup:
             self._excused(record_property, "dedup")
             return
@@ -199,7 +199,7 @@ class BridgeSuite:
             return
         assert not bad
         publish(bridge, batch)
-        assert [s.headers for s in self._stored(site, 3)] == [h or {} for h in headers]
+        assert [s.headers for s in _stored(site, 3)] == [h or {} for h in headers]
 
     @pytest.mark.parametrize("topic", ["a.*", "a.>", ">", "*", "", "a..b", ".a", "a.", "a b", "a\r\nb", "a\tb"])
     def test_prepare_flags_a_topic_that_is_no_place(
@@ -217,7 +217,7 @@ class BridgeSuite:
                              (MessageBatch.of([longest] * 20, [b"more"] * 20), 1)):  # fmt: skip
             assert bridge.prepare(batch).rejected == []
             assert not publish(bridge, batch, first).error
-        assert [s.topic for s in self._stored(site, 21)] == [longest] * 21
+        assert [s.topic for s in _stored(site, 21)] == [longest] * 21
 
     def test_prepare_flags_a_topic_that_is_too_long(self, site: SuiteSetup, bridge: PublisherBridge) -> None:
         topic = "x" * (bridge.capabilities.max_topic + 1)
@@ -253,7 +253,7 @@ class BridgeSuite:
         batch = MessageBatch.of([site.topics[0]], [b"x" * min(bridge.capabilities.max_payload, 8 << 20)])
         assert not bridge.prepare(batch).rejected
         assert not publish(bridge, batch).error
-        assert [s.payload for s in self._stored(site, len(batch))] == batch.payloads.to_pylist()
+        assert [s.payload for s in _stored(site, len(batch))] == batch.payloads.to_pylist()
 
     def test_prepare_passes_good_rows_and_bears_anything_in_bad_ones(
         self, site: SuiteSetup, bridge: PublisherBridge
@@ -296,7 +296,7 @@ class BridgeSuite:
         assert not publish(bridge, whole.slice(10, 5)).error
         assert not publish(bridge, whole.take(np.array([3, 1], np.int64)), first=5).error
         rows = [10, 11, 12, 13, 14, 3, 1]
-        assert [s.payload for s in self._stored(site, len(rows))] == [whole.payloads[r].as_py() for r in rows]
+        assert [s.payload for s in _stored(site, len(rows))] == [whole.payloads[r].as_py() for r in rows]
 
     def test_close_may_be_repeated_and_comes_after_a_bridge_that_never_opened(self, site: SuiteSetup) -> None:
         never = site.make()
@@ -324,7 +324,7 @@ class BridgeSuite:
         (block,) = self._drained(bridge, policy, batch)
         assert set(np.flatnonzero(block.state != FlightState.ACKED).tolist()) == rejected
         kept = [i for i in range(n) if i not in rejected]
-        assert [int(s.payload) for s in self._stored(site, len(kept))] == kept
+        assert [int(s.payload) for s in _stored(site, len(kept))] == kept
 
     def test_without_acknowledgements_handing_over_is_the_end_and_closing_loses_nothing(self, site: SuiteSetup) -> None:
         assert site.silent is not None, "the suite needs a bridge that acknowledges nothing"
@@ -338,7 +338,7 @@ class BridgeSuite:
         finally:
             bridge.close()
         assert (block.state == FlightState.PUBLISHED).all()
-        assert [s.payload for s in self._stored(site, len(batch))] == batch.payloads.to_pylist()
+        assert [s.payload for s in _stored(site, len(batch))] == batch.payloads.to_pylist()
 
     def _drained(self, bridge: PublisherBridge, policy: WindowConfig, batch: MessageBatch) -> list[FlightBatch]:
         """Publish it as the sink does; the finished blocks."""
@@ -361,7 +361,7 @@ class BridgeSuite:
             assert len(publish(other, self._batch(site, 20))) == 20
         finally:
             other.close()
-        assert len(self._stored(site, 40)) == 40
+        assert len(_stored(site, 40)) == 40
 
     def test_capabilities_are_plausible(self, bridge: PublisherBridge) -> None:
         able = bridge.capabilities

@@ -143,7 +143,7 @@ class FastIngestPublisher:
         first = open_batch.batch.add(tokens)
         open_batch.at = time.monotonic()
         if first == 1:
-            begin = Framer(self._reply_to(open_batch.batch, START)).frames(rows.slice(0, 1), 1)
+            begin = Framer(_reply_to(self._connection.inbox, open_batch.batch, START)).frames(rows.slice(0, 1), 1)
             self._connection.write(begin)
             if n == 1:
                 return 1
@@ -160,15 +160,14 @@ class FastIngestPublisher:
         self._send_plain(rows.slice(0, 1), first_token)
         return 1
 
-    def _reply_to(self, batch: FastBatch, op: int) -> ReplyTo:
-        return ReplyTo(reply_prefix(self._connection.inbox, batch.id, batch.flow), reply_suffix(op))
-
     def _begin(self, stream: str, subject: str) -> _OpenBatch:
         # unique: the token counter continues over all bridges of a connection, and the inbox names the connection
         self._connection.next_token += 1
         name = f"{self._connection.inbox[7:-1].decode()}-{self._connection.next_token}"
         batch = FastBatch(name, self._flow)
-        open_batch = _OpenBatch(stream, batch, Framer(self._reply_to(batch, APPEND)), subject, time.monotonic())
+        open_batch = _OpenBatch(
+            stream, batch, Framer(_reply_to(self._connection.inbox, batch, APPEND)), subject, time.monotonic()
+        )
         self._open[stream] = self._by_id[name] = open_batch
         return open_batch
 
@@ -179,7 +178,7 @@ class FastIngestPublisher:
         self._connection.write(self._control(open_batch, seq, END))
 
     def _control(self, open_batch: _OpenBatch, seq: int, op: int) -> PublishFrames:
-        reply = self._reply_to(open_batch.batch, op)
+        reply = _reply_to(self._connection.inbox, open_batch.batch, op)
         text = b"PUB %s %s%0*d%s 0\r\n\r\n" % (
             *(open_batch.subject.encode(), reply.prefix),
             *(TOKEN_WIDTH, seq, reply.suffix),
@@ -342,3 +341,7 @@ class FastIngestPublisher:
         if done is not None and not self._by_id:
             self._resolved = None
             done()
+
+
+def _reply_to(inbox: bytes, batch: FastBatch, op: int) -> ReplyTo:
+    return ReplyTo(reply_prefix(inbox, batch.id, batch.flow), reply_suffix(op))
