@@ -22,11 +22,19 @@ from mama_spark.discovery.source_expiry import offline_by_absence
 from ..bridge_loop import BridgeLoop
 from ..messages.msg import MamaMsg
 from ..messages.omnm import BadMessage, decode
-from ..messages.source_records import OFFLINE, BadSourceRecord, SourceFields, SourceRecord, decode_source, encode_source
+from ..messages.source_records import (
+    MAX_RECORD_BYTES,
+    OFFLINE,
+    BadSourceRecord,
+    SourceFields,
+    SourceRecord,
+    decode_source,
+    encode_source,
+)
 from ..messages.status import Status, StatusError
 from ..queue import CallbackDelivery, Queue
 from ..states import TransportTopicEvent
-from .discovery_rows import MAX_RECORD_BYTES, shown_state
+from .discovery_rows import shown_state
 
 logger = logging.getLogger("mama_spark")
 

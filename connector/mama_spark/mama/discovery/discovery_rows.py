@@ -19,6 +19,7 @@ from ..messages.event_records import FIELDS, TOPIC, EventRecord, decode_event
 from ..messages.omnm import BadMessage, decode
 from ..messages.source_records import (
     DEFAULT_FIELDS,
+    MAX_RECORD_BYTES,
     OFFLINE,
     OK,
     ONLINE,
@@ -37,8 +38,6 @@ SOURCE, PUBLISHER, IMAGE_END, GAP = "source", "publisher", "image_end", "gap"  #
 SOURCE_ONLINE, SOURCE_SUSPECT, SOURCE_OFFLINE, SOURCE_UNKNOWN = "online", "suspect", "offline", "unknown"
 BAD_RECORD = "bad_record"  #: event of bytes that cannot be decoded; also their status where OpenMAMA has none
 
-#: Bytes of a record or event that is read. Records have a few hundred; larger ones are rows with the reason.
-MAX_RECORD_BYTES = 256 << 10
 INFO_LENGTH = 1000  #: characters; reasons may quote text of other programs
 
 

@@ -27,6 +27,8 @@ BEST, DELAYED, FILTERED, UNSPECIFIED = (
     "FILTERED",
     "UNSPECIFIED",
 )  #: quality of service (SD-10, SD-11)
+#: Bytes of a record or event that is read. Records have a few hundred; larger ones are rows with the reason.
+MAX_RECORD_BYTES = 256 << 10
 UNKNOWN = "UNKNOWN"  #: value for a dictionary that is not named (SD-12)
 
 PREFIX = "mama.sourcediscovery."

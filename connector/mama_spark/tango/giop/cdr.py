@@ -309,6 +309,18 @@ class CdrWriter:
         """A string for people, in UTF-8 as PyTango sends it: of a configuration or an error."""
         self._string(text, "utf-8", "UTF-8")
 
+    def error_text(self, text: str) -> None:
+        """A text of an error: in Latin-1, which PyTango's clients expect there; in UTF-8, as PyTango's servers, what
+        that cannot carry, and what would be read as UTF-8."""
+        try:
+            text.encode("latin-1").decode("utf-8")
+        except UnicodeDecodeError:
+            self.string(text)
+        except UnicodeEncodeError:
+            self.text(text)
+        else:
+            self.text(text)
+
     def texts(self, texts: list[str] | tuple[str, ...]) -> None:
         """A sequence of :meth:`text`."""
         self.count(len(texts))

@@ -204,27 +204,14 @@ def read_errors(reader: CdrReader) -> tuple[DevError, ...]:
     return tuple(DevError(reader.text(), reader.enum(Severity), reader.text(), reader.text()) for _ in range(count))
 
 
-def _write_error_text(writer: CdrWriter, text: str) -> None:
-    """In Latin-1, which PyTango's clients expect in errors; in UTF-8, as PyTango's servers, what that cannot carry, and
-    what would be read as UTF-8."""
-    try:
-        text.encode("latin-1").decode("utf-8")
-    except UnicodeDecodeError:
-        writer.string(text)
-    except UnicodeEncodeError:
-        writer.text(text)
-    else:
-        writer.text(text)
-
-
 def write_errors(writer: CdrWriter, errors: Sequence[DevError]) -> None:
     """The inverse of :func:`read_errors`."""
     writer.count(len(errors))
     for error in errors:
-        _write_error_text(writer, error.reason)
+        writer.error_text(error.reason)
         writer.ulong(error.severity)
-        _write_error_text(writer, error.desc)
-        _write_error_text(writer, error.origin)
+        writer.error_text(error.desc)
+        writer.error_text(error.origin)
 
 
 def read_time(reader: CdrReader) -> int:
