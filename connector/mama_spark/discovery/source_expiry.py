@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from ..contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from ..contracts.errors import ConfigError
 
-CHANGES_KEPT = 7 * 86_400.0  #: seconds that a middleware of ours keeps what readers may have to catch up with
-
 
 def check_ttl(ttl: float) -> None:
     """:raises ConfigError: no source can live that long"""

@@ -19,6 +19,8 @@ NATS_CONNECTION = (
     *("tls_handshake_first", "js_domain", "js_api_prefix"),
 )
 CONNECT, DISCOVERY = CONNECTION, "Discovery"
+#: Seconds that streams of discovery which we make keep what readers may have to catch up with.
+CHANGES_KEPT = 7 * 86_400.0
 _ANNOUNCED = Scope(formats=("mamapub", "mamadiscovery"))
 
 

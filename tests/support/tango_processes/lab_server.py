@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -179,6 +181,8 @@ def _quality(name: str | None) -> Any:
 
 #: Address of the device that administrates the server.
 ADMIN = ""
+#: In a process of its own: a client within the server would be one of its sub devices.
+_STOP_POLLING = "import sys, tango; tango.DeviceProxy(sys.argv[1]).command_inout('RemObjPolling', sys.argv[2:])"
 
 
 def _device(name: str) -> Any:
@@ -284,7 +288,7 @@ def poll(device: str, attribute: str, period: int) -> None:
         found.poll_attribute(attribute, period)
         found.polled.add(attribute)
     else:  # a call of the device would keep the interpreter from the thread that polls, which it waits for
-        tango.DeviceProxy(ADMIN).command_inout("RemObjPolling", [device, "attribute", attribute])
+        subprocess.run([sys.executable, "-c", _STOP_POLLING, ADMIN, device, "attribute", attribute], check=True)
         found.polled.discard(attribute)
 
 

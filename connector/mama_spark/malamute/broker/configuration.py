@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, MamaError
-from mama_spark.discovery.source_expiry import CHANGES_KEPT
 from mama_spark.malamute.protocol.patterns import BadPattern, Pattern
 from mama_spark.options.declare import option
 from mama_spark.options.document import FileSection
 from mama_spark.options.tables import parse_table, read_toml
 from mama_spark.options.times import duration_or_none
+from mama_spark.options.transport import CHANGES_KEPT
 from mama_spark.options.values import byte_size, nearest, nonempty_text
 
 from .broker.security import Security

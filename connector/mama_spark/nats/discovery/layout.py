@@ -25,8 +25,8 @@ from urllib.parse import unquote_to_bytes
 
 from mama_spark.contracts.bridge import SourceKey
 from mama_spark.contracts.errors import MamaError
-from mama_spark.discovery.source_expiry import CHANGES_KEPT
 from mama_spark.options import TransportOptions
+from mama_spark.options.transport import CHANGES_KEPT
 
 REC, WARN, LIVE = "rec", "warn", "live"
 ADVISORIES = "$JS.EVENT.ADVISORY.>"
