@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -288,7 +288,8 @@ def poll(device: str, attribute: str, period: int) -> None:
         found.poll_attribute(attribute, period)
         found.polled.add(attribute)
     else:  # a call of the device would keep the interpreter from the thread that polls, which it waits for
-        subprocess.run([sys.executable, "-c", _STOP_POLLING, ADMIN, device, "attribute", attribute], check=True)
+        python = os.environ["INTERPRETER"]  # which for PyTango 9 is a script
+        subprocess.run([python, "-c", _STOP_POLLING, ADMIN, device, "attribute", attribute], check=True)
         found.polled.discard(attribute)
 
 

@@ -80,8 +80,8 @@ class TangoProcess:
     def arguments(self) -> Sequence[str]:
         return ()
 
-    def _python(self) -> Sequence[str]:
-        return [sys.executable] if self.release == 10 else [program("bin/python")]
+    def _python(self) -> str:
+        return sys.executable if self.release == 10 else program("bin/python")
 
     def spawn(self) -> None:
         """Start without waiting."""
@@ -90,14 +90,20 @@ class TangoProcess:
         without = {k: v for k, v in os.environ.items() if not k.startswith(("TANGO_", "ORB"))}
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                [*self._python(), "-m", self.module, *self.arguments()],
+                [self._python(), "-m", self.module, *self.arguments()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 encoding="utf-8",
                 cwd=self.folder,
-                env={**without, **PATHS, "PYTHONUNBUFFERED": "1", **self._environment},  # prints tell when it is ready
+                env={
+                    **without,
+                    **PATHS,
+                    "INTERPRETER": self._python(),
+                    "PYTHONUNBUFFERED": "1",  # prints tell when it is ready
+                    **self._environment,
+                },
                 start_new_session=True,
             )
         self._ended = False
