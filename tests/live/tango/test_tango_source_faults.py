@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import random
 import select
 import socket
@@ -238,3 +240,13 @@ def test_threads_push_at_the_same_time_without_mixing_frames(source: TangoEventS
     assert not errors_in(events)
     values = [e["value"]["value"] for e in events[begin - 1 :] if e["value"]["value"] > 0]
     assert sorted(values) == list(range(1, 401))
+
+
+def test_clients_that_connect_while_it_closes_are_disconnected() -> None:
+    for _ in range(20):
+        with TangoEventSource([Device("a/b/1", [Attribute("x")])]) as source:
+            clients = [socket.create_connection(("127.0.0.1", source.port), 60) for _ in range(3)]
+        for client in clients:
+            with client, contextlib.suppress(ConnectionResetError):  # the system had connected it, or we had
+                assert client.recv(1) == b""
+    gc.collect()  # tells of sockets that nobody closed

@@ -168,6 +168,10 @@ class GiopServer:
         server = await self._loop.create_server(lambda: _Client(self), sock=self._listener, backlog=256)
         self.run_timers()
         await self._stopped.wait()
+        self._loop.remove_reader(self._listener)
+        # asyncio drops a connection that it accepts when its server is closed, and leaves the socket open
+        if accepted := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+            await asyncio.wait(accepted)
         server.close()
         for client in list(self.clients):
             client.transport.abort()
