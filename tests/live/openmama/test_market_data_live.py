@@ -16,7 +16,7 @@ from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import MsgStatus
 from mama_spark.memory.broker import MemoryBroker
 from mama_spark.openmama.source.market_data_source import SourceRules
-from mama_spark.openmama.source.server import SourceState
+from mama_spark.openmama.source.source_state import SourceState
 from mama_spark.openmama.wire.dictionary import DictionaryEntry, dictionary_of
 from mama_spark.openmama.wire.market_data import (
     MarketDataRequest,

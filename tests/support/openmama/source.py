@@ -13,7 +13,8 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLogBridge
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.openmama.source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
-from mama_spark.openmama.source.server import MarketDataServer, SourceState
+from mama_spark.openmama.source.server import MarketDataServer
+from mama_spark.openmama.source.source_state import SourceState
 from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge

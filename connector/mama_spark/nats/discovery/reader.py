@@ -12,8 +12,8 @@ from mama_spark.contracts.record_log import EARLIEST, LATEST
 
 from ..jetstream.client import JetStream
 from ..protocol.direct_get import StoredMessage
-from . import advisories as adv
-from .consumers import ConsumerTracker
+from . import consumer_advisories as adv
+from .consumer_tracker import ConsumerTracker
 from .events import event_of
 from .layout import DiscoveryLayout
 from .offsets import (

@@ -63,7 +63,7 @@ class NatsAnswers:
                 mine = tokens >= 0
                 tokens, sequences, duplicates = tokens[mine], sequences[mine], duplicates[mine]
             if len(tokens) and not self._is_elsewhere(c.stream, c.domain, tokens):
-                repeated, known = bool(duplicates.any()), sequences if self._router.mode == "message" else None
+                repeated, known = bool(duplicates.any()), sequences if self._router.acks.mode == "message" else None
                 self._queue.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
                 self._answered(tokens, stored_anew=not repeated)
 
@@ -102,7 +102,7 @@ class NatsAnswers:
             if self._is_elsewhere(reply.stream, reply.domain, tokens):
                 return
             duplicate = np.array([True]) if reply.duplicate else None
-            known = np.array([reply.sequence]) if self._router.mode == "message" else None
+            known = np.array([reply.sequence]) if self._router.acks.mode == "message" else None
             self._queue.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
             self._answered(tokens, stored_anew=not reply.duplicate)
         elif isinstance(reply, PublishError):
@@ -119,7 +119,7 @@ class NatsAnswers:
         tokens = self.sent_topics.take(subject, exact)
         if len(tokens):
             self._queue.refusals(Refusals(tokens, error, now))
-            if self._fast_ingest is not None and self._router.mode == "batch":
+            if self._fast_ingest is not None and self._router.acks.mode == "batch":
                 self._fast_ingest.on_denied(tokens, error)
             self._answered(tokens, refused=True)
 

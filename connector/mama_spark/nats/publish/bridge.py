@@ -74,7 +74,7 @@ class NatsBridge(PublisherBridge):
     @property
     def mode(self) -> str:
         """How messages are acknowledged; with ``ackMode=auto`` known after the first topics."""
-        return self._router.mode
+        return self._router.acks.mode
 
     @property
     def capabilities(self) -> Capabilities:
@@ -164,7 +164,7 @@ class NatsBridge(PublisherBridge):
         """Rows that fast ingest would acknowledge and not store, unless all go on without it."""
         text = f"fast ingest stores no message with {hd.NOT_IN_BATCHES}"
         rows = hd.rows_with(batch, hd.NOT_IN_BATCHES)
-        if not len(rows) or self._router.fall_back_to_messages(text):
+        if not len(rows) or self._router.acks.fall_back_to_messages(text):
             return {}
         return dict.fromkeys(rows.tolist(), BadRow(f"{text}: use ackMode=message"))
 

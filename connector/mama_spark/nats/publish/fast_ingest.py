@@ -63,7 +63,7 @@ class _Probe:
 class FastIngestPublisher:
     """Batches of one bridge, on the thread that drives the connection.
 
-    Some streams count an id as stored once its message is proposed (see ``StreamRouter.dedup_is_safe``). To these,
+    Some streams count an id as stored once its message is proposed (see ``AckModeChoice.dedup_is_safe``). To these,
     messages are sent one at a time while earlier ones may be undecided: at the beginning (an earlier attempt of the
     task may have sent the same ids) and after a send whose outcome is unknown. The first message that is stored anew
     ends this: its leader has then decided all earlier messages. While one of them is not answered, the next one is sent
@@ -284,7 +284,7 @@ class FastIngestPublisher:
 
     def _switched_off(self, stream: str) -> PublishError:
         text = f"stream {stream!r} does not allow fast ingest (allow_batched)"
-        if self._router.fall_back_to_messages(f"stream {stream!r} does not allow fast ingest"):
+        if self._router.acks.fall_back_to_messages(f"stream {stream!r} does not allow fast ingest"):
             return BlockedByPredecessor(text, NOT_BATCHED)
         return Rejected(text, NOT_BATCHED)
 

@@ -1,4 +1,4 @@
-"""Finds the stream that takes each topic, checks that a publisher can use it, and chooses the acknowledgement mode."""
+"""Finds the stream that takes each topic, and checks that a publisher can use it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ..jetstream.set_members import describe_load, prepare_members
 from ..settings import NatsSettings
 from ..stream_set import StreamSet
 from ..subjects import is_request
+from .ack_mode import AckModeChoice, stream_text
 from .missing_acks import MOST_STREAMS, explain
 
 _UNMAPPED = "publish to topics that are not mapped so"
-FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
 
 
 class StreamRouter:
@@ -30,15 +30,14 @@ class StreamRouter:
 
     :ivar set: the stream set of the settings
     :param warn: called with each warning
-    :ivar mode: ``message``, ``batch`` or ``none``; with ``ack_mode="auto"`` it is known after the first topics
+    :ivar acks: how messages are acknowledged
     """
 
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
         self.settings, self._warn = settings, warn
-        self.mode = "message" if settings.ack_mode == "auto" else settings.ack_mode
+        self.acks = AckModeChoice(settings, warn)
         self.cache = st.StreamCache()
         self.set = None if settings.streams is None else StreamSet(settings.streams)
-        self._mode_chosen = settings.ack_mode != "auto"
         self._owners: dict[str, str | None] = {}
         self._right: set[str] = set()
         self._checked: Any = None
@@ -94,13 +93,8 @@ class StreamRouter:
         return sorted(found)
 
     def dedup_is_safe(self, stream: str) -> bool:
-        """Whether fast ingest to this stream counts a repeated id as stored only after its message is committed.
-
-        A replicated stream counts it as soon as the message is proposed to the replicas (without fast ingest it answers
-        409): a resend would be acknowledged and then lost with the leader. An unknown stream may be replicated.
-        """
-        known = self.cache.streams.get(stream)
-        return not self.settings.dedup or (known is not None and known.replicas == 1)
+        """See :meth:`.AckModeChoice.dedup_is_safe`."""
+        return self.acks.dedup_is_safe(self.cache.streams.get(stream))
 
     def describe(self) -> list[str]:
         """The streams that were looked up, one line each."""
@@ -166,12 +160,12 @@ class StreamRouter:
 
     def _warn_unchecked(self, subject: str, stream: str | None) -> None:
         """The permissions hide the settings of a stream: continue without the check where that is safe."""
-        self._warn(f"no permission to ask {self.settings.api_prefix}{subject}: {_stream_text(stream)} is not checked")
+        self._warn(f"no permission to ask {self.settings.api_prefix}{subject}: {stream_text(stream)} is not checked")
         self._require_safe_dedup(stream)
 
     def _validate(self, stream: StreamInfo) -> None:
         """:raises ConfigError: a publisher that waits for acknowledgements cannot use it"""
-        if stream.no_ack and self.mode != "none":
+        if stream.no_ack and self.acks.mode != "none":
             raise ConfigError(f"stream {stream.name!r} never acknowledges (no_ack): use ackMode=none or change it")
         if self.settings.ack_mode == "batch" and not stream.batched:
             raise ConfigError(f"stream {stream.name!r} does not allow fast ingest (allow_batched): ackMode=message")
@@ -186,48 +180,11 @@ class StreamRouter:
                 f"{wanted:g} s, or shorten retryDeadline"
             )
 
-    def _require_safe_dedup(self, stream: str | None) -> None:
-        """:raises ConfigError: fast ingest was asked for where a repeated id may be counted as stored too early
-
-        With ``order=partition``, :class:`~.fast_ingest.FastIngestPublisher` prevents that.
-        """
-        if self.settings.ack_mode == "batch" and not self.settings.ordered and not self.dedup_is_safe(stream or ""):
-            why = "is replicated" if stream in self.cache.streams else "may be replicated"
-            raise ConfigError(
-                f"{_stream_text(stream)} {why}: there fast ingest counts an id as stored before it is, so a resend "
-                f"could be acknowledged and lost. Use ackMode=message (or auto), or dedup=false"
-            )
+    def _require_safe_dedup(self, name: str | None) -> None:
+        self.acks.require_safe_dedup(name, self.cache.streams.get(name or ""))
 
     def _choose_mode(self, connection: SocketConnection, streams: list[StreamInfo]) -> None:
-        """Resolve ``auto``: fast ingest if ids need no answer each, and streams and server allow it."""
-        able = connection.info.version_numbers >= FAST_SINCE and all(s.batched for s in streams)
-        if not self._mode_chosen and streams:
-            self._mode_chosen = True
-            if self._wants_batches and able and len(streams) == 1:
-                self.mode = "batch"
-        for stream in streams:
-            if self.mode == "batch" and not stream.batched:
-                self.fall_back_to_messages(f"stream {stream.name!r} does not allow fast ingest")
-
-    @property
-    def _wants_batches(self) -> bool:
-        """Whether ``auto`` takes fast ingest where it can: with ids it is slower, but only both together keep the
-        order."""
-        return self.settings.ack_mode == "auto" and self.settings.ordered == self.settings.dedup
-
-    def fall_back_to_messages(self, why: str) -> bool:
-        """Fast ingest will not do (any more). True: use acknowledgements per message instead.
-
-        Only in ``auto`` and without order: only fast ingest keeps the order with many messages in flight.
-
-        :param why: for the log
-        """
-        if self.settings.ack_mode != "auto" or self.settings.ordered:
-            return False
-        if self.mode == "batch":
-            self.mode = "message"
-            self._warn(f"{why}: going on with an acknowledgement a message")
-        return True
+        self.acks.choose(connection.info.version_numbers, streams)
 
     # --- when topics come ------------------------------------------------------------------------------------
 
@@ -324,20 +281,20 @@ class StreamRouter:
         """Whether the stream of the acknowledgement comes too late: what is stored is looked for where it is stored,
         another stream than the named one is refused, and a fast batch holds messages of one stream."""
         s = self.settings
-        return s.exactly_once or s.stream is not None or self.mode == "batch" or self._wants_batches
+        return s.exactly_once or s.stream is not None or self.acks.mode == "batch" or self.acks.may_become_batches
 
     def _refuse_weights(self, topics: list[str]) -> None:
         """:raises ConfigError: messages of one topic go to several streams, and must go to one"""
         split = next((t for t in topics if len(self.cache.led.get(t, ())) > 1), None)
         if split is None or not self._must_know_streams():
             return
-        if self.settings.exactly_once or self.settings.stream or self.settings.ordered or self.mode == "batch":
+        if self.settings.exactly_once or self.settings.stream or self.settings.ordered or self.acks.mode == "batch":
             streams = " and ".join(map(repr, sorted(self.cache.led[split])))
             raise ConfigError(
                 f"topic {split!r} leads to the streams {streams}: the account maps it by weights. With the options "
                 f"exactlyOnce, stream, order=partition and ackMode=batch a topic leads to one stream: {_UNMAPPED}"
             )
-        self._mode_chosen = True  # auto: messages, each with its own acknowledgement
+        self.acks.keep_messages()
 
     def _create_for(self, api: JetStream, topics: list[str]) -> None:
         wanted: dict[str, set[str]] = {}
@@ -353,7 +310,4 @@ class StreamRouter:
 
 def _join(names: list[str]) -> str:
     return ", ".join(names) or "none"
-
-
-def _stream_text(name: str | None) -> str:
-    return f"stream {name!r}" if name else "the stream of the topics"
+    return ", ".join(names) or "none"

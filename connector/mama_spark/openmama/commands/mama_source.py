@@ -36,7 +36,8 @@ from ..source.event_reporter import (
     SourceEvents,
 )
 from ..source.market_data_source import MarketDataSource, PublisherEvent, SourceRules
-from ..source.server import MarketDataServer, SourceState
+from ..source.server import MarketDataServer
+from ..source.source_state import SourceState
 from ..wire.dictionary import DictionaryEntry, dictionary_of_file
 from ..wire.market_data import REFUSALS
 from ..wire.peer import OpenMamaPeer

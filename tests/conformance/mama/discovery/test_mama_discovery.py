@@ -26,7 +26,7 @@ from mama_spark.mama import (
     Transport,
     TransportTopicEvent,
 )
-from mama_spark.mama.discovery.discovery import Sources
+from mama_spark.mama.discovery.source_messages import Sources
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import DEFAULT_FIELDS, OFFLINE, decode_source, encode_source

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from mama_spark.nats.discovery import advisories as adv
-from mama_spark.nats.discovery.consumers import ConsumerTracker
+from mama_spark.nats.discovery import consumer_advisories as adv
+from mama_spark.nats.discovery.consumer_tracker import ConsumerTracker
 from mama_spark.nats.protocol.direct_get import StoredMessage
 
 TIME = "1970-01-01T00:00:00.000009Z"

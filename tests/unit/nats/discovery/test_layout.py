@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.discovery.snapshot_codec import pack, unpack
-from mama_spark.nats.discovery import advisories, offsets
+from mama_spark.nats.discovery import consumer_advisories as adv
+from mama_spark.nats.discovery import offsets
 from mama_spark.nats.discovery.events import event_of, image_of
 from mama_spark.nats.discovery.layout import (
     LIVE,
@@ -122,12 +123,12 @@ def test_any_records_make_an_image(records: list[StoredMessage]) -> None:
 
 @given(
     st.binary(max_size=200) | st.text().map(str.encode),
-    st.sampled_from([advisories.AUDITS, advisories.CREATED + "S.c", "x"]),
+    st.sampled_from([adv.AUDITS, adv.CREATED + "S.c", "x"]),
 )
 def test_any_bytes_are_an_advisory_or_none(payload: bytes, subject: str) -> None:
     found = StoredMessage(1, TIME, subject, payload)
-    advisories.consumer_event(found)
-    assert advisories.reader(found) is None
+    adv.consumer_event(found)
+    assert adv.reader(found) is None
 
 
 JSON = st.recursive(
@@ -142,27 +143,27 @@ def test_any_json_is_an_advisory_or_none(audit: object, answer: object) -> None:
     for found in ({"response": orjson.dumps(answer).decode()}, {"response": answer, "client": audit}, [audit]):
         payload = orjson.dumps([found, "consumer_create_response"] if isinstance(found, list) else found)
         marked = payload.replace(b"{", b'{"type":"consumer_create_response",', 1).replace(b",}", b"}")
-        assert advisories.reader(StoredMessage(1, TIME, advisories.AUDITS, marked)) is None
+        assert adv.reader(StoredMessage(1, TIME, adv.AUDITS, marked)) is None
 
 
 @pytest.mark.parametrize("wrong", [{"num_pending": "many"}, {"delivered": {"consumer_seq": "x"}}, {"config": 1}])
 def test_an_audit_with_a_wrong_value_is_none(wrong: dict[str, object]) -> None:
     answer = {"stream_name": "S", "name": "c", "config": {}} | wrong
     audit = orjson.dumps({"type": "consumer_create_response", "response": orjson.dumps(answer).decode()})
-    assert advisories.reader(StoredMessage(1, TIME, advisories.AUDITS, audit)) is None
+    assert adv.reader(StoredMessage(1, TIME, adv.AUDITS, audit)) is None
 
 
 def test_an_audit_tells_what_a_reader_filters() -> None:
     answer = {"type": "io.nats.jetstream.api.v1.consumer_create_response", "stream_name": "S", "name": "c",
               "created": "1970-01-01T00:00:00.0000075Z", "config": {"filter_subjects": ["a.*", "b"]}}  # fmt: skip
     audit = {"client": {"user": "u", "kind": "Client"}, "response": orjson.dumps(answer).decode()}
-    found = advisories.reader(StoredMessage(1, TIME, advisories.AUDITS, orjson.dumps(audit)))
-    assert found == advisories.AdvisoryReader("S", "c", 7, ("a.*", "b"), {"user": "u", "kind": "Client"}, False)
-    one = advisories.consumer_event(
-        StoredMessage(2, TIME, advisories.DELETED + "S.c", b'{"timestamp": "1970-01-01T00:00:00.000009Z"}')
+    found = adv.reader(StoredMessage(1, TIME, adv.AUDITS, orjson.dumps(audit)))
+    assert found == adv.AdvisoryReader("S", "c", 7, ("a.*", "b"), {"user": "u", "kind": "Client"}, False)
+    one = adv.consumer_event(
+        StoredMessage(2, TIME, adv.DELETED + "S.c", b'{"timestamp": "1970-01-01T00:00:00.000009Z"}')
     )
-    assert one == advisories.ConsumerEvent("S", "c", True, 9)
-    changes = advisories.events_of(StoredMessage(2, TIME, advisories.DELETED + "S.c"), one, found, "A", ())
+    assert one == adv.ConsumerEvent("S", "c", True, 9)
+    changes = adv.events_of(StoredMessage(2, TIME, adv.DELETED + "S.c"), one, found, "A", ())
     assert [(c.kind, c.topic) for c in changes] == [
         (DiscoveryEventKind.UNSUBSCRIBED, "a.*"),
         (DiscoveryEventKind.UNSUBSCRIBED, "b"),
@@ -176,27 +177,27 @@ def test_each_consumer_of_one_name_finds_its_own_audit_or_none(
 ) -> None:
     """Whatever order audits come in, and whichever have not come yet."""
     now, deleted = 0, None
-    image_read: list[tuple[advisories.ConsumerEvent, advisories.ConsumerEvent | None, advisories.AdvisoryReader]] = []
+    image_read: list[tuple[adv.ConsumerEvent, adv.ConsumerEvent | None, adv.AdvisoryReader]] = []
     for before, making, lasting in lives:
         generations = now + before
-        audit = advisories.AdvisoryReader("S", "c", generations, (f"t.{generations}",), {}, False)
-        image_read.append((advisories.ConsumerEvent("S", "c", False, generations + making), deleted, audit))
+        audit = adv.AdvisoryReader("S", "c", generations, (f"t.{generations}",), {}, False)
+        image_read.append((adv.ConsumerEvent("S", "c", False, generations + making), deleted, audit))
         now = generations + making + lasting
-        deleted = advisories.ConsumerEvent("S", "c", True, now)
+        deleted = adv.ConsumerEvent("S", "c", True, now)
     others = [
-        advisories.AdvisoryReader("S", "d", 5, (), {}, False),
-        advisories.AdvisoryReader("T", "c", 5, (), {}, False),
+        adv.AdvisoryReader("S", "d", 5, (), {}, False),
+        adv.AdvisoryReader("T", "c", 5, (), {}, False),
     ]
     at = data.draw(st.integers(0, len(image_read) - 1))
     consumer_event, before_it, own = image_read[at]
     there = data.draw(st.permutations([audit for _, _, audit in image_read] + others))
-    assert advisories.find_reader(consumer_event, before_it, there) == own
-    assert advisories.find_reader(consumer_event, before_it, [audit for audit in there if audit != own]) is None
+    assert adv.find_reader(consumer_event, before_it, there) == own
+    assert adv.find_reader(consumer_event, before_it, [audit for audit in there if audit != own]) is None
 
 
 @each("name", ["mama-abc", "JS_SRC_x", "JS_MIRROR_x"])
 def test_readers_of_ours_and_of_the_server_are_left_out(name: str) -> None:
-    assert advisories.consumer_event(StoredMessage(1, TIME, f"{advisories.CREATED}S.{name}")) is None
+    assert adv.consumer_event(StoredMessage(1, TIME, f"{adv.CREATED}S.{name}")) is None
 
 
 @given(st.binary(max_size=300))

@@ -22,7 +22,7 @@ from mama_spark.openmama.source.market_data_source import (
     SourceRules,
     fields_of,
 )
-from mama_spark.openmama.source.server import SourceState
+from mama_spark.openmama.source.source_state import SourceState
 from mama_spark.openmama.wire.dictionary import DictionaryEntry, by_name, dictionary_of
 from mama_spark.openmama.wire.frames import BridgeFrame, FrameType
 from mama_spark.openmama.wire.market_data import REFUSALS, MarketDataRequest, request_message

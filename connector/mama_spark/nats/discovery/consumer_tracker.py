@@ -9,7 +9,7 @@ from mama_spark.contracts.bridge import DiscoveryEvent
 
 from ..jetstream.client import JetStream
 from ..protocol.direct_get import StoredMessage
-from . import advisories as adv
+from . import consumer_advisories as adv
 
 _NEAR = 50  #: maximum distance in sequences between the advisory and the audit of a consumer
 _TOGETHER = 250  #: audits read at a time
