@@ -126,8 +126,8 @@ def _aims(result: Result) -> list[Aim]:
     codecs, cores[what] = _codecs(result)
     found.append((what, f"≥ {CODEC_AIM:g}", codecs, ""))
     for codec in CODECS:
-        octets = [_stored(result, f"{way}-{codec}", FLIGHTS) for way in ("lines", "kafka")]
-        found.append((f"flights, JSON: bytes stored a row to Kafka's, {codec}", "≤ 1.1", _quotient(*octets), ""))
+        stored = [_stored(result, f"{way}-{codec}", FLIGHTS) for way in ("lines", "kafka")]
+        found.append((f"flights, JSON: bytes stored a row to Kafka's, {codec}", "≤ 1.1", _quotient(*stored), ""))
     typed = _quotient(_stored(result, "typed-zstd", TYPED_FLIGHTS), _stored(result, "lines", FLIGHTS))
     found.append(("flights: bytes of typed rows, zstd, to JSON lines, not compressed", "≤ 0.15", typed, ""))
     what = "1,000 B: client, processor time a row of `lines` beyond `drop`"
@@ -249,10 +249,10 @@ def runs_table(runs: list[Result], *, beside: bool = True) -> list[str]:
                 f"{statistics.median(run[field] for run in quiet):.2f}" if quiet else ""
                 for field in ("client_us", "server_us")
             ]
-            octets = [f"{mid[f]:,.1f}" if mid[f] else "" for f in ("stored_bytes_per_row", "log_bytes_per_row")]
+            sizes = [f"{mid[f]:,.1f}" if mid[f] else "" for f in ("stored_bytes_per_row", "log_bytes_per_row")]
             lines.append(
                 f"| {_SIZES[size]} | `{name}`: {title} | {spread([run['rate'] for run in some])} "
-                f"| {' | '.join(cpu)} | {' | '.join(octets)} |"
+                f"| {' | '.join(cpu)} | {' | '.join(sizes)} |"
             )
     return lines
 
