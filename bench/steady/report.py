@@ -233,26 +233,23 @@ def runs_table(runs: list[Result], *, beside: bool = True) -> list[str]:
     :param beside: also C programs beside a loop
     """
     lines = [
-        "| row | way | rows/s | lowest to highest | client µs a row | server µs a row | bytes stored a row "
-        "| log bytes a row |",
-        "|---|---|---|---|---|---|---|---|",
+        "| row | way | rows/s | lowest to highest | client µs a row | server µs a row | bytes stored a row |",
+        "|---|---|---|---|---|---|---|",
     ]
     ways = [(one.way.name, one.way.title, one.size) for one in PUBLISHING if beside or one.beside is None]
     ways += [(way.name, f"reading: {way.title}", size) for size in (100, 1000) for way in READING]
     for name, title, size in ways:
         some = [run for run in runs if run["name"] == name and run["size"] == size]
         if some:
-            fields = ("stored_bytes_per_row", "log_bytes_per_row")
-            mid = {field: statistics.median(run.get(field, 0.0) for run in some) for field in fields}
+            stored = statistics.median(run.get("stored_bytes_per_row", 0.0) for run in some)
             quiet = [run for run in some if run.get("other_cores", 0.0) <= MOST_OTHERS]
             cpu = [
                 f"{statistics.median(run[field] for run in quiet):.2f}" if quiet else ""
                 for field in ("client_us", "server_us")
             ]
-            sizes = [f"{mid[f]:,.1f}" if mid[f] else "" for f in ("stored_bytes_per_row", "log_bytes_per_row")]
             lines.append(
                 f"| {_SIZES[size]} | `{name}`: {title} | {spread([run['rate'] for run in some])} "
-                f"| {' | '.join(cpu)} | {' | '.join(sizes)} |"
+                f"| {' | '.join(cpu)} | {f'{stored:,.1f}' if stored else ''} |"
             )
     return lines
 
