@@ -117,6 +117,7 @@ docs: setup-dev ## write the generated pages in docs/ and build the site in .run
 	@$(ENV) python scripts/command_reference.py --write
 	@$(ENV) python scripts/spec_checklist.py --write
 	@$(ENV) python -m scripts.rooms_picture --write
+	@$(ENV) python -m scripts.copies_picture
 	@$(MKDOCS) build --strict
 
 docs-serve: setup-dev ## show the site at http://127.0.0.1:8000 and follow the pages while they are written

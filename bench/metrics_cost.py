@@ -26,7 +26,7 @@ from mama_spark.telemetry.partition_metrics import PublisherMetrics
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 
-BATCH, PAYLOAD = 10_000, 100  #: rows, octets
+BATCH, PAYLOAD = 10_000, 100  #: rows, bytes
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 
 

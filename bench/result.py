@@ -79,11 +79,10 @@ def page(title: str, reporter: str, kept: Path, anew: str, about: str, packages:
         [
             f"# Benchmark: {title}",
             "",
-            f"Written by `python -m {reporter}` from `{kept.relative_to(ROOT)}`; `{anew}` measures anew.",
-            "",
             about,
             "",
-            f"{facts['when'][:10]}; {facts['cores']} cores of {facts['cpu']}; {versions}.",
+            f"{facts['when'][:10]}; {facts['cores']} cores of {facts['cpu']}; {versions}. `{anew}` measures anew;"
+            f" `python -m {reporter}` writes this page from `{kept.relative_to(ROOT)}`.",
             "",
             *body,
             "",

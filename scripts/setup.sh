@@ -183,7 +183,7 @@ archive_classes() { # what a JVM of the tests maps, in place of reading and veri
 
 arrow_js=apache-arrow@21.2.0
 
-install_arrow_js() { # the examples of docs/how-to/read-packed-messages.md; node itself comes with the Python packages
+install_arrow_js() { # the examples of docs/how-to/read-packs-without-spark.md; node itself comes with the Python packages
     [ "$(cat $venv/js/.stamp 2>/dev/null)" = "$arrow_js" ] && return
     say "npm install $arrow_js"
     mkdir -p $venv/js
@@ -191,7 +191,7 @@ install_arrow_js() { # the examples of docs/how-to/read-packed-messages.md; node
     local authorities=/etc/ssl/certs/ca-certificates.crt
     if [ -z "${NODE_EXTRA_CA_CERTS:-}" ] && [ -r $authorities ]; then export NODE_EXTRA_CA_CERTS=$authorities; fi
     PATH="$PWD/$venv/bin:$PATH" npm install --silent --no-audit --no-fund --prefix $venv/js $arrow_js ||
-        die "$arrow_js could not be installed from the npm registry; the tests of docs/how-to/read-packed-messages.md need it"
+        die "$arrow_js could not be installed from the npm registry; the tests of docs/how-to/read-packs-without-spark.md need it"
     echo "$arrow_js" >$venv/js/.stamp
 }
 

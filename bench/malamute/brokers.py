@@ -99,7 +99,7 @@ class Forwarder(Plain):
 
 
 class Literal(Plain):
-    """Commands over a PAIR pipe, deliveries over PUSH and PULL, one message for each; clients are 8-octet pointers."""
+    """Commands over a PAIR pipe, deliveries over PUSH and PULL, one message for each; clients are 8-byte pointers."""
 
     def __init__(self) -> None:
         super().__init__()

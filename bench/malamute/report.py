@@ -86,20 +86,25 @@ def goals(result: Result) -> list[str]:
 
 
 def text(result: Result) -> str:
-    return "\n".join([*table(result), *latencies(result), *fairness(result), *goals(result)])
+    return "\n".join([*measured(result), *goals(result)])
+
+
+def measured(result: Result) -> list[str]:
+    return [*table(result), *latencies(result), *fairness(result)]
 
 
 def markdown(result: Result) -> str:
     rounds = max(r["round"] for r in result["runs"]) + 1
     about = (
-        f"{rounds} interleaved rounds, medians; ratios are taken within a round. One writer and one reader in C"
+        "How many messages `mama broker` takes and delivers a second, beside brokers by hand"
+        f" (`bench/malamute/brokers.py`) and NATS. {rounds} interleaved rounds, medians. One writer and one reader in C"
         " (`bench/malamute/client.c`), which count every message and check the order, or Spark with two partitions"
-        " on `local[2]`, flight log on; brokers, clients and Spark on the same machine. The brokers by hand are in"
-        " `bench/malamute/brokers.py`."
+        " on `local[2]`, flight log on; all on the same machine."
     )
     packages = "Spark, Python, pyzmq, nats-server"
-    facts, body = result["facts"], text(result)
-    return page("Malamute broker", "bench.malamute.report", KEPT, "make bench", about, packages, facts, body)
+    facts, body = result["facts"], measured(result)
+    whole = page("Malamute broker", "bench.malamute.report", KEPT, "make bench", about, packages, facts, *body)
+    return whole.removesuffix("\n")
 
 
 def write(result: Result) -> None:

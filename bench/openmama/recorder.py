@@ -1,7 +1,7 @@
 """``python -m bench.openmama.recorder``: messages of an OpenMAMA network into a log, beside a bare pyzmq SUB.
 
 One process sends encoded frames of 100 bytes with two fields by a bare XPUB, which drops nothing; another one receives
-all of them: a bare SUB, which counts their octets, or the recorder, which decodes them, looks for gaps, and stores each
+all of them: a bare SUB, which counts their bytes, or the recorder, which decodes them, looks for gaps, and stores each
 as a record in a JetStream stream, acknowledged, or a thousand at most in one record. Another way stores records that
 were made before, one by one: what the log alone takes. One recorder is bounded by one core, so one more way divides two
 topics over two recorders, beside a bare SUB of both topics. In rounds, in random order; compared by the processor time
@@ -138,7 +138,7 @@ def store(pipe: Connection, port: int, n: int, log: str, topics: tuple[str, ...]
 @dataclass(frozen=True)
 class Way:
     """
-    :ivar run: the receiver; says "ready", then processor seconds, times of the first and last message, octets
+    :ivar run: the receiver; says "ready", then processor seconds, times of the first and last message, bytes
     :ivar topics: whose messages are sent by turns
     :ivar processes: receivers, each of which has as many of the topics
     :ivar sends: whether there is a sender
@@ -195,7 +195,7 @@ def send(pipe: Connection, ports: list[int], topics: tuple[str, ...], n: int) ->
 def measure(name: str, n: int, log: str) -> tuple[float, float, float]:
     """Processor seconds of the receivers, seconds, and processor seconds of receivers and sender.
 
-    :raises AssertionError: other octets came
+    :raises AssertionError: other bytes came
     """
     way, ports, readers = WAYS[name], list[int](), list[tuple[Any, Connection]]()
     for number in range(way.processes):
@@ -211,7 +211,7 @@ def measure(name: str, n: int, log: str) -> tuple[float, float, float]:
     if way.sends:
         SPAWN.Process(target=send, args=(telling, ports, way.topics, n), daemon=True).start()
     cpus, begins, ends, octets = zip(*(mine.recv() for _, mine in readers), strict=True)
-    assert sum(octets) == n * FRAME, f"{sum(octets)} octets arrived, not {n * FRAME}"
+    assert sum(octets) == n * FRAME, f"{sum(octets)} bytes arrived, not {n * FRAME}"
     for reader, _ in readers:
         reader.join()
     cpu: float = sum(cpus)

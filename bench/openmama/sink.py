@@ -1,6 +1,6 @@
 """``python -m bench.openmama.sink``: rows to one subscriber over OpenMAMA's framing, beside a bare pyzmq PUB/SUB pair.
 
-Both send the same octets, messages of 100 bytes with two fields, to the same subscriber, a process that counts. The
+Both send the same bytes, messages of 100 bytes with two fields, to the same subscriber, a process that counts. The
 bare pair sends frames that were encoded before; the sink begins with columns, as a task of Spark does, encodes them and
 keeps account of each row. In rounds, in random order; compared by the processor time of the sending process.
 """
@@ -32,7 +32,7 @@ TOPIC = "OM.IBM"
 
 
 def columns(n: int = ROWS) -> pa.RecordBatch:
-    """Rows whose frames have :data:`FRAME` octets."""
+    """Rows whose frames have :data:`FRAME` bytes."""
     codec = FieldCodec(FieldForms(), TOPIC)
     empty = codec.encode(pa.RecordBatch.from_pydict({"wText": [""], "wBid": [1.5]}))
     filling = FRAME - len(OZ.publish_head(TOPIC)) - len(empty.payloads[0].as_py())
@@ -107,7 +107,7 @@ def send(way: str, port: int, n: int, pipe: Connection) -> None:
 def measure(way: str, n: int) -> tuple[float, float]:
     """Processor seconds of the sender, and seconds until the subscriber had all.
 
-    :raises AssertionError: it counted other octets
+    :raises AssertionError: it counted other bytes
     """
     (mine, theirs), (answer, asked) = SPAWN.Pipe(), SPAWN.Pipe()
     reader = SPAWN.Process(target=count, args=(theirs, n), daemon=True)
@@ -116,7 +116,7 @@ def measure(way: str, n: int) -> tuple[float, float]:
     writer.start()
     found: Any = answer.recv()
     octets = mine.recv()
-    assert octets == n * FRAME, f"{octets} octets arrived, not {n * FRAME}"
+    assert octets == n * FRAME, f"{octets} bytes arrived, not {n * FRAME}"
     writer.join()
     mine.send("end")
     reader.join()

@@ -24,7 +24,7 @@ from .runs import READ_ROWS, PackedBench, kafka_facts
 from .stages import PackSource
 from .ways import READ_WAYS, WAYS, MemorySource, ReadWay, Way, Workload
 
-SETTINGS = {"spark.python.unix.domain.socket.enabled": "true"}  #: at this many octets a second TCP costs too much
+SETTINGS = {"spark.python.unix.domain.socket.enabled": "true"}  #: at this many bytes a second TCP costs too much
 KAFKA_WAYS = {"kafka", "kafka-tuned", "kafka-source"}
 
 

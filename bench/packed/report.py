@@ -1,5 +1,5 @@
-"""``python -m bench.packed.report RESULT.json``: keep a result of ``bench.packed``, and write its page and the table of
-packed messages on the overview of the benchmarks. Without a file: write both again from what is kept."""
+"""``python -m bench.packed.report RESULT.json``: keep a result of ``bench.packed``, and write its page. Without a file:
+write it again from what is kept."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import sys
 from typing import Any
 
 from ..result import PAGES, RESULTS, Result, keep, page, ratio, spread, values
-from .ways import READ_WAYS, WAYS, ReadWay, Way
+from .ways import READ_WAYS, WAYS
 
 KEPT = RESULTS / "packed-reference.json"
 PAGE = PAGES / "packed.md"
-OVERVIEW = PAGES / "index.md"
-BEGIN, END = "<!-- packed: begin -->", "<!-- packed: end -->"
 
 #: bytes a value (0 = five columns), way, compared with, at least this ratio
 GOALS = [
@@ -37,28 +35,27 @@ def size_text(size: int) -> str:
 def rows_of(result: Result, ways: list[Any], other: dict[int, str], head: str) -> list[str]:
     """A table line a way and size: medians, and the ratio to ``other[size]``."""
     lines = [
-        f"| row | {head} | rows/s | lowest to highest | ratio | client µs a row | server µs a row | log bytes a row |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| row | {head} | rows/s | lowest to highest | ratio | client µs a row | server µs a row |",
+        "|---|---|---|---|---|---|---|",
     ]
     for size, compared in other.items():
         for way in ways:
             runs = [r for r in result["runs"] if r["name"] == way.name and r["size"] == size]
             if not runs:
                 continue
-            fields = ("client_us", "server_us", "log_bytes_per_row")
-            mid = {f: statistics.median(r[f] for r in runs) for f in fields}
+            mid = {f: statistics.median(r[f] for r in runs) for f in ("client_us", "server_us")}
             share = ratio(result, way.name, compared, size)
-            log = f"{mid['log_bytes_per_row']:.2f}" if mid["log_bytes_per_row"] else ""
             lines.append(
                 f"| {size_text(size)} | {way.title} | {spread([r['rate'] for r in runs])} "
-                f"| {f'{share:.2f}' if share else ''} | {mid['client_us']:.2f} | {mid['server_us']:.2f} | {log} |"
+                f"| {f'{share:.2f}' if share else ''} | {mid['client_us']:.2f} | {mid['server_us']:.2f} |"
             )
     return [*lines, ""] if len(lines) > 2 else []
 
 
 def publishing(result: Result) -> list[str]:
     base = "kafka-tuned" if values(result, "kafka-tuned", 100) else "c-acks"
-    return rows_of(result, WAYS, {100: base, 1000: base, 0: "json"}, "way")
+    ways = [way for way in WAYS if way.name not in IN_BETWEEN]
+    return rows_of(result, ways, {100: base, 1000: base, 0: "json"}, "way")
 
 
 def reading(result: Result) -> list[str]:
@@ -88,7 +85,7 @@ def goals(result: Result) -> list[str]:
 
 
 #: Ways that are there for the profile alone.
-IN_BETWEEN = {"pack", "nolog", "drop-typed"}
+IN_BETWEEN = {"pack", "nolog"}
 #: What a row costs from Spark to its acknowledgement: the client's processor time of a way beyond that of another.
 STAGES = [
     ("Spark makes it and hands it to Python in an Arrow batch", "drop", None),
@@ -103,28 +100,22 @@ def middle(result: Result, name: str, size: int, field: str) -> float | None:
     return statistics.median(found) if found else None
 
 
-def rounded(rate: float | None) -> str:
-    return "" if rate is None else f"{round(rate, -4 if rate >= 100_000 else -3):,.0f}"
-
-
 def profile(result: Result) -> list[str]:
     """Where the processor time of a row goes. Stages run side by side, so the wall time of a row is less."""
-    lines = ["| row | stage | CPU µs a row | share | rows/s if all ended here |", "|---|---|---|---|---|"]
+    lines = ["| row | stage | processor µs a row | share |", "|---|---|---|---|"]
     for size in (100, 1000):
         ways = {name for _, name, _ in STAGES}
         client = {name: middle(result, name, size, "client_us") for name in ways}
-        rate = {name: middle(result, name, size, "rate") for name in ways}
         server = middle(result, "lines", size, "server_us")
         if server is None or None in client.values():
             continue
         costs = [(client[name] or 0.0) - (client[before] or 0.0 if before else 0.0) for _, name, before in STAGES]
         total = sum(costs) + server
-        for (stage, name, _), cost in zip(STAGES, costs, strict=True):
-            lines.append(f"| {size_text(size)} | {stage} | {cost:.2f} | {cost / total:.0%} | {rate[name]:,.0f} |")
-        lines.append(
-            f"| {size_text(size)} | nats-server stores and acknowledges it | {server:.2f} | {server / total:.0%} | |"
-        )
-        lines.append(f"| {size_text(size)} | all of `lines` | {total:.2f} | | {rate['lines']:,.0f} |")
+        costs.append(server)
+        stages = [*(stage for stage, _, _ in STAGES), "nats-server stores and acknowledges it"]
+        for stage, cost in zip(stages, costs, strict=True):
+            lines.append(f"| {size_text(size)} | {stage} | {cost:.2f} | {cost / total:.0%} |")
+        lines.append(f"| {size_text(size)} | all of `lines` | {total:.2f} | |")
     return ["## Where the time of a row goes", "", *lines, ""] if len(lines) > 2 else []
 
 
@@ -156,15 +147,14 @@ def markdown(result: Result) -> str:
     scale = result.get("scale", 1)
     fewer = f" A run had {scale:g} of the usual rows, so what a job costs by itself weighs more." if scale != 1 else ""
     about = (
-        f"{rounds} interleaved rounds, medians; ratios are taken within a round: of publishing to the tuned Kafka"
-        " sink (five columns: to JSON lines), of reading to the source in memory. Two partitions on `local[2]`,"
-        " Spark and its Python workers over Unix sockets (`spark.python.unix.domain.socket.enabled`),"
-        " file storage, one replica, brokers and Spark on the same machine; every row acknowledged before the"
-        " write returns, **mamapub** with its flight log and with deduplication on. The rows at the broker are"
-        " counted after every run: messages by the stream, packed rows by the headers of all messages, Kafka by"
-        " its offsets. Values are strings, as `to_json` gives them." + fewer
+        "How fast Spark publishes and reads packed messages, beside Kafka, in runs of 3 to 5 s ([longer"
+        f" runs](steady.md)). {rounds} interleaved rounds, medians; ratios are taken within a round: of publishing to"
+        " the tuned Kafka sink (five columns: to JSON lines), of reading to the source in memory. Two partitions on"
+        " `local[2]`, Python workers over Unix sockets (`spark.python.unix.domain.socket.enabled`), file storage, one"
+        " replica, brokers and Spark on the same machine; every row acknowledged before the write returns, and counted"
+        " at the broker; **mamapub** with flight log and ids. Values are strings, as `to_json` gives them." + fewer
     )
-    body = [*about_kafka(result), *publishing(result), *reading(result), "## Goals", "", *goals(result), ""]
+    body = [*about_kafka(result), *publishing(result), *reading(result)]
     whole = page(
         "packed messages", "bench.packed.report", KEPT, "make bench PEERS=kafka", about,
         "Spark, Python, nats-server, pyarrow", result["facts"], *body, *profile(result),
@@ -172,29 +162,8 @@ def markdown(result: Result) -> str:
     return whole.removesuffix("\n")
 
 
-def peers(result: Result) -> list[str]:
-    """The table of the overview: median rates, rounded to what they are good for."""
-    sizes = (100, 1000, 0)
-    lines = [f"| way | {' | '.join(size_text(size) for size in sizes)} |", "|---|---|---|---|"]
-    ways: list[Way | ReadWay] = [*WAYS, *READ_WAYS]
-    for way in ways:
-        found = [middle(result, way.name, size, "rate") for size in sizes]
-        if any(found) and way.name not in IN_BETWEEN:
-            what = "reading: " if isinstance(way, ReadWay) else ""
-            lines.append(f"| {what}{way.title} | {' | '.join(map(rounded, found))} |")
-    return lines
-
-
-def with_table(overview: str, result: Result) -> str:
-    """The overview with the table of this result."""
-    before, _, rest = overview.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return "\n".join([before + BEGIN, *peers(result), END + after])
-
-
 def write(result: Result) -> None:
     PAGE.write_text(markdown(result))
-    OVERVIEW.write_text(with_table(OVERVIEW.read_text(), result))
 
 
 if __name__ == "__main__":

@@ -59,19 +59,18 @@ def write(result: Result) -> None:
         versions += f", Kafka {facts['kafka']}"
     note = result["given"].get("note")
     PAGE.write_text(
-        f"""# A pipe through Spark
+        f"""# Benchmark: a pipe through Spark
 
-A publisher, a first stream, a streaming query with the default trigger, a second stream. The query begins the next
-micro-batch as soon as one is done, so a message waits half a micro-batch on average before one begins with it. Written
-by `python -m bench.pipe.report` from `bench/results/pipe-reference.json`; `python -m bench.pipe --peers kafka` measures
-anew.
+How long a message takes from a publisher through a stream and a streaming query with the default trigger to a second
+stream. The query begins the next micro-batch as soon as one is done, so a message waits half a micro-batch on average.
 
 {text(result)}
 
 Median of the rounds, lowest and highest. Latency: from the call that publishes a message to the time at which the
 second broker stored it. `addBatch` is the work of source and sink; `walCommit` and `commitOffsets` are Spark's own
-files, and [what shortens them](../../explanation/performance.md#what-spark-does-beside) shortens them for each pipe.
-{versions}, {facts["when"][:10]}.{f" {note}." if note else ""}
+files ([what shortens them](../../explanation/performance.md#what-to-set)).
+{versions}, {facts["when"][:10]}.{f" {note}." if note else ""} `python -m bench.pipe --peers kafka` measures anew;
+`python -m bench.pipe.report` writes this page from `bench/results/pipe-reference.json`.
 """
     )
 

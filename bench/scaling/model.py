@@ -98,9 +98,7 @@ class ClusterSize:
 
     :ivar replicated_cores: of the servers, with three replicas
     :ivar checkpoint: bytes of offsets in the checkpoint of a query that reads all
-    :ivar files: of the flight log after a day, when nothing merges them
-    :ivar commit: of a micro-batch, in an empty log
-    :ivar late_commit: the same after that day
+    :ivar late_commit: of a micro-batch, after a day in which nothing merged the files of the flight log
     """
 
     rate: int
@@ -112,19 +110,16 @@ class ClusterSize:
     log_bytes_a_day: float
     checkpoint: float
     partitions: int
-    files: float
-    commit: float
     late_commit: float
 
 
 def cluster(c: Coefficients, rate: int) -> ClusterSize:
     partitions = max(1, round(rate * MICRO_BATCH / PARTITION))
     files = partitions * DAY / MICRO_BATCH
-    commit = partitions * c.report
     streams = max(1, round(rate / A_STREAM))
     return ClusterSize(
         rate, streams, rate * c.serve, rate * c.replicated, rate * c.publish, rate * c.read, rate * c.log * DAY,
-        streams * c.offset * KEPT_OFFSETS, partitions, files, commit, commit + files * c.file,
+        streams * c.offset * KEPT_OFFSETS, partitions, partitions * c.report + files * c.file,
     )  # fmt: skip
 
 
@@ -133,19 +128,19 @@ def limits(c: Coefficients) -> list[tuple[float, str]]:
     one_file_a_day = PARTITION / DAY  # rows a second
     found = [
         (float(A_STREAM), "one stream"),
-        (SERVER_CORES / 2 / c.serve, f"one server that has half of {SERVER_CORES} cores for publishing"),
+        (SERVER_CORES / 2 / c.serve, f"one server of {SERVER_CORES} cores, half of them for publishing"),
         (
             one_file_a_day * MICRO_BATCH / c.file,
-            f"a flight log that is not merged: after a day a commit takes the {MICRO_BATCH} s of a micro-batch",
+            f"a flight log without merging: after a day, a commit takes the {MICRO_BATCH} s of a micro-batch",
         ),
-        (one_file_a_day * 1e9 / c.file_memory, "a flight log that is not merged: after a day a commit needs 1 GB"),
+        (one_file_a_day * 1e9 / c.file_memory, "a flight log without merging: after a day, a commit needs 1 GB"),
         (
             one_file_a_day / 7 * MICRO_BATCH / c.merged,
-            f"a flight log that is merged and knows what was merged in a week: a commit takes {MICRO_BATCH} s",
+            f"a merged flight log with a retention of a week: a commit takes {MICRO_BATCH} s",
         ),
         (
             one_file_a_day * MICRO_BATCH / c.merged,
-            "the same with `delta.deletedFileRetentionDuration` and `delta.logRetentionDuration` of a day",
+            f"a merged flight log with a retention of a day: a commit takes {MICRO_BATCH} s",
         ),
         (PARTITION / c.report, f"the driver: the reports of a micro-batch alone take {MICRO_BATCH} s"),
     ]

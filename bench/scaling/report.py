@@ -54,18 +54,30 @@ def simulations(result: Result) -> list[str]:
     return lines
 
 
+def grown(result: Result) -> list[str]:
+    """A line a simulation: what it measured for the fewest and for the most."""
+    lines = ["| what there is more of | from | to | costs |", "|---|--:|--:|---|"]
+    for name, measured in result["measured"].items():
+        one, fewest, most = SIMULATIONS[name], measured[0], measured[-1]
+        columns = {one.grows: one.columns[one.grows]} if one.grows else one.columns
+        costs = "; ".join(
+            f"{what}: {_number(fewest[column])} to {_number(most[column])}"
+            for column, what in {**columns, "memory_mb": "MB of the process"}.items()
+        )
+        lines.append(f"| {one.title} | {fewest['size']:,.0f} | {most['size']:,.0f} | {costs} |")
+    return lines
+
+
 def clusters(c: Coefficients) -> list[str]:
     lines = [
         "| rows a second | streams | cores of servers | with three replicas | cores that publish | cores that read "
-        "| flight log a day | checkpoint of a reader | partitions in 10 s | s of a commit | files a day "
-        "| s of a commit after a day without merging |",
-        "|" + "--:|" * 12,
+        "| flight log a day | s of a commit after a day without merging |",
+        "|" + "--:|" * 8,
     ]
     for one in (cluster(c, rate) for rate in TARGETS):
         lines.append(
             f"| {one.rate:,} | {one.streams:,} | {_cores(one.server_cores)} | {_cores(one.replicated_cores)} "
             f"| {_cores(one.publish_cores)} | {_cores(one.read_cores)} | {_number(one.log_bytes_a_day / 1e12)} TB "
-            f"| {_number(one.checkpoint / 1e6)} MB | {one.partitions:,} | {_number(one.commit)} | {one.files:,.0f} "
             f"| {_number(one.late_commit)} |"
         )
     return lines
@@ -112,7 +124,7 @@ def with_measured(page: str, result: Result) -> str:
     before, rest = page.split(BEGIN, 1)
     after = rest.split(END, 1)[1]
     part = [
-        BEGIN, "", "### The model", "", *model(result), "### The simulations", "", about, "", *simulations(result), END,
+        BEGIN, "", "### The model", "", *model(result), "### What grows", "", about, "", *grown(result), "", END,
     ]  # fmt: skip
     return before + "\n".join(part) + after
 

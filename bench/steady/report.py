@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from ..packed.report import about_kafka, middle
 from ..pipe.ways import DURATIONS
@@ -103,8 +104,18 @@ def _micro(result: Result) -> float | None:
     return None if ms is None else ms["sink"] - ms["nothing"]
 
 
-def aims(result: Result) -> list[str]:
-    """A line an aim that was measured."""
+class Aim(NamedTuple):
+    """:ivar cores: busy at the aim, as :func:`_cores` tells them"""
+
+    what: str
+    aim: str
+    measured: float
+    unit: str
+    cores: float | None
+
+
+def _aims(result: Result) -> list[Aim]:
+    """Those that were measured."""
     found: list[tuple[str, str, float | None, str]] = []
     cores: dict[str, float | None] = {}
     for size, name, other, aim in RATIOS:
@@ -115,8 +126,8 @@ def aims(result: Result) -> list[str]:
     codecs, cores[what] = _codecs(result)
     found.append((what, f"≥ {CODEC_AIM:g}", codecs, ""))
     for codec in CODECS:
-        octets = [_stored(result, f"{way}-{codec}", FLIGHTS) for way in ("lines", "kafka")]
-        found.append((f"flights, JSON: bytes stored a row to Kafka's, {codec}", "≤ 1.1", _quotient(*octets), ""))
+        stored = [_stored(result, f"{way}-{codec}", FLIGHTS) for way in ("lines", "kafka")]
+        found.append((f"flights, JSON: bytes stored a row to Kafka's, {codec}", "≤ 1.1", _quotient(*stored), ""))
     typed = _quotient(_stored(result, "typed-zstd", TYPED_FLIGHTS), _stored(result, "lines", FLIGHTS))
     found.append(("flights: bytes of typed rows, zstd, to JSON lines, not compressed", "≤ 0.15", typed, ""))
     what = "1,000 B: client, processor time a row of `lines` beyond `drop`"
@@ -126,13 +137,22 @@ def aims(result: Result) -> list[str]:
         found.append((f"pipe, 1,000 messages/s: {which} to Kafka's", "≤ 0.8", latency, ""))
     found.append(("pipe, 1,000 messages/s: `addBatch`", "≤ 80 ms", _add_batch(result), " ms"))
     found.append(("micro-batch of ten rows, more than an empty sink", "≤ 20 ms", _micro(result), " ms"))
-    busy = {what: f"{most:.2f}" for what, most in cores.items() if most is not None}
+    return [Aim(what, aim, value, unit, cores.get(what)) for what, aim, value, unit in found if value is not None]
+
+
+def aims(result: Result) -> list[str]:
+    """A line an aim."""
     lines = [
-        f"| {what} | {aim} | {value:.2f}{unit} | {busy.get(what, '')} |"
-        for what, aim, value, unit in found
-        if value is not None
+        f"| {one.what} | {one.aim} | {one.measured:.2f}{one.unit} | {'' if one.cores is None else f'{one.cores:.2f}'} |"
+        for one in _aims(result)
     ]
     return ["| what | aim | measured | cores busy at the aim |", "|---|---|---|---|", *lines]
+
+
+def compared(result: Result) -> list[str]:
+    """A line an aim, without the aim."""
+    lines = [f"| {one.what} | {one.measured:.2f}{one.unit} |" for one in _aims(result)]
+    return ["| what | measured |", "|---|---|", *lines]
 
 
 def beside_table(result: Result) -> list[str]:
@@ -207,34 +227,35 @@ def pipe_table(result: Result) -> list[str]:
     ]
 
 
-def runs_table(runs: list[Result]) -> list[str]:
-    """A line a way and size: medians."""
+def runs_table(runs: list[Result], *, beside: bool = True) -> list[str]:
+    """A line a way and size: medians.
+
+    :param beside: also C programs beside a loop
+    """
     lines = [
-        "| row | way | rows/s | lowest to highest | seconds a run, at least | client µs a row | server µs a row "
-        "| bytes stored a row | log bytes a row |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| row | way | rows/s | lowest to highest | client µs a row | server µs a row | bytes stored a row |",
+        "|---|---|---|---|---|---|---|",
     ]
-    ways = [(steady.way.name, steady.way.title, steady.size) for steady in PUBLISHING]
+    ways = [(one.way.name, one.way.title, one.size) for one in PUBLISHING if beside or one.beside is None]
     ways += [(way.name, f"reading: {way.title}", size) for size in (100, 1000) for way in READING]
     for name, title, size in ways:
         some = [run for run in runs if run["name"] == name and run["size"] == size]
         if some:
-            fields = ("stored_bytes_per_row", "log_bytes_per_row")
-            mid = {field: statistics.median(run.get(field, 0.0) for run in some) for field in fields}
+            stored = statistics.median(run.get("stored_bytes_per_row", 0.0) for run in some)
             quiet = [run for run in some if run.get("other_cores", 0.0) <= MOST_OTHERS]
             cpu = [
                 f"{statistics.median(run[field] for run in quiet):.2f}" if quiet else ""
                 for field in ("client_us", "server_us")
             ]
-            octets = [f"{mid[f]:,.1f}" if mid[f] else "" for f in ("stored_bytes_per_row", "log_bytes_per_row")]
             lines.append(
                 f"| {_SIZES[size]} | `{name}`: {title} | {spread([run['rate'] for run in some])} "
-                f"| {min(run['seconds'] for run in some):.1f} | {' | '.join(cpu)} | {' | '.join(octets)} |"
+                f"| {' | '.join(cpu)} | {f'{stored:,.1f}' if stored else ''} |"
             )
     return lines
 
 
 def text(result: Result) -> str:
+    """All that was measured, and the aims."""
     return "\n".join(
         [
             "## Aims",
@@ -261,26 +282,22 @@ def markdown(result: Result) -> str:
     rounds = [len(values(result, name, size)) for name, size in each] or [0]
     counted = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
     about = (
-        f"{counted} interleaved rounds, medians; ratios are taken within a round. A run lasts at least"
-        f" {result['seconds']:g} s, after shorter runs of the same way; for the flight log twice as long, and twice"
-        " a round, with and without it in turns. Two partitions on `local[2]`, Python workers over Unix sockets,"
-        " file storage, one replica, brokers and Spark on the same machine; every row acknowledged before the write"
-        " returns, and counted at the broker; flight log on where nothing else is said, deduplication on but for"
-        " `message` and `message-nolog`. A server that holds ids is restarted after the run. Spark hands over rows"
-        f" of 100 bytes in batches of {ROWS_A_BATCH[100]:,} and rows of 1,000 in batches of"
+        "Rates of runs so long that starting no longer counts, beside Kafka and a C program."
+        f" {counted} interleaved rounds, medians; ratios are taken within a round. A run lasts at least"
+        f" {result['seconds']:g} s, after shorter runs of the same way. Two partitions on `local[2]`, Python workers"
+        " over Unix sockets, file storage, one replica, brokers and Spark on the same machine; every row acknowledged"
+        " before the write returns, and counted at the broker; flight log and ids on where nothing else is said. Spark"
+        f" hands over rows of 100 bytes in batches of {ROWS_A_BATCH[100]:,} and rows of 1,000 in batches of"
         f" {ROWS_A_BATCH[1000]:,} (`spark.sql.execution.arrow.maxRecordsPerBatch`), others in its {SPARKS_ROWS:,}."
-        " What a run has stored is deleted after it, and what is left to write is written to the disk before the"
-        " next one. Values are strings, as `to_json` gives them. Rows of 100 and 1,000 bytes are not compressed."
-        " `tuned` ways, and those with a codec, have packs of 256 KiB, as large as the batches of the tuned Kafka"
-        " sink; `lines` and `arrow` have the default of 64 KiB. Readers read the same stored rows several times in"
-        " a run: `arrow` packs of 256 KiB, and what the tuned Kafka sink wrote. Where more cores would be busy at"
-        " an aim than the machine has, only less work a row would reach it: what client and server take for a row,"
-        " times the rate of the aim. Processor time is that of the runs in which other processes, and those that"
-        " ended within the run, used half a core at most."
+        " Values are strings, as `to_json` gives them; rows of 100 and 1,000 bytes are not compressed. `tuned` ways,"
+        " and those with a codec, have packs of 256 KiB, as large as the batches of the tuned Kafka sink; `lines` and"
+        " `arrow` have the default of 64 KiB. Readers read `arrow` packs of 256 KiB, or what the tuned Kafka sink"
+        " wrote. Processor time is that of the runs in which other processes used half a core at most."
     )
+    body = ["## Compared", "", *compared(result), "", "## Rates", "", *runs_table(result["runs"], beside=False)]
     return page(
         "steady state", "bench.steady.report", KEPT, "python -m bench.steady --peers kafka", about,
-        "Spark, Python, nats-server, pyarrow", result["facts"], *_sessions(result), *about_kafka(result), text(result),
+        "Spark, Python, nats-server, pyarrow", result["facts"], *_sessions(result), *about_kafka(result), *body,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """How fast events of Tango are read and written, in memory: the part ``codec`` of :mod:`bench.tango`.
 
-Events of one number each, in batches, as new objects every time (octets that were hashed before are looked up faster).
+Events of one number each, in batches, as new objects every time (bytes that were hashed before are looked up faster).
 """
 
 from __future__ import annotations

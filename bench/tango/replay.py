@@ -5,7 +5,7 @@ its standard input it sends so many change events, the attributes in turn, as fa
 takes them, and prints the seconds that this took. Event ``n`` of an attribute, counted from 0 in each replay, has the
 value ``n % VALUES``. It ends with its standard input.
 
-What it sends are octets of the wire that were made beforehand, only the counters are written anew: two cores are there
+What it sends are bytes of the wire that were made beforehand, only the counters are written anew: two cores are there
 for the reader, not for a producer.
 """
 

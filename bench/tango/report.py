@@ -57,12 +57,11 @@ def text(result: Result) -> str:
 def markdown(result: Result) -> str:
     rounds = max(run["round"] for run in result["runs"]) + 1
     about = (
-        f"{rounds} interleaved rounds, medians. Events of one number each. All that was sent is looked for at its"
-        " end: counters without a gap, values in their order; one event less ends the run. Subscriber and recorder"
-        " are fed by a producer that replays events (`bench/tango/replay.py`), a process of its own on the same"
-        " machine, and so are the servers of the logs and the real client, which counts in a Python callback."
-        " High-water marks are 1,000,000 on both sides. Processor time is that of all threads of a process."
-        " What one `DeviceProxy` takes is its own limit: the last row is Tango's own server beside ours."
+        f"How many Tango events a second are decoded, received, recorded and served. {rounds} interleaved rounds,"
+        " medians; events of one number each; every event is counted at its end. A process of its own on the same"
+        " machine replays events (`bench/tango/replay.py`) to subscriber and recorder; logs and clients are processes"
+        " of their own, too. High-water marks are 1,000,000 on both sides. Processor time is that of all threads of a"
+        " process. A `DeviceProxy` limits the last two rows: Tango's own server is no faster."
     )
     packages = "Python, numpy, pyzmq, PyTango, nats-server"
     facts, body = result["facts"], text(result)

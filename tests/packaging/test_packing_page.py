@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/read-packed-messages.md read what the sink makes."""
+"""The examples of docs/how-to/read-packs-without-spark.md read what the sink makes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mama_spark.packing.codec import codec_of
 from mama_spark.packing.compression import PackCompressor
 from mama_spark.packing.packer import Packer, Rows
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "read-packed-messages.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "read-packs-without-spark.md"
 #: Environments keep node and its packages beside Python's (scripts/setup.sh).
 JS = Path(sys.prefix) / "js" / "node_modules"
 
