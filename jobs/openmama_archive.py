@@ -5,7 +5,7 @@ Needs a log that mama record writes, and a Spark with Delta.
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/openmama_archive.py --conf-file conf/openmama-archive.toml
 
 Each message becomes one row, exactly once; the fields that the configuration names are columns of their types, a gap is
-a row with its numbers. Queries: ``docs/how-to/connect-openmama.md``.
+a row with its numbers. Queries: ``docs/how-to/archive-openmama.md``.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -120,13 +120,13 @@ def test_this_machine_tells_its_file_systems() -> None:
     assert file_system("/proc") in ("proc", None)
 
 
-# --- the permissions of docs/how-to/secure-the-connection.md --------------------------------------------------------
+# --- the permissions of docs/reference/permissions.md -------------------------------------------------------------
 
 NEEDED = ("s.>", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*")
 
 
 def test_the_documented_permissions_are_enough(tmp_path: Path, run: Run) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "secure-the-connection.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "permissions.md").read_text()
     for name in (*NEEDED[1:], "_INBOX.>"):
         assert f"`{name}`" in page
     rules = f'{{publish: {json.dumps(NEEDED)}, subscribe: ["_INBOX.>"]}}'

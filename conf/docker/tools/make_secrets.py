@@ -27,7 +27,7 @@ SERVERS = (
     "*.nats-headless",
     "*.nats-headless.mama.svc",
 )
-#: What a job needs that publishes (docs/how-to/secure-the-connection.md), and a recorder, which also reads its log.
+#: What a job needs that publishes (docs/reference/permissions.md), and a recorder, which also reads its log.
 PUBLISHER = ("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*")
 READER = tuple(
     f"$JS.API.{request}.>"

@@ -1,4 +1,4 @@
-"""The permissions of docs/how-to/secure-the-connection.md: what happens when a single one of them is missing."""
+"""The permissions of docs/reference/permissions.md: what happens when a single one of them is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.nats.mamasub import read
 from tests.support.nats.nats_servers import Admin
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "how-to" / "secure-the-connection.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "permissions.md").read_text()
 CREATE = "$JS.API.STREAM.CREATE.*"
 
 

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from tests.support.nats.nats_log import record_log
 from tests.support.spark.spark_jobs import ROOT, conf_file, in_session
 
-PAGE = (ROOT / "docs" / "how-to" / "connect-openmama.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "archive-openmama.md").read_text()
 QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
 NOON = int(datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp())
 FIELDS = "wIssueSymbol string, wBidPrice double, wBidSize int, wActivityTime timestamp, tiny decimal(6,2)"
