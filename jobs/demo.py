@@ -32,7 +32,7 @@ SOURCE, ROWS = "new-york-flights", 336_776
 COLUMNS = """year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int,
     sched_arr_time int, arr_delay int, carrier string, flight int, tailnum string, origin string, dest string,
     air_time int, distance int, hour int, minute int, time_hour timestamp"""
-#: Without it, the JVM says with what level it begins, and how it may be changed. The level of the gateway is that of a shell.
+#: Without it, the JVM says with what level it begins and how to change it. The gateway is the logger of a shell.
 LOG4J = """rootLogger.level = error
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error

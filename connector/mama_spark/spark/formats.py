@@ -41,6 +41,19 @@ class _MamaDataSource(DataSource):
 
     reader = streamReader = writer = streamWriter = _goes_one_way
 
+    def _require_options(self, needed: str) -> None:
+        """A table of the catalog that was made with columns comes without options, and would be that of some default.
+
+        :param needed: an option
+        """
+        from ..contracts.errors import OptionError
+
+        if not self.options:
+            raise OptionError(
+                f"{self.name()} was given no option at all, at least option {needed} is needed. "
+                f"{_not_a_table(self.name())}"
+            )
+
 
 def _not_a_table(name: str) -> Exception:
     """Spark keeps the options of a table in its catalog, and hands none of them to who reads or writes it."""
@@ -74,12 +87,7 @@ class MamaPubDataSource(_MamaDataSource):
     def writer(self, schema: StructType, overwrite: bool) -> MamaPubWriter:
         from .sink.data_source import batch_writer
 
-        if not self.options:  # they would be published to whatever server is the default
-            from ..contracts.errors import ConfigError
-
-            raise ConfigError(
-                f"mamapub was given no option at all, at least option url is needed. {_not_a_table('mamapub')}"
-            )
+        self._require_options("url")
         return batch_writer(dict(self.options), schema, overwrite)
 
     @plain_errors
@@ -118,6 +126,7 @@ class MamaSubDataSource(_MamaDataSource):
     def reader(self, schema: StructType) -> MamaSubReader:
         from .subscribe.data_source import batch_reader
 
+        self._require_options("topics (or stream)")
         return batch_reader(dict(self.options), schema, self.loaded_at, self.cluster_cores)
 
     @plain_errors
