@@ -7,6 +7,8 @@ is asked for. So this module imports nothing but pyspark's own, and each method 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource
@@ -22,11 +24,16 @@ if TYPE_CHECKING:
 
 
 class _MamaDataSource(DataSource):
-    """Refuses what no format of ours does."""
+    """Refuses what no format of ours does.
+
+    :cvar session_defaults: ``spark.mama.<option>`` of the session in which the class was registered
+    """
+
+    session_defaults: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     @plain_errors
     def __init__(self, options: dict[str, str]) -> None:
-        super().__init__(options)
+        super().__init__({**self.session_defaults, **options})
         if "provider" in self.options and "owner" in self.options:  # Spark asks for the schema of a new table
             raise _not_a_table(self.name())
 
@@ -47,8 +54,9 @@ class _MamaDataSource(DataSource):
         :param needed: an option
         """
         from ..contracts.errors import OptionError
+        from .session_defaults import PREFIX
 
-        if not self.options:
+        if all(name.lower().startswith(PREFIX) for name in self.options):
             raise OptionError(
                 f"{self.name()} was given no option at all, at least option {needed} is needed. "
                 f"{_not_a_table(self.name())}"
