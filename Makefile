@@ -102,8 +102,9 @@ endif
 serve: setup-run ## a NATS server with JetStream and a demo stream, until Ctrl-C at port 4222 (ARGS="--port 0": a free one)
 	@$(RUN) mama serve $(ARGS)
 
-wheel: setup ## the wheel, in dist/, with jobs and configuration files
-	@$(ENV) python -m build --wheel --outdir dist . >/dev/null
+wheel: ## the wheel, in dist/, with jobs and configuration files
+	@scripts/setup.sh python
+	@$(ENV) python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
 recipes-check: setup ## the recipes of conf/docker, compose and kubernetes with hadolint, kubeconform, helm and others (needs Go)

@@ -28,6 +28,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 SOURCE, ROWS = "new-york-flights", 336_776
+#: Spark would read the file twice to find this out.
+COLUMNS = """year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int,
+    sched_arr_time int, arr_delay int, carrier string, flight int, tailnum string, origin string, dest string,
+    air_time int, distance int, hour int, minute int, time_hour timestamp"""
+#: Without it, the JVM says with what level it begins and how to change it. The gateway is the logger of a shell.
+LOG4J = """rootLogger.level = error
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 BEGAN = time.monotonic()
 
 
@@ -45,12 +60,15 @@ def flights_csv(folder: Path) -> Path:
         return Path(packed.extract(name, folder))
 
 
-def session() -> SparkSession:
+def session(folder: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or the workers are the first python3 of the PATH
+    log4j = folder.absolute() / "log4j2.properties"
+    log4j.write_text(LOG4J)
     conf = {
         "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1", "spark.sql.files.maxPartitionBytes": "16m",
         "spark.sql.session.timeZone": "UTC", "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile='{log4j.as_uri()}'",
     }  # fmt: skip
     builder = SparkSession.builder.master("local[3,4]").appName("mama-demo")  # one more, for the query that watches
     for name, value in conf.items():
@@ -59,7 +77,7 @@ def session() -> SparkSession:
 
 
 def publish(spark: SparkSession, csv: Path, url: str, log: Path) -> float:
-    rows = spark.read.csv(str(csv), header=True, inferSchema=True, nullValue="NA")
+    rows = spark.read.csv(str(csv), header=True, schema=COLUMNS, nullValue="NA")
     rows = rows.selectExpr("concat('flights.', origin, '.', carrier) AS topic", "*")
     began = time.monotonic()
     with mama_spark.progress(spark, total=ROWS):
@@ -91,16 +109,21 @@ def create_streams(url: str) -> None:
 
 
 def watch(spark: SparkSession, url: str, folder: Path) -> StreamingQuery:
-    """Print discovery events of the write as they come."""
+    """Print what discovery tells of the write as it comes, and not what the renewals repeat."""
+    shown: dict[str, str] = {}
 
     def show(changes: DataFrame, _: int) -> None:
         rows = changes.where(f"source_name = '{SOURCE}'").orderBy("event_time", "sequence").collect()
         for row in rows:
             about = row.capabilities or {}
+            name, state = f"publisher {about.get('EventPublisher')}", about.get("EventPublisherState")
             if row.kind == "source":
-                say(f"  discovery: source {row.source_name} is {row.source_state}, data {row.source_data_state}")
-            elif about.get("EventPublisherState") in ("LIVE", "DESTROYED"):
-                say(f"  discovery: publisher {about['EventPublisher']} is {about['EventPublisherState']}")
+                name, state = f"source {row.source_name}", f"{row.source_state}, data {row.source_data_state}"
+            elif state not in ("LIVE", "DESTROYED"):
+                continue
+            if shown.get(name) != state:
+                say(f"  discovery: {name} is {state}")
+                shown[name] = state
         topics = sum(row.kind == "topic" and row.event == "PUBLISH_CREATE" for row in rows)
         if topics:
             say(f"  discovery: {topics} topics")
@@ -153,8 +176,8 @@ def main() -> int:
     with NatsServer(folder / "nats") as server:
         say(f"nats-server with JetStream on {server.url}")
         create_streams(server.url)
-        say("starting Spark")
-        spark = session()
+        say("starting Spark; that Java warns of its incubator modules is usual, and no setting of Spark keeps it quiet")
+        spark = session(folder)
         try:
             watching = watch(spark, server.url, folder)
             watching.processAllAvailable()  # the image, which is empty yet

@@ -1,4 +1,4 @@
-"""Make the pictures of README.md from a real run: ``make pictures``.
+"""Make the pictures of README.md and docs/how-to/watch-a-write.md from a real run: ``make pictures``.
 
 Publishes the flights of ``make run`` to a broker of its own, looks at them with ``mama top`` meanwhile and with
 ``mama report`` afterwards, and draws both in a headless browser.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Make this clone able to run: Python environment, Java, Delta jars. Idempotent; seconds when there is nothing to do.
 #
+#   scripts/setup.sh python an environment with nothing in it, for `make wheel`
 #   scripts/setup.sh run    what `make run` and `make serve` need
 #   scripts/setup.sh test   what `make test` needs: Python packages, Java and jars
 #   scripts/setup.sh dev    also the Python packages of `make check` and `make docs`
@@ -242,10 +243,14 @@ kafka)
     scripts/in-env python scripts/fetch_kafka.py
     exit
     ;;
+python)
+    make_venv
+    exit
+    ;;
 run) extras=local,demo,malamute,report,cli,top ;;
 test) extras=local,demo,test ;;
 dev | all) extras=$all_extras ;;
-*) die "unknown: $what (run, test, dev, all, gcc or kafka)" ;;
+*) die "unknown: $what (python, run, test, dev, all, gcc or kafka)" ;;
 esac
 
 make_venv

@@ -114,6 +114,19 @@ def test_python_examples_are_python_and_name_known_options(page: Path) -> None:
         assert {*re.findall(r'\.option\("([\w.]+)"', code)} <= OPTIONS | SPARK_OPTIONS
 
 
+@pytest.mark.thorough
+def test_the_examples_of_a_beginner_have_no_wrong_type(tmp_path: Path) -> None:
+    """As the type checker of a user sees them."""
+    for page in (ROOT / "README.md", DOCS / "tutorial" / "first-delivery-report.md"):
+        for number, code in enumerate(fenced(page.read_text(encoding="utf-8"), "python")):
+            (tmp_path / f"{page.stem.replace('-', '_')}_{number}.py").write_text(code, encoding="utf-8")
+    config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(tmp_path / "cache")]
+    from mypy import api
+
+    report, errors, status = api.run([*config, *map(str, sorted(tmp_path.glob("*.py")))])
+    assert (errors, status) == ("", 0), report
+
+
 def test_options_in_the_text_are_known() -> None:
     """``camelCase=value`` in code."""
     named = {

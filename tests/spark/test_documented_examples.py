@@ -27,6 +27,7 @@ EXAMPLES = {
     "flight log": "docs/how-to/query-the-flight-log.md",
     "discovery": "docs/how-to/announce-a-source.md",
     "messages": "docs/how-to/read-messages.md",
+    "into delta": "docs/how-to/read-messages.md",
     "malamute": "docs/how-to/publish-to-malamute.md",
     "once": "docs/how-to/publish-a-batch-once.md",
     "dead letters": "docs/how-to/handle-dead-letters.md",
@@ -84,6 +85,7 @@ def test_the_examples_on_nats_run_as_written(
             ("flight log", snippet("flight log")),
             ("discovery", snippet("discovery")),
             ("messages", snippet("messages")),
+            ("into delta", snippet("into delta")),
             ("once", snippet("once")),
             ("dead letters", snippet("dead letters") + snippet("read dead letters") + snippet("repair")),
         )
@@ -100,6 +102,8 @@ def test_the_examples_on_nats_run_as_written(
     ):
         assert cell in cells, shown
     assert re.search(r'\|demo.orders.\w+ *\|\{"order_id":', shown["messages"]), shown
+    orders = DeltaTable(str(tmp_path / "orders_table")).to_pyarrow_table()["order_id"].to_pylist()
+    assert {*range(1000)} <= {*orders}
     with Admin(nats_server.url) as admin:
         stored = [message.topic for message in admin.messages("DEMO")]
     assert len([topic for topic in stored if topic.startswith("demo.once.")]) == 100

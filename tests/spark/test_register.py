@@ -14,17 +14,17 @@ from pyspark.sql import SparkSession
 from tests.support.spark.sink_harness import counts, flights
 
 
-def test_registering_installed_formats_is_harmless(
+def test_registering_installed_formats_is_harmless_and_takes_the_defaults_of_the_session(
     spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     session, log = spark.newSession(), tmp_path / "log"
+    session.conf.set("spark.mama.url", "memory://registered")  # the default of what follows
     for _ in range(2):
         mama_spark.register(session)
     request.addfinalizer(lambda: mama_spark.register(spark))
     rows = session.range(100).selectExpr("concat('a.', id % 3) AS topic", "id AS n")
-    writer = rows.write.format("mamapub").option("url", "memory://registered").option("flightLog", str(log))
-    writer.mode("append").save()
-    read = session.read.format("mamasub").option("url", "memory://registered").option("topics", "a.>").load()
+    rows.write.format("mamapub").option("flightLog", str(log)).mode("append").save()
+    read = session.read.format("mamasub").option("topics", "a.>").load()
     assert read.count() == 0  # another process has another memory
     written: pa.Table = flights(log)
     assert counts(written, "event") == {"acked": 100}

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from tests.support.nats.nats_servers import Admin
+from tests.support.spark.sink_harness import counts, flights
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "use-sql-only.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"(?ms)^```sql\n(.*?)^```", PAGE)
 
 
-def test_a_view_is_written_and_read_and_a_table_is_refused(spark: SparkSession, nats_server: NatsServer) -> None:
+def test_the_page_runs_as_written_and_a_table_is_refused(
+    spark: SparkSession, nats_server: NatsServer, tmp_path: Path
+) -> None:
     url = nats_server.url
     with Admin(url) as admin:
-        admin.create_stream("SQL", ["sql.>"])
-        spark.sql(
-            f"CREATE OR REPLACE TEMPORARY VIEW sink (topic STRING, value STRING) USING mamapub OPTIONS (url '{url}')"
-        )
-        spark.sql("INSERT INTO sink VALUES ('sql.a', 'one'), ('sql.b', 'two')")
-        given = f"OPTIONS (url '{url}', topics 'sql.>')"
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW messages USING mamasub {given}")
-        rows = spark.sql("SELECT topic, CAST(value AS STRING) FROM messages ORDER BY topic").collect()
-        assert [tuple(row) for row in rows] == [("sql.a", "one"), ("sql.b", "two")]
+        admin.create_stream("SQL", ["demo.sql.>"])
+        found = []
+        for statement in ";".join(BLOCKS).split(";"):
+            if statement.strip():
+                here = statement.replace("nats://127.0.0.1:4222", url).replace("/tmp/mama", str(tmp_path))
+                found.append(spark.sql(here).collect())
+        assert [row.order_id for row in sorted(found[3], key=lambda row: row.order_id)] == [*range(100)]
+        assert counts(flights(tmp_path / "sql_log"), "event") == {"acked": 100}
+        given = f"OPTIONS (url '{url}', topics 'demo.sql.>')"
         with pytest.raises(AnalysisException, match="mamasub cannot be a table of Spark's catalog"):
             spark.sql(f"CREATE TABLE of_the_catalog USING mamasub {given}")
-        assert len(admin.messages("SQL")) == 2
+        assert len(admin.messages("SQL")) == 100
         admin.api("STREAM.DELETE.SQL")

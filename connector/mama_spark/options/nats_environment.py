@@ -9,7 +9,7 @@ from pathlib import Path
 from ..contracts.errors import ConfigError
 
 #: Options that say where to connect; with any of them, the environment is not asked.
-_PLACES = {"url", "servers", "transport", "bridge"}
+PLACES = {"url", "servers", "transport", "bridge"}
 #: Key of a context -> option.
 _OPTIONS = {
     "url": "url", "user": "user", "password": "password", "token": "token", "creds": "credentials", "nkey": "nkeySeed",
@@ -30,7 +30,7 @@ def with_nats_environment(given: Mapping[str, str], environ: Mapping[str, str]) 
     :raises ConfigError: the context is not there, is no JSON, or sets what is not supported
     """
     low = {name.lower() for name in given}
-    if low & _PLACES:
+    if low & PLACES:
         return dict(given)
     if url := environ.get("NATS_URL"):
         return {**given, "url": url}

@@ -7,6 +7,8 @@ is asked for. So this module imports nothing but pyspark's own, and each method 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource
@@ -22,11 +24,16 @@ if TYPE_CHECKING:
 
 
 class _MamaDataSource(DataSource):
-    """Refuses what no format of ours does."""
+    """Refuses what no format of ours does.
+
+    :cvar session_defaults: ``spark.mama.<option>`` of the session in which the class was registered
+    """
+
+    session_defaults: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     @plain_errors
     def __init__(self, options: dict[str, str]) -> None:
-        super().__init__(options)
+        super().__init__({**self.session_defaults, **options})
         if "provider" in self.options and "owner" in self.options:  # Spark asks for the schema of a new table
             raise _not_a_table(self.name())
 
@@ -40,6 +47,20 @@ class _MamaDataSource(DataSource):
         raise ConfigError(f'{self.name()} only reads: publish with df.write.format("mamapub")')
 
     reader = streamReader = writer = streamWriter = _goes_one_way
+
+    def _require_options(self, needed: str) -> None:
+        """A table of the catalog that was made with columns comes without options, and would be that of some default.
+
+        :param needed: an option
+        """
+        from ..contracts.errors import OptionError
+        from .session_defaults import PREFIX
+
+        if all(name.lower().startswith(PREFIX) for name in self.options):
+            raise OptionError(
+                f"{self.name()} was given no option at all, at least option {needed} is needed. "
+                f"{_not_a_table(self.name())}"
+            )
 
 
 def _not_a_table(name: str) -> Exception:
@@ -74,12 +95,7 @@ class MamaPubDataSource(_MamaDataSource):
     def writer(self, schema: StructType, overwrite: bool) -> MamaPubWriter:
         from .sink.data_source import batch_writer
 
-        if not self.options:  # they would be published to whatever server is the default
-            from ..contracts.errors import ConfigError
-
-            raise ConfigError(
-                f"mamapub was given no option at all, at least option url is needed. {_not_a_table('mamapub')}"
-            )
+        self._require_options("url")
         return batch_writer(dict(self.options), schema, overwrite)
 
     @plain_errors
@@ -118,6 +134,7 @@ class MamaSubDataSource(_MamaDataSource):
     def reader(self, schema: StructType) -> MamaSubReader:
         from .subscribe.data_source import batch_reader
 
+        self._require_options("topics (or stream)")
         return batch_reader(dict(self.options), schema, self.loaded_at, self.cluster_cores)
 
     @plain_errors

@@ -17,6 +17,7 @@ from ..options.declare import keeps_tables, option_names
 from ..options.nats_environment import with_nats_environment
 from ..options.scopes import Use
 from ..registry import UnsupportedFeature, discovery_bridge
+from .session_defaults import with_session_defaults
 
 O = TypeVar("O", bound=TransportOptions)  # noqa: E741 - as everywhere, options are o
 
@@ -56,16 +57,17 @@ class LoadedOptions(Generic[O]):
 
 
 def read_options(cls: type[O], given: Mapping[str, str], use: Use) -> LoadedOptions[O]:
-    """Parse options from Spark, completed by the transport that they name.
+    """Parse options from Spark, completed by the defaults of the session and by the transport that they name.
 
     :param use: what Spark asks for
     :raises OptionError: as :meth:`mama_spark.options.declare.Options.parse`; unknown transport
     :raises ConfigError: the properties file cannot be read, or its fields are wrong
     """
     known = [*option_names(cls), "storage.*"] if keeps_tables(cls) else option_names(cls)
-    expanded = expand(with_nats_environment(given, os.environ), known, os.environ)
+    completed, defaults = with_session_defaults(given)
+    expanded = expand(with_nats_environment(completed, os.environ), known, os.environ)
     discovery = DiscoveryProperties(expanded.fields, expanded.discovery_supported, expanded.supported_key)
-    return LoadedOptions(cls.parse(expanded.options, use, expanded.shared), discovery)
+    return LoadedOptions(cls.parse(expanded.options, use, {*expanded.shared, *defaults}), discovery)
 
 
 def make_discovery(o: TransportOptions) -> DiscoveryBridge:

@@ -40,9 +40,11 @@ def register(spark: SparkSession) -> None:
 
     Harmless everywhere else. On one machine, workers then run the interpreter of the driver where nobody has named one
     (``PYSPARK_PYTHON``); Spark would run ``python3`` of the ``PATH``. ``mamasub`` then reads with as many tasks as the
-    cluster runs at once, and not with one for each core of the driver's machine.
+    cluster runs at once, and not with one for each core of the driver's machine. What the configuration of ``spark``
+    has as ``spark.mama.<option>`` is the default of that option from now on.
 
     :raises ImportError: a dependency of the package is missing
+    :raises OptionError: such a default is none of any format
     """
     archive = getattr(__spec__.loader if __spec__ else None, "archive", None)
     if archive is not None and has_jvm(spark):
@@ -51,9 +53,22 @@ def register(spark: SparkSession) -> None:
             spark.sparkContext.addPyFile(str(copy))
     if has_jvm(spark):
         _run_this_python(spark)
+    defaults = _defaults(spark)
     for root in _ROOTS:
-        _register(_sized(import_module(root).DefaultSource, spark), spark)
+        source = _sized(import_module(root).DefaultSource, spark)
+        if defaults:
+            source = type(source.__name__, (source,), {"session_defaults": defaults})
+        _register(source, spark)
     _activate(spark)
+
+
+def _defaults(spark: SparkSession) -> dict[str, str]:
+    conf = spark.conf.getAll
+    if not any(key.startswith("spark.mama.") for key in conf):
+        return {}
+    from .session_defaults import session_defaults
+
+    return session_defaults(conf)
 
 
 def _register(source: type[DataSource], spark: SparkSession) -> None:
@@ -62,6 +77,9 @@ def _register(source: type[DataSource], spark: SparkSession) -> None:
     except AnalysisException as e:  # Spark 4.0 keeps the source that it has found in an installed package
         if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+        if getattr(source, "session_defaults", None):
+            logger.warning("%s has no default of spark.mama.*, because this Spark keeps the format that it has found: "
+                           "give the options in the query", source.name())  # fmt: skip
         here, there = len(os.sched_getaffinity(0)), getattr(source, "cluster_cores", None) or 0
         if there > here:
             logger.warning(

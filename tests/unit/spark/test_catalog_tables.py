@@ -20,11 +20,15 @@ def test_a_table_of_the_catalog_is_refused_with_the_way_to_go(source: type[MamaS
         source(TABLE).schema()
 
 
-def test_rows_of_an_insert_into_such_a_table_go_to_no_default_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table with columns in its DDL is made without us, and written without its options."""
+def test_such_a_table_is_that_of_no_default_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table with columns in its DDL is made without us, and written and read without its options."""
     monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
-    with pytest.raises(ConfigError, match="no option at all, at least option url is needed"):
+    with pytest.raises(ConfigError, match=r"no option at all, .* url is needed.* CREATE TEMPORARY VIEW"):
         MamaPubDataSource({}).writer(SCHEMA, overwrite=False)
+    with pytest.raises(
+        ConfigError, match=r"no option at all, .* topics \(or stream\) is needed.* CREATE TEMPORARY VIEW"
+    ):
+        MamaSubDataSource({}).reader(SCHEMA)
 
 
 @pytest.mark.parametrize(

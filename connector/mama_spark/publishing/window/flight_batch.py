@@ -27,7 +27,7 @@ class FlightBatch:
     :ivar state: :class:`FlightState`
     :ivar sends: how often sent; ``token``: of the last send
     :ivar blocked: how many of the sends were no attempts (:attr:`.PublishError.is_attempt`); None = none of any flight
-    :ivar published: monotonic time of the first send, NaN before; ``settled``: of the terminal event
+    :ivar published: monotonic time at which the first send began, NaN before; ``settled``: of the terminal event
     :ivar sequence: -1 where the middleware does not give it; ``duplicate``
     :ivar stream: index into ``Window.streams``, -1 where the middleware does not give it
     :ivar doubt: one of its sends may have been stored, and no acknowledgement of it came

@@ -133,14 +133,15 @@ class SendLoop:
 
     def launch(self, flights: FlightBatch, start: int, n: int) -> int:
         """Send ``n`` queued flights; how many of them the bridge took."""
-        taken = self.bridge.send(self._outgoing(messages_of(flights).slice(start, n)), self.window.next_token)
+        outgoing, begun = self._outgoing(messages_of(flights).slice(start, n)), self.clock()
+        taken = self.bridge.send(outgoing, self.window.next_token)
         if taken:
-            rows, now = slice(start, start + taken), self.clock()
+            rows, now = slice(start, start + taken), self._noted(begun)
             if self.bridge.capabilities.ack is Ack.NONE:
-                self.window.send_unacknowledged(flights, rows, now)
+                self.window.send_unacknowledged(flights, rows, begun)
                 self._progressed()
             else:
-                self.window.launch(flights, rows, now)
+                self.window.launch(flights, rows, now, begun)
             self._sent()
         self.bridge_full = taken < n
         return taken
@@ -168,9 +169,10 @@ class SendLoop:
             return
         for flights, due in self.window.due(self.clock()):
             rows = _one_call(flights, due)
-            taken = self.bridge.send(self._outgoing(messages_of(flights).take(rows)), self.window.next_token)
+            outgoing, begun = self._outgoing(messages_of(flights).take(rows)), self.clock()
+            taken = self.bridge.send(outgoing, self.window.next_token)
             if taken:
-                self.window.relaunch(flights, rows[:taken], self.clock())
+                self.window.relaunch(flights, rows[:taken], self._noted(begun), begun)
                 self._sent()
             if taken < len(rows):
                 self.bridge_full = True
@@ -218,12 +220,17 @@ class SendLoop:
         """
         asked = self.clock()
         polled = self.bridge.poll(timeout, want)
-        now = self.clock()
-        if stood_still(now - asked, timeout) and not self.window.resends.deadlines_suspended:
-            self.window.resends.resume_deadlines(now)
+        self._noted(asked, timeout)
         self.apply(polled)
         self.window.expire(asked)
         return polled
+
+    def _noted(self, since: float, meant: float = 0.0) -> float:
+        """Now, after a call of the bridge: deadlines do not count a time in which the process stood still."""
+        now = self.clock()
+        if stood_still(now - since, meant) and not self.window.resends.deadlines_suspended:
+            self.window.resends.resume_deadlines(now)
+        return now
 
     def apply(self, polled: PollResult) -> None:
         """Give the window what a poll returned.

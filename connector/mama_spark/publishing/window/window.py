@@ -127,9 +127,12 @@ class Window(FlightAccounts):
             free = min(free, max(upto - start, 1 if self.in_flight == 0 else 0))
         return free
 
-    def launch(self, flights: FlightBatch, rows: Rows, now: float) -> int:
-        """The bridge took these queued flights under ``next_token`` ff.; returns the first token (MP-33)."""
-        flights.published[rows] = now
+    def launch(self, flights: FlightBatch, rows: Rows, now: float, begun: float | None = None) -> int:
+        """The bridge took these queued flights under ``next_token`` ff.; returns the first token (MP-33).
+
+        :param begun: when the call of the bridge began, in which answers may have come; None = now
+        """
+        flights.published[rows] = now if begun is None else begun
         self.in_flight += length_of(rows)
         self.bytes_in_flight += flights.bytes_of(rows)
         if self.in_flight >= self.limit:
@@ -153,12 +156,15 @@ class Window(FlightAccounts):
             if self.resends.head() is head and (self.policy.ordered or len(head.rows) == before):
                 return  # the bridge took nothing, or not all of what must stay in front
 
-    def relaunch(self, flights: FlightBatch, rows: Int64s, now: float) -> int:
-        """The bridge took these waiting flights again under ``next_token`` ff.; returns the first token."""
+    def relaunch(self, flights: FlightBatch, rows: Int64s, now: float, begun: float | None = None) -> int:
+        """The bridge took these waiting flights again under ``next_token`` ff.; returns the first token.
+
+        :param begun: see :meth:`launch`
+        """
         self.counters.resends += len(rows)
         absent = rows[~flights.doubt[rows]]
         if len(absent):  # each send before this one was refused
-            flights.not_stored_at(absent, now)
+            flights.not_stored_at(absent, now if begun is None else begun)
         return self._sent(flights, rows, now)
 
     def _sent(self, flights: FlightBatch, rows: Rows, now: float) -> int:

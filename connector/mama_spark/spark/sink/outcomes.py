@@ -62,8 +62,7 @@ def flight_columns(
     """
     sent = ~np.isnan(flights.published)
     published = clock.micros(flights.published)
-    # an answer can arrive before the time of the send is stored: its latency is 0
-    latency = np.where(sent, np.rint((flights.settled - flights.published).clip(0) * 1e6), -1).astype(np.int64)
+    latency = np.where(sent, np.rint((flights.settled - flights.published) * 1e6), -1).astype(np.int64)
     event_time = np.where(sent, published + latency, clock.micros(flights.settled))
     event = _EVENT_OF_STATE[flights.state]
     topics, payloads = (with_nulls(getattr(batch, name), name, flights.errors) for name in ("topics", "payloads"))

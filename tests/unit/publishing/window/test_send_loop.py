@@ -124,6 +124,32 @@ def test_what_was_on_its_way_while_the_process_stood_still_has_time_left(
     assert flights.state.tolist() == [FlightState.ACKED]
 
 
+def test_the_time_of_a_send_that_took_long_is_part_of_the_latency_but_not_of_the_deadlines(
+    bridge: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bridge reads answers while it sends; the process may stand still meanwhile."""
+    bridge.broker.then(["lose"])
+    loop, flights = loop_with(bridge, [b"x", b"y"], WindowConfig(10, 5, 1.0, RetryPolicy(None, (0.0,), 10.0)))
+    now, send = 100.0, bridge.send
+    loop.clock = lambda: now
+
+    def slow(batch: MessageBatch, first_token: int) -> int:
+        nonlocal now
+        now += 600.0
+        return send(batch, first_token)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bridge, "send", slow)
+        launch_all(loop, flights)
+    assert flights.published.tolist() == [100.0, 100.0]
+    now += 2.0
+    loop.receive(0.0)
+    assert flights.state.tolist() == [FlightState.WAITING, FlightState.ACKED]
+    loop.resend()
+    loop.receive(0.0)
+    assert flights.state.tolist() == [FlightState.ACKED] * 2
+
+
 def test_what_the_bridge_does_not_take_waits_and_is_tried_again(bridge: Recording) -> None:
     loop, flights = loop_with(bridge, [b"x"] * 10)
     bridge.most = 4

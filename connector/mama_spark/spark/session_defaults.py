@@ -1,0 +1,52 @@
+"""Defaults for all queries of a session: ``spark.mama.<option>`` in Spark's configuration. Pure.
+
+:func:`mama_spark.register` takes them from its session; the formats get them among their options, with the prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..contracts.errors import OptionError
+from ..contracts.redaction import redact_url
+from ..options import FORMATS, option_names
+from ..options.declare import STORAGE
+from ..options.nats_environment import PLACES
+from ..options.values import nearest
+
+PREFIX = "spark.mama."
+
+
+def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
+    """Those in the configuration of a session, with their prefix.
+
+    :raises OptionError: no format has such an option, or Spark would show a secret in its UI
+    """
+    known = {name.lower(): name for options in FORMATS.values() for name in option_names(options)}
+    found = {key: value for key, value in conf.items() if key.startswith(PREFIX)}
+    for key, value in found.items():
+        name = key.removeprefix(PREFIX)
+        if name.lower().startswith(STORAGE):
+            raise OptionError(f"{key}: Spark shows some of these in its UI; give {STORAGE}* as options of the query")
+        if name.lower() not in known:
+            raise OptionError(f"{key}: no format has the option {name!r}{nearest(name, known.values())}")
+        if name.lower() in PLACES and redact_url(value) != value:
+            raise OptionError(
+                f"{key} has a login, which Spark would show in its UI: use {PREFIX}user and {PREFIX}password"
+            )
+    return found
+
+
+def with_session_defaults(given: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
+    """What a query says, completed by the defaults among ``given``, and the names of these, in lower case.
+
+    They are left out where they have no effect. A query that connects to another place takes none, as the login is that
+    of theirs.
+    """
+    own = {name: value for name, value in given.items() if not name.lower().startswith(PREFIX)}
+    defaults = {name.lower().removeprefix(PREFIX): value for name, value in given.items() if name not in own}
+    low = {name.lower(): value for name, value in own.items()}
+    if any(defaults.get(place) != low[place] for place in PLACES & low.keys()):
+        defaults = {}
+    taken = {name: value for name, value in defaults.items() if name not in low}
+    return {**taken, **own}, frozenset(taken)

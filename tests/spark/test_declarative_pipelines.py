@@ -1,0 +1,37 @@
+"""The page about declarative pipelines runs as written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mama_spark.nats.server.nats_server import NatsServer
+
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.sink_harness import counts, flights
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "use-declarative-pipelines.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.thorough
+def test_the_page_runs_as_written(nats_server: NatsServer, tmp_path: Path) -> None:
+    (tmp_path / "transformations").mkdir()
+    for name, language in (("spark-pipeline.yml", "yaml"), ("transformations/orders.py", "python")):
+        found = re.search(rf"(?s)`{name}`.*?```{language}\n(.*?)```", PAGE)
+        assert found is not None
+        code = found[1].replace("/tmp/mama", str(tmp_path)).replace("nats://127.0.0.1:4222", nats_server.url)
+        (tmp_path / name).write_text(code, encoding="utf-8")
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("PIPELINE", ["demo.orders.*", "demo.checked.*"])
+        for number in range(20):
+            admin.publish(f"demo.orders.{number % 3}", b"%d" % number)
+        command = [str(Path(sys.executable).parent / "spark-pipelines"), "run"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        stored = [message.topic for message in admin.messages("PIPELINE")]
+        assert sum(topic.startswith("demo.checked.") for topic in stored) == 20
+        admin.api("STREAM.DELETE.PIPELINE")
+    assert counts(flights(tmp_path / "pipeline_log"), "event") == {"acked": 20}

@@ -1,0 +1,62 @@
+"""``spark.mama.<option>``: what wins, what is left out, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from mama_spark.contracts.errors import OptionError
+from mama_spark.options import BATCH_READ, BATCH_WRITE, SinkOptions, SubscribeOptions
+from mama_spark.spark.option_loading import read_options
+from mama_spark.spark.session_defaults import session_defaults, with_session_defaults
+
+from tests.support.tables import each
+
+CONF = {
+    "spark.mama.url": "nats://desk:4222", "spark.mama.user": "joe", "spark.mama.password": "pw",
+    "spark.mama.flightLog": "/log", "spark.app.name": "x",
+}  # fmt: skip
+DEFAULTS = session_defaults(CONF)
+DESK = {"url": "nats://desk:4222", "user": "joe", "password": "pw", "flightlog": "/log"}
+
+
+@each(
+    "given, completed",
+    [
+        ({}, DESK),
+        ({"topics": "a.>"}, {**DESK, "topics": "a.>"}),
+        (
+            {"flightLog": "/mine", "User": "eve"},
+            {"url": DESK["url"], "password": "pw", "flightLog": "/mine", "User": "eve"},
+        ),
+        ({"url": "nats://desk:4222"}, DESK),
+        ({"url": "nats://elsewhere"}, {"url": "nats://elsewhere"}),
+        ({"servers": "nats://elsewhere"}, {"servers": "nats://elsewhere"}),
+        ({"transport": "other"}, {"transport": "other"}),
+    ],
+)
+def test_the_query_wins_and_another_place_gets_no_login(given: dict[str, str], completed: dict[str, str]) -> None:
+    found, names = with_session_defaults({**DEFAULTS, **given})
+    assert found == completed
+    assert names == found.keys() - given.keys()
+
+
+def test_a_default_is_left_out_where_it_has_no_effect() -> None:
+    read = read_options(SubscribeOptions, {**DEFAULTS, "topics": "a.>"}, BATCH_READ).options
+    assert (read.url, read.user) == (("nats://desk:4222",), "joe")
+    assert read_options(SinkOptions, DEFAULTS, BATCH_WRITE).options.flight_log == "/log"
+
+
+@each(
+    "key, value, told",
+    [
+        ("spark.mama.flightlgo", "/log", "no format has the option 'flightlgo'; did you mean 'flightLog'"),
+        (
+            "spark.mama.url",
+            "nats://joe:pw@desk",
+            "spark.mama.url has a login, .* spark.mama.user and spark.mama.password",
+        ),
+        ("spark.mama.storage.AWS_ACCESS_KEY_ID", "k", "as options of the query"),
+    ],
+)
+def test_what_is_no_default_is_refused(key: str, value: str, told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        session_defaults({key: value})
