@@ -1,0 +1,122 @@
+"""Audits a flight log without Spark: what is stored is read into a temporary table, and delta-rs compares the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from ..contracts.errors import ConfigError
+from ..contracts.record_log import RecordLog, RecordLogBridge
+from ..flightlog.reading import Row, open_log, query
+from ..options import SubscribeOptions
+from ..registry import log_bridge
+from .comparison import MARGIN, MATCHES, Audit, Comparison, Selection, Span, rest_question, spans_question
+from .stored import STORED, stored_columns
+
+
+def audit(
+    path: str,
+    storage: dict[str, str],
+    o: SubscribeOptions,
+    selection: Selection,
+    *,
+    foreign: bool = False,
+    limit: int = 5,
+    on_read: Callable[[int], object] = lambda n: None,
+) -> tuple[Audit, list[Row]]:
+    """Compare flights with what is stored.
+
+    :param storage: delta-rs' storage options
+    :param foreign: whatever is not in the log is a finding
+    :param limit: examples of each finding
+    :param on_read: called with the number of messages of each batch that was read
+    :returns: what was found, and stream and sequence of each later copy
+    :raises FlightLogError: no flight log there
+    :raises ConfigError: a stream is not there, or cannot be read
+    :raises Unavailable: storage or middleware cannot be reached
+    """
+    table, name = open_log(path, storage), o.bridge_name
+    wanted = query(table, storage, spans_question(selection, name))
+    rest = query(table, storage, rest_question(selection, name))
+    if not wanted:
+        return Audit(path, table.version(), {}, [], [], rest), []
+    with TemporaryDirectory(prefix="mama-audit-") as folder:
+        spans: dict[str, Span] = {}
+        bridge = log_bridge(o, o.wait_timeout)
+        bridge.open()
+        try:
+            batches = _stored(bridge, wanted, spans, on_read)
+            write_deltalake(folder, pa.RecordBatchReader.from_batches(STORED, batches))
+        finally:
+            bridge.close()
+        stored = DeltaTable(folder)
+        compared = Comparison(selection, name, spans, foreign=foreign)
+
+        def ask(sql: str) -> list[Row]:
+            return query(table, storage, sql, stored=stored)
+
+        counts = ask(compared.counts())
+        found = Audit(path, table.version(), spans, counts, [], rest)
+        if found.sums().keys() - MATCHES.keys():
+            found = replace(found, examples=ask(compared.examples(limit)))
+        return found, ask(compared.copies()) if "copy" in found.sums() else []
+
+
+def span_of(log: RecordLog, flights: Row) -> Span:
+    """What is to be read of a stream for these flights: where they are, and where copies of them may be.
+
+    :param flights: a row of :func:`~.comparison.spans_question`
+    """
+    bounds, margin = log.bounds(), timedelta(seconds=MARGIN)
+    low, high = (log.at(_micros(at)) for at in (flights["first"] - margin, flights["last"] + margin))
+    if flights["low"] is not None:  # the clocks may differ by more
+        low, high = min(low, flights["low"]), max(high, flights["high"] + 1)
+    return Span(bounds, max(low, bounds.first) - 1, min(high - 1, bounds.last), gaps=log.removes_between)
+
+
+def span_after(log: RecordLog, span: Span) -> Span:
+    """The same after it was read: what was removed meanwhile is not missing."""
+    bounds = log.bounds()
+    if bounds.identity != span.bounds.identity:
+        raise ConfigError(f"stream {log.name!r} was deleted and created again while it was read: audit once more")
+    oldest = next(iter(log.read(bounds.first - 1, bounds.first)), None) if bounds.first > 1 else None
+    since = None if oldest is None else datetime.fromtimestamp(int(oldest.times[0]) / 1e6, UTC)
+    return replace(span, bounds=replace(bounds, last=span.bounds.last), since=since)
+
+
+def _micros(at: datetime) -> int:
+    return round(at.timestamp() * 1e6)
+
+
+def _stored(
+    bridge: RecordLogBridge, wanted: list[Row], spans: dict[str, Span], on_read: Callable[[int], object]
+) -> Iterator[pa.RecordBatch]:
+    """What the streams hold; notes what was read."""
+    for flights in wanted:
+        log = bridge.log(flights["stream"])
+        span = span_of(log, flights)
+        for some in log.read(span.after, span.up_to):
+            columns = (pa.array(some.sequences), pa.array(some.times), some.topics, some.payloads, some.headers)
+            yield stored_columns(log.name, *columns)
+            on_read(len(some))
+        spans[log.name] = span_after(log, span)
+
+
+def delete(o: SubscribeOptions, copies: list[Row]) -> int:
+    """Delete messages by stream and sequence; how many.
+
+    :raises ConfigError: the middleware cannot, or the permissions forbid it
+    """
+    bridge = log_bridge(o, o.wait_timeout)
+    bridge.open()
+    try:
+        for stream in dict.fromkeys(row["stream"] for row in copies):
+            bridge.log(stream).delete([row["sequence"] for row in copies if row["stream"] == stream])
+    finally:
+        bridge.close()
+    return len(copies)

@@ -1,0 +1,314 @@
+"""What a flight log says, compared with what is stored: questions in SQL that delta-rs and Spark both understand, and
+their answers. Pure.
+
+The questions are asked of two tables: ``log``, a flight log, and ``stored`` (:data:`~mama_spark.audit.stored.STORED`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ..contracts.record_log import Bounds
+from ..flightlog.reading import table_lines
+from ..flightlog.schema import IS_IN_DOUBT, IS_OUTCOME
+
+Row = dict[str, Any]
+
+#: What an acknowledged message may be found by: what is proven.
+MATCHES = {
+    "content": "by id and content",
+    "id": "by id",
+    "place": "by topic and size, at their sequence",
+    "moved": "by size, at their sequence, under another topic",
+    "elsewhere": "by id, at another sequence than the log says",
+    "counted": "by the number of messages with their topic and size",
+}
+#: What is wrong.
+FINDINGS = {
+    "missing": "acknowledged, and not stored",
+    "other": "another message is stored at the sequence",
+    "remade": "the sequence was given again, or is yet to come: the stream was made again, or restored",
+    "copy": "stored again",
+    "unlogged": "stored with an id of these writes, and the log does not say so",
+    "foreign": "stored, and not in the log",
+}
+#: What is neither.
+APART = {
+    "expired": "acknowledged, and older than what the stream has (limits, purges)",
+    "unsure": "acknowledged, and not stored; a limit of the stream may have removed them",
+    "landed": "not acknowledged, and stored (in doubt)",
+}
+#: Clocks of executors and servers differ, and a copy may be stored later than its write ended. In SQL, and seconds.
+MARGIN = 600
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which flights of a log: those of one query, ``txnAppId`` or run, of one batch, of a time; else all."""
+
+    query: str | None = None
+    run: str | None = None
+    batch: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def sql(self) -> str:
+        found = "kind = 'flight'"
+        for column, value in (("query_id", self.query), ("run_id", self.run)):
+            found += "" if value is None else f" AND {column} = {_quoted(value)}"
+        found += "" if self.batch is None else f" AND batch_id = {int(self.batch)}"
+        for sign, moment in ((">=", self.since), ("<", self.until)):
+            if moment is not None:
+                found += f" AND event_time {sign} TIMESTAMP '{moment.astimezone(UTC).isoformat()}'"
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What was read of a stream.
+
+    :ivar after, up_to: the range
+    :ivar since: when the first record that is left was stored; None: nothing was removed at the beginning
+    :ivar gaps: its limits may remove messages between others
+    """
+
+    bounds: Bounds
+    after: int
+    up_to: int
+    since: datetime | None = None
+    gaps: bool = False
+
+
+_ACKED = "event = 'acked' AND ack_level = 'stored'"
+
+
+def spans_question(selection: Selection, bridge: str) -> str:
+    """For each stream: low, high (sequences), first, last (times), messages that the log says are stored there."""
+    return f"""
+SELECT stream, min(sequence) AS low, max(sequence) AS high, count(*) AS messages,
+       min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last
+FROM log WHERE {selection.sql()} AND {_ACKED} AND bridge = {_quoted(bridge)} AND stream IS NOT NULL
+GROUP BY stream ORDER BY stream"""
+
+
+def rest_question(selection: Selection, bridge: str) -> str:
+    """Outcomes that cannot be compared: bridge, event, ack_level, messages."""
+    return f"""
+SELECT bridge, event, ack_level, count(*) AS messages FROM log
+WHERE {selection.sql()} AND {IS_OUTCOME} AND event IN ('acked', 'published')
+  AND NOT ({_ACKED} AND bridge = {_quoted(bridge)} AND stream IS NOT NULL)
+GROUP BY bridge, event, ack_level ORDER BY bridge, event, ack_level"""
+
+
+def _head(column: str) -> str:
+    """What ids of one write begin with; the whole id where it is the user's."""
+    return f"regexp_replace({column}, '-[0-9]+-[0-9a-f]{{32}}-[0-9]+$', '')"
+
+
+class Comparison:
+    """The questions about some flights.
+
+    :param spans: by stream
+    """
+
+    def __init__(self, selection: Selection, bridge: str, spans: Mapping[str, Span], *, foreign: bool = False) -> None:
+        self._selection, self._bridge, self._spans, self._foreign = selection.sql(), _quoted(bridge), spans, foreign
+
+    def _judged(self) -> str:
+        """Each acknowledged flight with what was found: write, stream, sequence, id, topic, verdict."""
+        bounds = " UNION ALL ".join(
+            f"SELECT {_quoted(name)} AS stream, {span.bounds.first} AS low, {span.bounds.last} AS high, "
+            f"{'true' if span.gaps else 'false'} AS gaps, {_moment(span.since)} AS since"
+            for name, span in self._spans.items()
+        )
+        return f"""bounds AS ({bounds}),
+picked AS (
+  SELECT query_id, run_id, batch_id, stream, sequence, flight_id AS id, topic, size, sends, event_time,
+         coalesce(duplicate, false) AS duplicate
+  FROM log WHERE {self._selection} AND {_ACKED} AND bridge = {self._bridge} AND stream IS NOT NULL),
+placed AS (
+  SELECT l.*, s.sequence IS NOT NULL AS taken, s.time > l.event_time + INTERVAL '{MARGIN}' SECOND AS late, CASE
+    WHEN s.id = l.id AND s.fits THEN 'content'
+    WHEN s.id = l.id AND NOT s.fits AND s.topic = l.topic THEN 'other'
+    WHEN s.id = l.id AND s.fits IS NULL AND s.size <> l.size AND l.sends > 0 AND NOT l.duplicate THEN 'other'
+    WHEN s.id = l.id THEN 'id'
+    WHEN s.time > l.event_time + INTERVAL '{MARGIN}' SECOND THEN NULL
+    WHEN s.pack AND l.sends = 0 THEN 'place'
+    WHEN s.id IS NULL AND s.size = l.size THEN CASE WHEN s.topic = l.topic THEN 'place' ELSE 'moved' END
+    ELSE NULL END AS found
+  FROM picked l LEFT JOIN stored s ON l.stream = s.stream AND l.sequence = s.sequence),
+sought AS (
+  SELECT p.*, i.stream IS NOT NULL AS known, i.fits = 1 AS fits, row_number() OVER (
+    PARTITION BY p.stream, p.topic, p.size, p.found IS NULL AND p.sequence IS NULL AND i.stream IS NULL
+    ORDER BY p.event_time) AS nth
+  FROM placed p LEFT JOIN (
+    SELECT stream, id, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fits FROM stored WHERE id IS NOT NULL
+    GROUP BY stream, id) i
+  ON p.stream = i.stream AND p.id = i.id),
+free AS (
+  SELECT s.* FROM stored s LEFT JOIN (
+    SELECT DISTINCT stream, sequence FROM log WHERE kind = 'flight' AND event = 'acked' AND sequence IS NOT NULL) n
+  ON s.stream = n.stream AND s.sequence = n.sequence WHERE n.sequence IS NULL),
+judged AS (
+  SELECT q.query_id, q.run_id, q.batch_id, q.stream, q.sequence, q.id, q.topic, CASE
+    WHEN q.found IS NOT NULL THEN q.found
+    WHEN q.known AND q.sequence IS NOT NULL THEN 'elsewhere'
+    WHEN q.known THEN CASE WHEN q.fits THEN 'content' ELSE 'id' END
+    WHEN q.sequence IS NULL THEN CASE
+      WHEN q.nth <= c.many THEN 'counted' WHEN q.event_time < b.since THEN 'expired'
+      WHEN b.gaps THEN 'unsure' ELSE 'missing' END
+    WHEN q.sequence > b.high OR q.late THEN 'remade'
+    WHEN q.taken THEN 'other'
+    WHEN q.sequence < b.low THEN 'expired'
+    WHEN b.gaps THEN 'unsure' ELSE 'missing' END AS verdict
+  FROM sought q JOIN bounds b ON q.stream = b.stream LEFT JOIN (
+    SELECT stream, topic, size, count(*) AS many FROM free WHERE id IS NULL GROUP BY stream, topic, size) c
+  ON q.stream = c.stream AND q.topic = c.topic AND q.size = c.size),
+mine AS (
+  SELECT flight_id AS id, min(query_id) AS query_id, min(run_id) AS run_id, min(batch_id) AS batch_id
+  FROM log WHERE {self._selection} AND {IS_OUTCOME} GROUP BY flight_id),
+said AS (
+  SELECT flight_id AS id, max(CASE WHEN event IN ('acked', 'published') THEN 1 ELSE 0 END) AS stored,
+         max(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS doubt
+  FROM log WHERE {IS_OUTCOME} AND flight_id IN (SELECT id FROM free WHERE id IS NOT NULL) GROUP BY flight_id),
+heads AS (SELECT DISTINCT {_head("id")} AS head FROM picked WHERE {_head("id")} <> id),
+copies AS (
+  SELECT m.query_id, m.run_id, m.batch_id, s.stream, s.sequence, s.id, s.topic, 'copy' AS verdict
+  FROM (SELECT *, row_number() OVER (PARTITION BY stream, id ORDER BY sequence) AS nth
+        FROM stored WHERE id IS NOT NULL) s JOIN mine m ON s.id = m.id WHERE s.nth > 1),
+others AS (
+  SELECT m.query_id, m.run_id, m.batch_id, f.stream, f.sequence, f.id, f.topic, CASE
+    WHEN d.stored = 1 OR c.sequence IS NOT NULL THEN NULL
+    WHEN d.doubt = 1 THEN CASE WHEN m.id IS NULL THEN NULL ELSE 'landed' END
+    WHEN m.id IS NOT NULL OR h.head IS NOT NULL THEN 'unlogged'
+    WHEN f.id IS NULL AND u.stream IS NOT NULL THEN NULL
+    ELSE {"'foreign'" if self._foreign else "NULL"} END AS verdict
+  FROM free f LEFT JOIN mine m ON f.id = m.id LEFT JOIN said d ON f.id = d.id
+  LEFT JOIN heads h ON {_head("f.id")} = h.head
+  LEFT JOIN copies c ON f.stream = c.stream AND f.sequence = c.sequence
+  LEFT JOIN (SELECT DISTINCT stream, topic, size FROM picked WHERE sequence IS NULL) u
+  ON f.stream = u.stream AND f.topic = u.topic AND f.size = u.size),
+verdicts AS (SELECT * FROM judged UNION ALL SELECT * FROM copies
+             UNION ALL SELECT * FROM others WHERE verdict IS NOT NULL)"""
+
+    def counts(self) -> str:
+        """For each write, stream and verdict: messages."""
+        return f"""WITH {self._judged()}
+SELECT query_id, run_id, batch_id, stream, verdict, count(*) AS messages FROM verdicts
+GROUP BY query_id, run_id, batch_id, stream, verdict ORDER BY query_id, run_id, batch_id, stream, verdict"""
+
+    def examples(self, limit: int) -> str:
+        """The first messages of each verdict that is no match, at most ``limit``."""
+        return f"""WITH {self._judged()}
+SELECT verdict, stream, sequence, id, topic, query_id, run_id, batch_id FROM (
+  SELECT *, row_number() OVER (PARTITION BY verdict ORDER BY stream, sequence, id) AS nth FROM verdicts
+  WHERE verdict IN ({", ".join(map(_quoted, (*FINDINGS, *APART)))})) AS v
+WHERE nth <= {int(limit)} ORDER BY verdict, stream, sequence, id"""
+
+    def copies(self) -> str:
+        """Stream and sequence of each later copy."""
+        return f"WITH {self._judged()} SELECT stream, sequence FROM copies ORDER BY stream, sequence"
+
+
+def _moment(at: datetime | None) -> str:
+    return "CAST(NULL AS TIMESTAMP)" if at is None else f"TIMESTAMP '{at.astimezone(UTC).isoformat()}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What was found.
+
+    :ivar path: of the flight log; ``version``: that was read
+    :ivar counts: query_id, run_id, batch_id, stream, verdict, messages
+    :ivar examples: verdict, stream, sequence, id, topic, query_id, run_id, batch_id
+    :ivar rest: bridge, event, ack_level, messages: what cannot be compared
+    """
+
+    path: str
+    version: int
+    spans: Mapping[str, Span]
+    counts: list[Row]
+    examples: list[Row]
+    rest: list[Row]
+
+    def sums(self) -> dict[str, int]:
+        """Messages by verdict."""
+        found: Counter[str] = Counter()
+        for row in self.counts:
+            found[row["verdict"]] += row["messages"]
+        return {name: found[name] for name in (*MATCHES, *FINDINGS, *APART) if found[name]}
+
+    def _sum(self, names: Mapping[str, str]) -> int:
+        return sum(n for name, n in self.sums().items() if name in names)
+
+    @property
+    def findings(self) -> int:
+        return self._sum(FINDINGS)
+
+    @property
+    def proven(self) -> bool:
+        """Nothing is wrong, and that says something: messages were compared, and none may be missing."""
+        return not self.findings and self._sum(MATCHES) > 0 and "unsure" not in self.sums()
+
+    def verdict(self) -> str:
+        if self.findings:
+            return f"the log and what is stored differ in {self.findings:,} messages"
+        if self.proven:
+            return f"all {self._sum(MATCHES):,} acknowledged messages that are not removed are stored, each once"
+        return "nobody can tell: " + ("messages may be missing" if self._sum(APART) else "there is nothing to compare")
+
+    def writes(self) -> list[Row]:
+        """Columns of :data:`WRITES`; those with findings first."""
+        found: dict[tuple[Any, ...], Row] = {}
+        for row in self.counts:
+            key = tuple(row[name] for name in WRITES[:4])
+            one = found.setdefault(key, {**dict(zip(WRITES, key, strict=False)), **dict.fromkeys(WRITES[4:], 0)})
+            one["matched" if row["verdict"] in MATCHES else row["verdict"]] += row["messages"]
+        return sorted(found.values(), key=lambda one: not any(one[name] for name in FINDINGS))
+
+    def head(self) -> list[str]:
+        lines = [f"flight log   {self.path} (version {self.version})", f"verdict      {self.verdict()}"]
+        for title, names in (("matched", MATCHES), ("FOUND", FINDINGS), ("apart", APART)):
+            for name, n in self.sums().items():
+                if name in names:
+                    lines.append(f"{title:<13}{n:,} {names[name]} ({name})")
+        for name, span in self.spans.items():
+            lines.append(f"{'read':<13}{name}: sequences {span.after + 1:,} to {span.up_to:,}")
+        for row in self.rest:
+            what = f"{row['event']}, ack_level {row['ack_level']}, bridge {row['bridge']}"
+            lines.append(f"not compared {row['messages']:,} {what}")
+        return lines
+
+    def text(self) -> str:
+        """Several lines, for people."""
+        return "\n".join(
+            self.head() + [line for title, rows, names in self.tables() for line in table_lines(title, rows, *names)]
+        )
+
+    def tables(self) -> list[tuple[str, list[Row], tuple[str, ...]]]:
+        """Title, rows and columns of each table."""
+        writes = self.writes()
+        shown = tuple(name for name in WRITES if name in WRITES[:5] or any(one[name] for one in writes))
+        examples = ("verdict", "stream", "sequence", "id", "topic", "batch_id")
+        return [("writes", writes[:MOST_WRITES], shown), ("examples", self.examples, examples)]
+
+    def json(self) -> str:
+        """One line of JSON."""
+        spans = {name: asdict(span) for name, span in self.spans.items()}
+        fields = {**asdict(self), "spans": spans, "verdict": self.verdict(), "sums": self.sums()}
+        return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+#: Writes that a table shows at most; those with findings come first.
+MOST_WRITES = 20
+#: Columns of :meth:`Audit.writes`.
+WRITES = ("query_id", "run_id", "batch_id", "stream", "matched", *FINDINGS, *APART)
