@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
@@ -15,8 +16,11 @@ from ..contracts.record_log import RecordLog, RecordLogBridge
 from ..flightlog.reading import Row, open_log, query
 from ..options import SubscribeOptions
 from ..registry import log_bridge
-from .comparison import MARGIN, MATCHES, Audit, Comparison, Selection, Span, rest_question, spans_question
-from .stored import STORED, stored_columns
+from .comparison import MARGIN, UNNUMBERED, Audit, Comparison, Selection, Span, rest_question, spans_question
+from .stored import STORED, stored_records
+
+#: Sequences that are compared at a time, and one that is higher than all.
+PART, MOST = 500_000, 1 << 62
 
 
 def audit(
@@ -28,43 +32,46 @@ def audit(
     foreign: bool = False,
     limit: int = 5,
     on_read: Callable[[int], object] = lambda n: None,
-) -> tuple[Audit, list[Row]]:
+) -> Audit:
     """Compare flights with what is stored.
 
     :param storage: delta-rs' storage options
     :param foreign: whatever is not in the log is a finding
     :param limit: examples of each finding
     :param on_read: called with the number of messages of each batch that was read
-    :returns: what was found, and stream and sequence of each later copy
     :raises FlightLogError: no flight log there
     :raises ConfigError: a stream is not there, or cannot be read
     :raises Unavailable: storage or middleware cannot be reached
     """
     table, name = open_log(path, storage), o.bridge_name
-    wanted = query(table, storage, spans_question(selection, name))
-    rest = query(table, storage, rest_question(selection, name))
-    if not wanted:
-        return Audit(path, table.version(), {}, [], [], rest), []
+    flights = query(table, storage, spans_question(selection, name))
+    found = Audit(path, table.version(), query(table, storage, rest_question(selection, name)), limit)
+    if not flights:
+        return found
     with TemporaryDirectory(prefix="mama-audit-") as folder:
-        spans: dict[str, Span] = {}
         bridge = log_bridge(o, o.wait_timeout)
         bridge.open()
         try:
-            batches = _stored(bridge, wanted, spans, on_read)
+            batches = _stored(bridge, flights, found.spans, on_read)
             write_deltalake(folder, pa.RecordBatchReader.from_batches(STORED, batches))
         finally:
             bridge.close()
         stored = DeltaTable(folder)
-        compared = Comparison(selection, name, spans, foreign=foreign)
 
-        def ask(sql: str) -> list[Row]:
-            return query(table, storage, sql, stored=stored)
+        def ask(sql: str) -> int:
+            return found.add(query(table, storage, sql, stored=stored))
 
-        counts = ask(compared.counts())
-        found = Audit(path, table.version(), spans, counts, [], rest)
-        if found.sums().keys() - MATCHES.keys():
-            found = replace(found, examples=ask(compared.examples(limit)))
-        return found, ask(compared.copies()) if "copy" in found.sums() else []
+        compared = Comparison(selection, name, found.spans, foreign=foreign)
+        edges = [0, *range(compared.whole[0] + PART, compared.whole[1], PART), MOST]
+        for part in pairwise(edges):
+            if ask(compared.matches(part)):
+                ask(compared.unmatched(part))
+            ask(compared.others(part))
+        if any(row["unnumbered"] for row in flights):
+            ask(compared.unmatched(UNNUMBERED))
+        for digits in ("",) if len(edges) == 2 else "0123456789abcdef":
+            ask(compared.copies(digits))
+    return found
 
 
 def span_of(log: RecordLog, flights: Row) -> Span:
@@ -101,22 +108,22 @@ def _stored(
         log = bridge.log(flights["stream"])
         span = span_of(log, flights)
         for some in log.read(span.after, span.up_to):
-            columns = (pa.array(some.sequences), pa.array(some.times), some.topics, some.payloads, some.headers)
-            yield stored_columns(log.name, *columns)
+            yield stored_records(log.name, some)
             on_read(len(some))
         spans[log.name] = span_after(log, span)
 
 
-def delete(o: SubscribeOptions, copies: list[Row]) -> int:
-    """Delete messages by stream and sequence; how many.
+def delete(o: SubscribeOptions, copies: Sequence[tuple[str, int]]) -> None:
+    """Delete messages.
+
+    :param copies: stream and sequence
 
     :raises ConfigError: the middleware cannot, or the permissions forbid it
     """
     bridge = log_bridge(o, o.wait_timeout)
     bridge.open()
     try:
-        for stream in dict.fromkeys(row["stream"] for row in copies):
-            bridge.log(stream).delete([row["sequence"] for row in copies if row["stream"] == stream])
+        for name in dict.fromkeys(stream for stream, _ in copies):
+            bridge.log(name).delete([sequence for stream, sequence in copies if stream == name])
     finally:
         bridge.close()
-    return len(copies)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -92,9 +92,10 @@ _ACKED = "event = 'acked' AND ack_level = 'stored'"
 
 
 def spans_question(selection: Selection, bridge: str) -> str:
-    """For each stream: low, high (sequences), first, last (times), messages that the log says are stored there."""
+    """For each stream that the log says holds messages: low, high (sequences), first, last (times), and how many of them
+    are unnumbered: without a sequence."""
     return f"""
-SELECT stream, min(sequence) AS low, max(sequence) AS high, count(*) AS messages,
+SELECT stream, min(sequence) AS low, max(sequence) AS high, count(*) - count(sequence) AS unnumbered,
        min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last
 FROM log WHERE {selection.sql()} AND {_ACKED} AND bridge = {_quoted(bridge)} AND stream IS NOT NULL
 GROUP BY stream ORDER BY stream"""
@@ -114,27 +115,37 @@ def _head(column: str) -> str:
     return f"regexp_replace({column}, '-[0-9]+-[0-9a-f]{{32}}-[0-9]+$', '')"
 
 
+#: Columns of the answers of a :class:`Comparison`: a write (null where the message is of none), and how many messages
+#: have this verdict. A message that is no match stands for itself. Without verdict: these must be looked for.
+ANSWER = ("query_id", "run_id", "batch_id", "stream", "verdict", "sequence", "id", "topic", "messages")
+#: In place of a range of sequences: the flights that the log has no sequence of.
+UNNUMBERED = "unnumbered"
+Part = tuple[int, int] | str
+
+
 class Comparison:
-    """The questions about some flights.
+    """The questions about some flights: :meth:`matches`, :meth:`unmatched` where this tells of rows without a verdict,
+    :meth:`others` and :meth:`copies`. All can be asked in parts, which need less memory each.
 
     :param spans: by stream
+    :param foreign: whatever is not in the log is a finding
     """
 
     def __init__(self, selection: Selection, bridge: str, spans: Mapping[str, Span], *, foreign: bool = False) -> None:
-        self._selection, self._bridge, self._spans, self._foreign = selection.sql(), _quoted(bridge), spans, foreign
-
-    def _judged(self) -> str:
-        """Each acknowledged flight with what was found: write, stream, sequence, id, topic, verdict."""
-        bounds = " UNION ALL ".join(
+        self._selection, self._bridge, self._foreign = selection.sql(), _quoted(bridge), foreign
+        self._bounds = " UNION ALL ".join(
             f"SELECT {_quoted(name)} AS stream, {span.bounds.first} AS low, {span.bounds.last} AS high, "
             f"{'true' if span.gaps else 'false'} AS gaps, {_moment(span.since)} AS since"
-            for name, span in self._spans.items()
+            for name, span in spans.items()
         )
-        return f"""bounds AS ({bounds}),
-picked AS (
+        self.whole = min(one.after for one in spans.values()), max(one.up_to for one in spans.values())
+
+    def _placed(self, part: Part | None) -> str:
+        """Flights, each beside what is stored at its sequence."""
+        return f"""picked AS (
   SELECT query_id, run_id, batch_id, stream, sequence, flight_id AS id, topic, size, sends, event_time,
          coalesce(duplicate, false) AS duplicate
-  FROM log WHERE {self._selection} AND {_ACKED} AND bridge = {self._bridge} AND stream IS NOT NULL),
+  FROM log WHERE {self._selection} AND {_ACKED} AND bridge = {self._bridge} AND stream IS NOT NULL{_in(part)}),
 placed AS (
   SELECT l.*, s.sequence IS NOT NULL AS taken, s.time > l.event_time + INTERVAL '{MARGIN}' SECOND AS late, CASE
     WHEN s.id = l.id AND s.fits THEN 'content'
@@ -145,22 +156,40 @@ placed AS (
     WHEN s.pack AND l.sends = 0 THEN 'place'
     WHEN s.id IS NULL AND s.size = l.size THEN CASE WHEN s.topic = l.topic THEN 'place' ELSE 'moved' END
     ELSE NULL END AS found
-  FROM picked l LEFT JOIN stored s ON l.stream = s.stream AND l.sequence = s.sequence),
+  FROM picked l LEFT JOIN (SELECT * FROM stored WHERE true{_in(part)}) s
+  ON l.stream = s.stream AND l.sequence = s.sequence)"""
+
+    def _free(self, part: Part | None, more: str = "") -> str:
+        """What is stored at sequences that the log does not name."""
+        return f"""free AS (
+  SELECT s.* FROM (SELECT * FROM stored WHERE true{_in(part)}{more}) s LEFT JOIN (
+    SELECT DISTINCT stream, sequence FROM log WHERE kind = 'flight' AND event = 'acked'{_in(part or self.whole)}) n
+  ON s.stream = n.stream AND s.sequence = n.sequence WHERE n.sequence IS NULL)"""
+
+    def _mine(self, ids: str) -> str:
+        """Those of the flights that have ids of another table, whatever became of them."""
+        return f"""mine AS (
+  SELECT flight_id AS id, min(query_id) AS query_id, min(run_id) AS run_id, min(batch_id) AS batch_id
+  FROM log WHERE {self._selection} AND {IS_OUTCOME} AND flight_id IN (SELECT id FROM {ids}) GROUP BY flight_id)"""
+
+    def matches(self, part: Part | None = None) -> str:
+        """What is at the sequences of the flights."""
+        return f"WITH {self._placed(part)}{_answer('placed', 'found')}"
+
+    def unmatched(self, part: Part | None = None) -> str:
+        """The flights that :meth:`matches` has not found, or that have no sequence: by id, or else counted."""
+        return f"""WITH bounds AS ({self._bounds}), {self._placed(part)},
+loose AS (SELECT * FROM placed WHERE found IS NULL),
 sought AS (
   SELECT p.*, i.stream IS NOT NULL AS known, i.fits = 1 AS fits, row_number() OVER (
-    PARTITION BY p.stream, p.topic, p.size, p.found IS NULL AND p.sequence IS NULL AND i.stream IS NULL
-    ORDER BY p.event_time) AS nth
-  FROM placed p LEFT JOIN (
-    SELECT stream, id, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fits FROM stored WHERE id IS NOT NULL
-    GROUP BY stream, id) i
+    PARTITION BY p.stream, p.topic, p.size, i.stream IS NULL ORDER BY p.event_time) AS nth
+  FROM loose p LEFT JOIN (
+    SELECT stream, id, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fits FROM stored
+    WHERE id IN (SELECT id FROM loose) GROUP BY stream, id) i
   ON p.stream = i.stream AND p.id = i.id),
-free AS (
-  SELECT s.* FROM stored s LEFT JOIN (
-    SELECT DISTINCT stream, sequence FROM log WHERE kind = 'flight' AND event = 'acked' AND sequence IS NOT NULL) n
-  ON s.stream = n.stream AND s.sequence = n.sequence WHERE n.sequence IS NULL),
+{self._free(None, " AND id IS NULL")},
 judged AS (
   SELECT q.query_id, q.run_id, q.batch_id, q.stream, q.sequence, q.id, q.topic, CASE
-    WHEN q.found IS NOT NULL THEN q.found
     WHEN q.known AND q.sequence IS NOT NULL THEN 'elsewhere'
     WHEN q.known THEN CASE WHEN q.fits THEN 'content' ELSE 'id' END
     WHEN q.sequence IS NULL THEN CASE
@@ -171,80 +200,114 @@ judged AS (
     WHEN q.sequence < b.low THEN 'expired'
     WHEN b.gaps THEN 'unsure' ELSE 'missing' END AS verdict
   FROM sought q JOIN bounds b ON q.stream = b.stream LEFT JOIN (
-    SELECT stream, topic, size, count(*) AS many FROM free WHERE id IS NULL GROUP BY stream, topic, size) c
-  ON q.stream = c.stream AND q.topic = c.topic AND q.size = c.size),
-mine AS (
-  SELECT flight_id AS id, min(query_id) AS query_id, min(run_id) AS run_id, min(batch_id) AS batch_id
-  FROM log WHERE {self._selection} AND {IS_OUTCOME} GROUP BY flight_id),
+    SELECT stream, topic, size, count(*) AS many FROM free GROUP BY stream, topic, size) c
+  ON q.stream = c.stream AND q.topic = c.topic AND q.size = c.size){_answer("judged", "verdict")}"""
+
+    def others(self, part: Part | None = None) -> str:
+        """What is stored at sequences that the log does not name, and is no copy of what it names."""
+        return f"""WITH {self._free(part)}, {self._mine("free")},
 said AS (
   SELECT flight_id AS id, max(CASE WHEN event IN ('acked', 'published') THEN 1 ELSE 0 END) AS stored,
          max(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS doubt
-  FROM log WHERE {IS_OUTCOME} AND flight_id IN (SELECT id FROM free WHERE id IS NOT NULL) GROUP BY flight_id),
-heads AS (SELECT DISTINCT {_head("id")} AS head FROM picked WHERE {_head("id")} <> id),
-copies AS (
-  SELECT m.query_id, m.run_id, m.batch_id, s.stream, s.sequence, s.id, s.topic, 'copy' AS verdict
-  FROM (SELECT *, row_number() OVER (PARTITION BY stream, id ORDER BY sequence) AS nth
-        FROM stored WHERE id IS NOT NULL) s JOIN mine m ON s.id = m.id WHERE s.nth > 1),
-others AS (
+  FROM log WHERE {IS_OUTCOME} AND flight_id IN (SELECT id FROM free) GROUP BY flight_id),
+heads AS (SELECT DISTINCT {_head("flight_id")} AS head FROM log
+          WHERE {self._selection} AND {_ACKED} AND {_head("flight_id")} <> flight_id),
+alike AS (SELECT DISTINCT stream, topic, size FROM log WHERE {self._selection} AND {_ACKED} AND sequence IS NULL),
+judged AS (
   SELECT m.query_id, m.run_id, m.batch_id, f.stream, f.sequence, f.id, f.topic, CASE
-    WHEN d.stored = 1 OR c.sequence IS NOT NULL THEN NULL
+    WHEN d.stored = 1 THEN NULL
     WHEN d.doubt = 1 THEN CASE WHEN m.id IS NULL THEN NULL ELSE 'landed' END
     WHEN m.id IS NOT NULL OR h.head IS NOT NULL THEN 'unlogged'
-    WHEN f.id IS NULL AND u.stream IS NOT NULL THEN NULL
+    WHEN f.id IS NULL AND a.stream IS NOT NULL THEN NULL
     ELSE {"'foreign'" if self._foreign else "NULL"} END AS verdict
   FROM free f LEFT JOIN mine m ON f.id = m.id LEFT JOIN said d ON f.id = d.id
   LEFT JOIN heads h ON {_head("f.id")} = h.head
-  LEFT JOIN copies c ON f.stream = c.stream AND f.sequence = c.sequence
-  LEFT JOIN (SELECT DISTINCT stream, topic, size FROM picked WHERE sequence IS NULL) u
-  ON f.stream = u.stream AND f.topic = u.topic AND f.size = u.size),
-verdicts AS (SELECT * FROM judged UNION ALL SELECT * FROM copies
-             UNION ALL SELECT * FROM others WHERE verdict IS NOT NULL)"""
+  LEFT JOIN alike a
+  ON f.stream = a.stream AND f.topic = a.topic AND f.size = a.size){_answer("judged", "verdict", False)}"""
 
-    def counts(self) -> str:
-        """For each write, stream and verdict: messages."""
-        return f"""WITH {self._judged()}
-SELECT query_id, run_id, batch_id, stream, verdict, count(*) AS messages FROM verdicts
-GROUP BY query_id, run_id, batch_id, stream, verdict ORDER BY query_id, run_id, batch_id, stream, verdict"""
+    def copies(self, digits: str = "") -> str:
+        """What is stored with the id of a message before it.
 
-    def examples(self, limit: int) -> str:
-        """The first messages of each verdict that is no match, at most ``limit``."""
-        return f"""WITH {self._judged()}
-SELECT verdict, stream, sequence, id, topic, query_id, run_id, batch_id FROM (
-  SELECT *, row_number() OVER (PARTITION BY verdict ORDER BY stream, sequence, id) AS nth FROM verdicts
-  WHERE verdict IN ({", ".join(map(_quoted, (*FINDINGS, *APART)))})) AS v
-WHERE nth <= {int(limit)} ORDER BY verdict, stream, sequence, id"""
+        :param digits: ask for ids only whose MD5 begins with one of these hexadecimal digits
+        """
+        some = "".join(f", '{digit}'" for digit in digits)[2:]
+        more = f" AND substr(md5(id), 1, 1) IN ({some})" if digits else ""
+        return f"""WITH twice AS (
+  SELECT stream, id, min(sequence) AS first_one FROM stored WHERE id IS NOT NULL{more}
+  GROUP BY stream, id HAVING count(*) > 1),
+{self._mine("twice")},
+judged AS (
+  SELECT m.query_id, m.run_id, m.batch_id, s.stream, s.sequence, s.id, s.topic, 'copy' AS verdict
+  FROM twice t JOIN stored s ON s.stream = t.stream AND s.id = t.id JOIN mine m ON s.id = m.id
+  WHERE s.sequence > t.first_one){_answer("judged", "verdict", False)}"""
 
-    def copies(self) -> str:
-        """Stream and sequence of each later copy."""
-        return f"WITH {self._judged()} SELECT stream, sequence FROM copies ORDER BY stream, sequence"
+
+def _in(part: Part | None) -> str:
+    """The condition that a message or flight is in a part."""
+    if part is None:
+        return ""
+    return " AND sequence IS NULL" if isinstance(part, str) else f" AND sequence > {part[0]} AND sequence <= {part[1]}"
+
+
+def _answer(table: str, verdict: str, unjudged: bool = True) -> str:
+    """:param unjudged: also what has no verdict"""
+    write, matched = "query_id, run_id, batch_id, stream", ", ".join(map(_quoted, MATCHES))
+    own = [
+        f"CASE WHEN {verdict} IS NULL OR {verdict} IN ({matched}) THEN NULL ELSE {name} END"
+        for name in ("sequence", "id", "topic")
+    ]
+    where = "" if unjudged else f" WHERE {verdict} IS NOT NULL"
+    return f"""
+SELECT {write}, {verdict} AS verdict, {own[0]} AS sequence, {own[1]} AS id, {own[2]} AS topic, count(*) AS messages
+FROM {table}{where} GROUP BY {write}, {verdict}, {", ".join(own)} ORDER BY 4, 6, 7"""
 
 
 def _moment(at: datetime | None) -> str:
     return "CAST(NULL AS TIMESTAMP)" if at is None else f"TIMESTAMP '{at.astimezone(UTC).isoformat()}'"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Audit:
     """What was found.
 
     :ivar path: of the flight log; ``version``: that was read
-    :ivar counts: query_id, run_id, batch_id, stream, verdict, messages
-    :ivar examples: verdict, stream, sequence, id, topic, query_id, run_id, batch_id
     :ivar rest: bridge, event, ack_level, messages: what cannot be compared
+    :ivar limit: examples of each verdict
+    :ivar spans: what was read, by stream
+    :ivar counts: messages by query_id, run_id, batch_id, stream, verdict
+    :ivar examples: columns of :data:`ANSWER`, by verdict
+    :ivar copies: (stream, sequence) of each later copy
     """
 
     path: str
     version: int
-    spans: Mapping[str, Span]
-    counts: list[Row]
-    examples: list[Row]
     rest: list[Row]
+    limit: int = 5
+    spans: dict[str, Span] = field(default_factory=dict)
+    counts: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    examples: dict[str, list[Row]] = field(default_factory=dict)
+    copies: list[tuple[str, int]] = field(default_factory=list)
+
+    def add(self, answer: Iterable[Row]) -> int:
+        """Note an answer; how many messages have no verdict."""
+        unjudged = 0
+        for row in answer:
+            verdict = row["verdict"]
+            if verdict is None:
+                unjudged += row["messages"]
+                continue
+            self.counts[tuple(row[name] for name in ANSWER[:5])] += row["messages"]
+            if verdict == "copy":
+                self.copies.append((row["stream"], row["sequence"]))
+            if verdict not in MATCHES and len(some := self.examples.setdefault(verdict, [])) < self.limit:
+                some.append(row)
+        return unjudged
 
     def sums(self) -> dict[str, int]:
         """Messages by verdict."""
         found: Counter[str] = Counter()
-        for row in self.counts:
-            found[row["verdict"]] += row["messages"]
+        for key, n in self.counts.items():
+            found[key[4]] += n
         return {name: found[name] for name in (*MATCHES, *FINDINGS, *APART) if found[name]}
 
     def _sum(self, names: Mapping[str, str]) -> int:
@@ -269,10 +332,10 @@ class Audit:
     def writes(self) -> list[Row]:
         """Columns of :data:`WRITES`; those with findings first."""
         found: dict[tuple[Any, ...], Row] = {}
-        for row in self.counts:
-            key = tuple(row[name] for name in WRITES[:4])
-            one = found.setdefault(key, {**dict(zip(WRITES, key, strict=False)), **dict.fromkeys(WRITES[4:], 0)})
-            one["matched" if row["verdict"] in MATCHES else row["verdict"]] += row["messages"]
+        for (*write, verdict), n in self.counts.items():
+            key = dict(zip(WRITES, write, strict=False))
+            one = found.setdefault(tuple(write), {**key, **dict.fromkeys(WRITES[4:], 0)})
+            one["matched" if verdict in MATCHES else verdict] += n
         return sorted(found.values(), key=lambda one: not any(one[name] for name in FINDINGS))
 
     def head(self) -> list[str]:
@@ -298,13 +361,17 @@ class Audit:
         """Title, rows and columns of each table."""
         writes = self.writes()
         shown = tuple(name for name in WRITES if name in WRITES[:5] or any(one[name] for one in writes))
-        examples = ("verdict", "stream", "sequence", "id", "topic", "batch_id")
-        return [("writes", writes[:MOST_WRITES], shown), ("examples", self.examples, examples)]
+        examples = [one for name in (*FINDINGS, *APART) for one in self.examples.get(name, [])]
+        names = ("verdict", "stream", "sequence", "id", "topic", "batch_id")
+        return [("writes", writes[:MOST_WRITES], shown), ("examples", examples, names)]
 
     def json(self) -> str:
         """One line of JSON."""
-        spans = {name: asdict(span) for name, span in self.spans.items()}
-        fields = {**asdict(self), "spans": spans, "verdict": self.verdict(), "sums": self.sums()}
+        fields = {
+            "flight_log": self.path, "version": self.version, "verdict": self.verdict(), "findings": self.findings,
+            "sums": self.sums(), "writes": self.writes(), "examples": self.examples, "not_compared": self.rest,
+            "read": {name: [span.after + 1, span.up_to] for name, span in self.spans.items()},
+        }  # fmt: skip
         return json.dumps(fields, ensure_ascii=False, default=str)
 
 

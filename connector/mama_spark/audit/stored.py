@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..contracts.headers import split_ids
-from ..contracts.message import MessageBatch, fixed_width, payload_sizes
+from ..contracts.message import HEADERS_TYPE, MessageBatch, fixed_width, payload_sizes
+from ..contracts.record_log import Records
 from ..flightlog.schema import TIMESTAMP
 from ..packing.format import PACK
 from ..publishing.ids.ids import Digests, digest
@@ -31,27 +32,40 @@ _NAMED = r"-[0-9]{1,9}-(?P<content>[0-9a-f]{32})-[0-9]{1,9}$"
 
 
 def stored_columns(
-    stream: str, sequences: pa.Array, times: pa.Array, topics: pa.Array, payloads: pa.Array, headers: pa.Array | None
+    stream: str,
+    sequences: pa.Array,
+    times: pa.Array,
+    topics: pa.Array,
+    payloads: pa.Array,
+    ids: pa.Array,
+    headers: pa.Array | None,
 ) -> pa.RecordBatch:
     """Messages of one stream as rows of :data:`STORED`.
 
     :param times: int64, or timestamps; µs
-    :param headers: with the ids
+    :param headers: without the ids; null, or None for all, where there are none
     """
     n = len(sequences)
-    ids, left, packs = pa.nulls(n, pa.string()), None, pa.array(np.zeros(n, np.bool_))
-    if headers is not None and headers.null_count < n:
-        ids, left = split_ids(headers, True)
+    packs = pa.array(np.zeros(n, np.bool_))
+    if headers is not None:
+        headers = headers.cast(HEADERS_TYPE)
         packs = pc.map_lookup(headers, pa.scalar(PACK), "first").is_valid()
-    messages = MessageBatch(
-        topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode(), payloads, left
-    )
+    coded = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
     columns = (
-        pa.repeat(stream, n), sequences, times, ids, topics.cast(pa.string()), pa.array(payload_sizes(payloads)),
-        packs, _fits(messages, ids, stream),
+        pa.repeat(stream, n), sequences, times, ids, topics, pa.array(payload_sizes(payloads)), packs,
+        _fits(MessageBatch(coded, payloads, headers), ids, stream),
     )  # fmt: skip
     cast = [column.cast(field.type) for column, field in zip(columns, STORED, strict=True)]
     return pa.RecordBatch.from_arrays(cast, schema=STORED)
+
+
+def stored_records(stream: str, records: Records) -> pa.RecordBatch:
+    """As :func:`stored_columns`, of records of a log."""
+    ids, headers = pa.nulls(len(records), pa.string()), records.headers
+    if headers is not None:
+        ids, headers = split_ids(headers, True)
+    where = pa.array(records.sequences), pa.array(records.times)
+    return stored_columns(stream, *where, records.topics, records.payloads, ids, headers)
 
 
 def _fits(messages: MessageBatch, ids: pa.Array, stream: str) -> pa.Array:

@@ -16,8 +16,8 @@ from ...contracts.errors import ConfigError
 from ...options import SubscribeOptions, command
 
 DESCRIPTION = (
-    "Compare the flight log at PATH with what the streams hold: every acknowledged message is stored, once, and nothing "
-    "else with an id of these writes is. Exit code 0: so it is; 1: there are findings; 2: nobody can tell."
+    "Compare the flight log at PATH with what the streams hold: every acknowledged message is stored, once, and "
+    "nothing else with an id of these writes is. Exit code 0: so it is; 1: there are findings; 2: nobody can tell."
 )
 _USE = command("audit", "topics", "wait_timeout")
 _AGE = duration_argument()
@@ -56,19 +56,18 @@ def run(args: argparse.Namespace) -> int:
     since, until = (None if age is None else _before(age) for age in (args.since, args.until))
     selection = Selection(args.query, args.run_id, args.batch, since, until)
     with Progress("reading the streams", "messages") as progress:
-        found, copies = audit(
-            args.path, storage, o, selection, foreign=args.foreign, limit=args.limit, on_read=progress.add
-        )
+        found = audit(args.path, storage, o, selection, foreign=args.foreign, limit=args.limit, on_read=progress.add)
     if args.json:
         print(found.json(), flush=True)
     else:
         tables = [table_of(title, rows, names) for title, rows, names in found.tables()]
         print_tables(found.text(), tables, "\n".join(found.head()))
-    if args.delete_copies and copies:
-        streams = ", ".join(dict.fromkeys(row["stream"] for row in copies))
+    if args.delete_copies and found.copies:
+        what = f"{len(found.copies):,} later copies from {', '.join(dict.fromkeys(name for name, _ in found.copies))}"
         if not args.yes:
-            _ask(f"delete {len(copies):,} later copies from {streams}? [y/N] ")
-        print(f"{delete(o, copies):,} copies deleted from {streams}", file=sys.stderr if args.json else sys.stdout)
+            _ask(f"delete {what}? [y/N] ")
+        delete(o, found.copies)
+        print(f"deleted {what}", file=sys.stderr if args.json else sys.stdout)
     return NOT_ALL if found.findings else FINE if found.proven else WRONG
 
 
