@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
@@ -16,11 +15,11 @@ from ..contracts.record_log import RecordLog, RecordLogBridge
 from ..flightlog.reading import Row, open_log, query
 from ..options import SubscribeOptions
 from ..registry import log_bridge
-from .comparison import MARGIN, UNNUMBERED, Audit, Comparison, Selection, Span, rest_question, spans_question
+from .comparison import MARGIN, Audit, Comparison, Selection, Span, compare, rest_question, spans_question
 from .stored import STORED, stored_records
 
-#: Sequences that are compared at a time, and one that is higher than all.
-PART, MOST = 500_000, 1 << 62
+#: Sequences that are compared at a time: a few hundred megabytes.
+PART = 500_000
 
 
 def audit(
@@ -58,19 +57,9 @@ def audit(
             bridge.close()
         stored = DeltaTable(folder)
 
-        def ask(sql: str) -> int:
-            return found.add(query(table, storage, sql, stored=stored))
-
         compared = Comparison(selection, name, found.spans, foreign=foreign)
-        edges = [0, *range(compared.whole[0] + PART, compared.whole[1], PART), MOST]
-        for part in pairwise(edges):
-            if ask(compared.matches(part)):
-                ask(compared.unmatched(part))
-            ask(compared.others(part))
-        if any(row["unnumbered"] for row in flights):
-            ask(compared.unmatched(UNNUMBERED))
-        for digits in ("",) if len(edges) == 2 else "0123456789abcdef":
-            ask(compared.copies(digits))
+        unnumbered = any(row["unnumbered"] for row in flights)
+        compare(found, compared, lambda sql: query(table, storage, sql, stored=stored), PART, unnumbered=unnumbered)
     return found
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
+from string import hexdigits
 from typing import Any
 
 from ..contracts.record_log import Bounds
@@ -92,8 +94,8 @@ _ACKED = "event = 'acked' AND ack_level = 'stored'"
 
 
 def spans_question(selection: Selection, bridge: str) -> str:
-    """For each stream that the log says holds messages: low, high (sequences), first, last (times), and how many of them
-    are unnumbered: without a sequence."""
+    """For each stream that the log says holds messages: low, high (sequences), first, last (times), and how many are
+    unnumbered: without a sequence."""
     return f"""
 SELECT stream, min(sequence) AS low, max(sequence) AS high, count(*) - count(sequence) AS unnumbered,
        min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last
@@ -124,8 +126,7 @@ Part = tuple[int, int] | str
 
 
 class Comparison:
-    """The questions about some flights: :meth:`matches`, :meth:`unmatched` where this tells of rows without a verdict,
-    :meth:`others` and :meth:`copies`. All can be asked in parts, which need less memory each.
+    """The questions about some flights, each about a part of them: a small one needs little memory.
 
     :param spans: by stream
     :param foreign: whatever is not in the log is a finding
@@ -140,7 +141,7 @@ class Comparison:
         )
         self.whole = min(one.after for one in spans.values()), max(one.up_to for one in spans.values())
 
-    def _placed(self, part: Part | None) -> str:
+    def _placed(self, part: Part) -> str:
         """Flights, each beside what is stored at its sequence."""
         return f"""picked AS (
   SELECT query_id, run_id, batch_id, stream, sequence, flight_id AS id, topic, size, sends, event_time,
@@ -159,11 +160,11 @@ placed AS (
   FROM picked l LEFT JOIN (SELECT * FROM stored WHERE true{_in(part)}) s
   ON l.stream = s.stream AND l.sequence = s.sequence)"""
 
-    def _free(self, part: Part | None, more: str = "") -> str:
+    def _free(self, part: Part, more: str = "") -> str:
         """What is stored at sequences that the log does not name."""
         return f"""free AS (
   SELECT s.* FROM (SELECT * FROM stored WHERE true{_in(part)}{more}) s LEFT JOIN (
-    SELECT DISTINCT stream, sequence FROM log WHERE kind = 'flight' AND event = 'acked'{_in(part or self.whole)}) n
+    SELECT DISTINCT stream, sequence FROM log WHERE kind = 'flight' AND event = 'acked'{_in(part)}) n
   ON s.stream = n.stream AND s.sequence = n.sequence WHERE n.sequence IS NULL)"""
 
     def _mine(self, ids: str) -> str:
@@ -172,11 +173,11 @@ placed AS (
   SELECT flight_id AS id, min(query_id) AS query_id, min(run_id) AS run_id, min(batch_id) AS batch_id
   FROM log WHERE {self._selection} AND {IS_OUTCOME} AND flight_id IN (SELECT id FROM {ids}) GROUP BY flight_id)"""
 
-    def matches(self, part: Part | None = None) -> str:
+    def matches(self, part: Part) -> str:
         """What is at the sequences of the flights."""
         return f"WITH {self._placed(part)}{_answer('placed', 'found')}"
 
-    def unmatched(self, part: Part | None = None) -> str:
+    def unmatched(self, part: Part) -> str:
         """The flights that :meth:`matches` has not found, or that have no sequence: by id, or else counted."""
         return f"""WITH bounds AS ({self._bounds}), {self._placed(part)},
 loose AS (SELECT * FROM placed WHERE found IS NULL),
@@ -187,7 +188,7 @@ sought AS (
     SELECT stream, id, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fits FROM stored
     WHERE id IN (SELECT id FROM loose) GROUP BY stream, id) i
   ON p.stream = i.stream AND p.id = i.id),
-{self._free(None, " AND id IS NULL")},
+{self._free(self.whole, " AND id IS NULL")},
 judged AS (
   SELECT q.query_id, q.run_id, q.batch_id, q.stream, q.sequence, q.id, q.topic, CASE
     WHEN q.known AND q.sequence IS NOT NULL THEN 'elsewhere'
@@ -203,7 +204,7 @@ judged AS (
     SELECT stream, topic, size, count(*) AS many FROM free GROUP BY stream, topic, size) c
   ON q.stream = c.stream AND q.topic = c.topic AND q.size = c.size){_answer("judged", "verdict")}"""
 
-    def others(self, part: Part | None = None) -> str:
+    def others(self, part: Part) -> str:
         """What is stored at sequences that the log does not name, and is no copy of what it names."""
         return f"""WITH {self._free(part)}, {self._mine("free")},
 said AS (
@@ -225,13 +226,12 @@ judged AS (
   LEFT JOIN alike a
   ON f.stream = a.stream AND f.topic = a.topic AND f.size = a.size){_answer("judged", "verdict", False)}"""
 
-    def copies(self, digits: str = "") -> str:
+    def copies(self, digits: str) -> str:
         """What is stored with the id of a message before it.
 
-        :param digits: ask for ids only whose MD5 begins with one of these hexadecimal digits
+        :param digits: that the MD5 of the id may begin with
         """
-        some = "".join(f", '{digit}'" for digit in digits)[2:]
-        more = f" AND substr(md5(id), 1, 1) IN ({some})" if digits else ""
+        more = f" AND substr(md5(id), 1, 1) IN ({', '.join(map(_quoted, digits))})"
         return f"""WITH twice AS (
   SELECT stream, id, min(sequence) AS first_one FROM stored WHERE id IS NOT NULL{more}
   GROUP BY stream, id HAVING count(*) > 1),
@@ -242,10 +242,8 @@ judged AS (
   WHERE s.sequence > t.first_one){_answer("judged", "verdict", False)}"""
 
 
-def _in(part: Part | None) -> str:
+def _in(part: Part) -> str:
     """The condition that a message or flight is in a part."""
-    if part is None:
-        return ""
     return " AND sequence IS NULL" if isinstance(part, str) else f" AND sequence > {part[0]} AND sequence <= {part[1]}"
 
 
@@ -264,6 +262,27 @@ FROM {table}{where} GROUP BY {write}, {verdict}, {", ".join(own)} ORDER BY 4, 6,
 
 def _moment(at: datetime | None) -> str:
     return "CAST(NULL AS TIMESTAMP)" if at is None else f"TIMESTAMP '{at.astimezone(UTC).isoformat()}'"
+
+
+def compare(
+    found: Audit, compared: Comparison, ask: Callable[[str], Iterable[Row]], size: int, *, unnumbered: bool
+) -> None:
+    """Ask all questions, and note the answers.
+
+    :param ask: gives the rows of an answer
+    :param size: sequences that are compared at a time
+    :param unnumbered: the log has flights without a sequence
+    """
+    edges = [0, *range(compared.whole[0] + size, compared.whole[1], size), 1 << 62]
+    for part in pairwise(edges):
+        if found.add(ask(compared.matches(part))):
+            found.add(ask(compared.unmatched(part)))
+        found.add(ask(compared.others(part)))
+    if unnumbered:
+        found.add(ask(compared.unmatched(UNNUMBERED)))
+    parts = min(len(edges) - 1, 16)
+    for first in range(parts):
+        found.add(ask(compared.copies(hexdigits[first:16:parts])))
 
 
 @dataclass(slots=True)
