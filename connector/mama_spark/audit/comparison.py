@@ -25,7 +25,7 @@ Row = dict[str, Any]
 MATCHES = {
     "content": "by id and content",
     "id": "by id",
-    "place": "by topic and size, at their sequence",
+    "place": "by topic and size, at their sequence (rows of a pack: by sequence)",
     "moved": "by size, at their sequence, under another topic",
     "elsewhere": "by id, at another sequence than the log says",
     "counted": "by the number of messages with their topic and size",
@@ -340,6 +340,11 @@ class Audit:
     def proven(self) -> bool:
         """Nothing is wrong, and that says something: messages were compared, and none may be missing."""
         return not self.findings and self._sum(MATCHES) > 0 and "unsure" not in self.sums()
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command: 1 with findings, 2 where nobody can tell."""
+        return 1 if self.findings else 0 if self.proven else 2
 
     def verdict(self) -> str:
         if self.findings:

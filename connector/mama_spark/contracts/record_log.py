@@ -209,7 +209,7 @@ class RecordLog(Protocol):
 
         :raises ConfigError: the middleware cannot, or the permissions forbid it
         """
-        raise ConfigError(f"{self.name!r}: this middleware deletes no single records")
+        raise ConfigError(f"stream {self.name!r}: this middleware deletes no single records")
 
     @property
     def removes_between(self) -> bool:

@@ -113,9 +113,6 @@ class MemoryLog(RecordLog):
     def trim(self, before: int) -> None:
         self._broker.delete(m.sequence for m in self._messages() if m.sequence < before)
 
-    def delete(self, sequences: Sequence[int]) -> None:
-        self._broker.delete(sequences)
-
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
         """None: only :meth:`trim` removes records."""
         return []

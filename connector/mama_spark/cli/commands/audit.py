@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from ...audit.audit import audit, delete
 from ...audit.comparison import Selection
 from ...console.arguments import add_transport, duration_argument, options, pairs
-from ...console.exit_codes import FINE, NOT_ALL, WRONG
 from ...console.output import print_tables, table_of
 from ...console.progress import Progress
 from ...contracts.errors import ConfigError
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             _ask(f"delete {what}? [y/N] ")
         delete(o, found.copies)
         print(f"deleted {what}", file=sys.stderr if args.json else sys.stdout)
-    return NOT_ALL if found.findings else FINE if found.proven else WRONG
+    return found.exit_code
 
 
 def _before(age: float) -> datetime:

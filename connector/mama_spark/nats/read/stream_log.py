@@ -17,7 +17,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, Records
 from mama_spark.contracts.served_log import LogState
 
-from ..jetstream.answers import NO_CONSUMER, NO_MESSAGE, ApiError, ConsumerInfo, StreamInfo
+from ..jetstream.answers import NO_CONSUMER, NO_SEQUENCE, ApiError, ConsumerInfo, StreamInfo
 from ..jetstream.client import JetStream
 from ..jetstream.consumers import most_consumers, probe
 from ..protocol.records import header_column
@@ -207,10 +207,11 @@ class NatsLog(RecordLog):
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         calls = [(f"STREAM.MSG.DELETE.{self.name}", {"seq": one, "no_erase": True}) for one in sequences]
         for one, answer in zip(sequences, self._api.request_all(calls), strict=True):
-            if isinstance(answer, ApiError):
-                if answer.code != NO_MESSAGE:
-                    raise ConfigError(f"message {one} of stream {self.name!r} cannot be deleted: {answer}") from answer
-            elif isinstance(answer, MamaError):
+            if isinstance(answer, ApiError) and answer.code == NO_SEQUENCE:
+                continue
+            if isinstance(answer, ConfigError):
+                raise ConfigError(f"message {one} of stream {self.name!r} cannot be deleted: {answer}") from answer
+            if isinstance(answer, MamaError):
                 raise answer
 
     @property
