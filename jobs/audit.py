@@ -18,7 +18,7 @@ from typing import Any
 import mama_spark
 import pyarrow as pa
 from mama_spark.audit.audit import span_after, span_of
-from mama_spark.audit.comparison import Audit, Comparison, Selection, compare, rest_question, spans_question
+from mama_spark.audit.comparison import Audit, Comparison, FlightSelection, compare, rest_question, spans_question
 from mama_spark.audit.stored import STORED, stored_columns
 from mama_spark.options import SubscribeOptions
 from mama_spark.options.conf_file import as_options, load
@@ -52,7 +52,7 @@ def read(spark: SparkSession, options: dict[str, str], stream: str, after: int, 
 def audit(spark: SparkSession, path: str, options: dict[str, str], wanted: dict[str, Any]) -> Audit:
     """:param wanted: the table [audit] of the configuration"""
     foreign, limit = bool(wanted.get("foreign")), int(wanted.get("limit", 5))
-    selection = Selection(wanted.get("query"), wanted.get("run"), wanted.get("batch"))
+    selection = FlightSelection(wanted.get("query"), wanted.get("run"), wanted.get("batch"))
     o = SubscribeOptions.parse({**options, "topics": ">"})
 
     def ask(sql: str) -> Iterator[dict[str, Any]]:

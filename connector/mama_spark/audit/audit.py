@@ -15,7 +15,7 @@ from ..contracts.record_log import RecordLog, RecordLogBridge
 from ..flightlog.reading import Row, open_log, query
 from ..options import SubscribeOptions
 from ..registry import log_bridge
-from .comparison import MARGIN, Audit, Comparison, Selection, Span, compare, rest_question, spans_question
+from .comparison import MARGIN, Audit, Comparison, FlightSelection, Span, compare, rest_question, spans_question
 from .stored import STORED, stored_records
 
 #: Sequences that are compared at a time: a few hundred megabytes.
@@ -26,7 +26,7 @@ def audit(
     path: str,
     storage: dict[str, str],
     o: SubscribeOptions,
-    selection: Selection,
+    selection: FlightSelection,
     *,
     foreign: bool = False,
     limit: int = 5,

@@ -54,7 +54,7 @@ def _quoted(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class FlightSelection:
     """Which flights of a log: those of one query, ``txnAppId`` or run, of one batch, of a time; else all."""
 
     query: str | None = None
@@ -93,7 +93,7 @@ class Span:
 _ACKED = "event = 'acked' AND ack_level = 'stored'"
 
 
-def spans_question(selection: Selection, bridge: str) -> str:
+def spans_question(selection: FlightSelection, bridge: str) -> str:
     """For each stream that the log says holds messages: low, high (sequences), first, last (times), and how many are
     unnumbered: without a sequence."""
     return f"""
@@ -103,7 +103,7 @@ FROM log WHERE {selection.sql()} AND {_ACKED} AND bridge = {_quoted(bridge)} AND
 GROUP BY stream ORDER BY stream"""
 
 
-def rest_question(selection: Selection, bridge: str) -> str:
+def rest_question(selection: FlightSelection, bridge: str) -> str:
     """Outcomes that cannot be compared: bridge, event, ack_level, messages."""
     return f"""
 SELECT bridge, event, ack_level, count(*) AS messages FROM log
@@ -132,7 +132,7 @@ class Comparison:
     :param foreign: whatever is not in the log is a finding
     """
 
-    def __init__(self, selection: Selection, bridge: str, spans: Mapping[str, Span], *, foreign: bool = False) -> None:
+    def __init__(self, selection: FlightSelection, bridge: str, spans: Mapping[str, Span], *, foreign: bool = False) -> None:
         self._selection, self._bridge, self._foreign = selection.sql(), _quoted(bridge), foreign
         self._bounds = " UNION ALL ".join(
             f"SELECT {_quoted(name)} AS stream, {span.bounds.first} AS low, {span.bounds.last} AS high, "

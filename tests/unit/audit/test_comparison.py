@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from mama_spark.audit.comparison import Audit, Comparison, Selection, Span, compare, rest_question, spans_question
+from mama_spark.audit.comparison import Audit, Comparison, FlightSelection, Span, compare, rest_question, spans_question
 from mama_spark.audit.stored import STORED, stored_columns
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.contracts.record_log import Bounds
@@ -90,7 +90,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Audit:
     commit(log, {}, STREAM, stage(log, STREAM, *columns))
     commit(log, {}, BATCH, stage(log, BATCH, flights(2, "another write")))
     write_deltalake(stored, pa.Table.from_pylist(rows, schema=STORED))
-    table, selection = open_log(log, {}), Selection(query="query-1", batch=0)
+    table, selection = open_log(log, {}), FlightSelection(query="query-1", batch=0)
     assert {row["stream"] for row in query(table, {}, spans_question(selection, "nats"))} <= spans.keys()
     audit = Audit(log, 0, query(table, {}, rest_question(selection, "nats")), 3, spans)
     compared = Comparison(selection, "nats", spans, foreign=True)

@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 from ...audit.audit import audit, delete
-from ...audit.comparison import Selection
+from ...audit.comparison import FlightSelection
 from ...console.arguments import add_transport, duration_argument, options, pairs
 from ...console.output import print_tables, table_of
 from ...console.progress import Progress
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--yes is for --delete-copies")
     o, storage = options(args, SubscribeOptions, _USE, topics=">"), dict(pairs(args.storage, "--storage"))
     since, until = (None if age is None else _before(age) for age in (args.since, args.until))
-    selection = Selection(args.query, args.run_id, args.batch, since, until)
+    selection = FlightSelection(args.query, args.run_id, args.batch, since, until)
     with Progress("reading the streams", "messages") as progress:
         found = audit(args.path, storage, o, selection, foreign=args.foreign, limit=args.limit, on_read=progress.add)
     if args.json:
