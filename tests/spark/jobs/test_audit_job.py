@@ -20,7 +20,7 @@ def test_audit_job_finds_what_the_command_finds(
 ) -> None:
     admin.create_stream(STREAM, ["once.>"], allow_batched=True)
     log, ids = str(tmp_path / "log"), {"dedup": "false", "exactlyOnce": "false"}
-    for batch, options in enumerate(({}, ids, {**ids, "ackMode": "batch"})):
+    for batch, options in enumerate(({}, {**ids, "ackMode": "message"}, {**ids, "ackMode": "batch"})):
         report = Query(nats_server.url, {**options, "flightLog": log}, batch=batch).attempt(rows(0, 100))
         assert report.write_id is not None
         assert report.counts.acked == 100
