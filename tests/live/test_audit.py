@@ -163,6 +163,20 @@ def test_messages_that_were_deleted_are_missing_unless_a_limit_may_have_done_it(
     assert (code, found["sums"]) == (2, {"content": 28, "unsure": 2})
 
 
+def test_limits_of_a_topic_are_known_where_a_broker_of_malamute_stores_in_jetstream(
+    nats_server: NatsServer, tmp_path: Path, audit: Audit
+) -> None:
+    engine = f'engine = "jetstream"\nservers = "{nats_server.url}"'
+    with BrokerHere(tmp_path / "broker", "^once$", "max_per_subject = 2", engine=engine) as broker:
+        place = Place(broker.url, tmp_path / "log", "once", stream="once")
+        place.write(30, **PLAIN)
+        place.append()
+        place.append()
+        code, found = audit(place)
+        place.close()
+    assert (code, found["sums"]) == (2, {"content": 4, "expired": 25, "unsure": 1})
+
+
 def test_copies_are_deleted_after_a_question(
     nats_place: Place, audit: Audit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,6 +92,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Audit:
     write_deltalake(stored, pa.Table.from_pylist(rows, schema=STORED))
     table, selection = open_log(log, {}), FlightSelection(query="query-1", batch=0)
     assert {row["stream"] for row in query(table, {}, spans_question(selection, "nats"))} <= spans.keys()
+    for none in (
+        FlightSelection(since=LATE),
+        FlightSelection(until=NOW),
+        FlightSelection(run="o'k"),
+        FlightSelection(batch=1),
+    ):
+        assert query(table, {}, spans_question(none, "nats")) == []
     audit = Audit(log, 0, query(table, {}, rest_question(selection, "nats")), 3, spans)
     compared = Comparison(selection, "nats", spans, foreign=True)
     others = DeltaTable(stored)
