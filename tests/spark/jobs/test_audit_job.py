@@ -36,7 +36,7 @@ def test_audit_job_finds_what_the_command_finds(
     assert (ended.value.code, "300 messages read" in shown) == (1, True)
     for line in (
         "matched      99 by id and content (content)",
-        "matched      100 by topic and size, at their sequence (rows of a pack: by sequence) (place)",
+        "matched      100 by topic and size, at their sequence (place)",
         "matched      100 by the number of messages with their topic and size (counted)",
         "FOUND        1 acknowledged, and not stored (missing)",
         "FOUND        1 stored with an id of these writes, and the log does not say so (unlogged)",

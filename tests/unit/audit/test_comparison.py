@@ -56,7 +56,7 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], dic
     "other content": ({}, [at(1, 0, fits=False), *ALL[1:]], {}, {"id": 2, "other": 1}),
     "other size": ({}, [at(1, 0, size=7), *ALL[1:]], {}, {"id": 2, "other": 1}),
     "an id of two rows": ({"duplicate": np.ones(3, np.bool_)}, [at(1, 0, size=7), *ALL[1:]], {}, {"id": 3}),
-    "rows of a stored pack": ({"sends": 0}, [at(n, 7, pack=True, size=9) for n in (1, 2, 3)], {}, {"place": 3}),
+    "rows of a stored pack": ({"sends": 0}, [at(n, 7, pack=True, size=9) for n in (1, 2, 3)], {}, {"pack": 3}),
     "stored again": ({}, [*ALL, at(5, 0), at(6, 0)], {}, {"id": 3, "copy": 2}),
     "the first copy was kept": ({"sequence": np.array([1, 2, 8])}, ALL, {}, {"id": 2, "elsewhere": 1}),
     "not in the log": ({}, [*ALL, at(4, 7)], {}, {"id": 3, "unlogged": 1}),
@@ -131,6 +131,7 @@ def test_what_is_said(found: Audit) -> None:
     ("verdicts", "code", "says"),
     [
         ({"content": 2, "expired": 1, "landed": 1}, 0, "all 2 acknowledged messages that are not removed are stored"),
+        ({"id": 2, "place": 1}, 0, "are stored; of 1 without ids nobody can tell whether once"),
         ({"content": 2, "unsure": 1}, 2, "nobody can tell: messages may be missing"),
         ({"expired": 1}, 2, "nobody can tell"),
         ({}, 2, "nobody can tell: there is nothing to compare"),
