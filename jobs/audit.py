@@ -59,7 +59,7 @@ def audit(spark: SparkSession, path: str, options: dict[str, str], wanted: dict[
         return (row.asDict() for row in spark.sql(sql).toLocalIterator())
 
     flight_log(spark, path).createOrReplaceTempView("log")
-    version = spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").first()["version"]
+    version = spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").collect()[0]["version"]
     flights = list(ask(spans_question(selection, o.bridge_name)))
     found = Audit(path, version, list(ask(rest_question(selection, o.bridge_name))), limit)
     if not flights:

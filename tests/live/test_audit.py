@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from mama_spark.cli.main import main
+from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLog
 from mama_spark.flightlog.commit import commit
@@ -51,6 +52,11 @@ class Place:
     @property
     def stored(self) -> RecordLog:
         return self._bridge.log(self.stream)
+
+    def id_of(self, sequence: int) -> str:
+        (found,) = self.stored.read(sequence - 1, sequence)
+        assert found.headers is not None
+        return str(dict(found.headers[0].as_py())[MSG_ID][0])
 
     def append(self, id_: str | None = None) -> int:
         """Store a message; its sequence."""
@@ -104,8 +110,7 @@ def test_what_was_planted_is_found_and_nothing_before(place: Place, audit: Audit
     place.write(30, **PLAIN)
     code, found = audit(place, "--foreign")
     assert (code, found["sums"]) == (0, {"content": 30})
-    first = next(iter(place.stored.read(0, 1)))
-    (id_,) = next(value for name, value in first.headers[0].as_py() if name == "Nats-Msg-Id")
+    id_ = place.id_of(1)
     place.append_copy(id_)
     place.append(f"{id_[:-1]}7")
     place.append()
@@ -181,8 +186,7 @@ def test_copies_are_deleted_after_a_question(
     nats_place: Place, audit: Audit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nats_place.write(30, **PLAIN)
-    id_ = next(iter(nats_place.stored.read(3, 4))).headers[0].as_py()[0][1][0]
-    nats_place.append_copy(id_)
+    nats_place.append_copy(nats_place.id_of(4))
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -207,7 +211,6 @@ def test_a_broker_of_malamute_deletes_no_copies(
     malamute_place: Place, audit: Audit, capsys: pytest.CaptureFixture[str]
 ) -> None:
     malamute_place.write(3, **PLAIN)
-    first = next(iter(malamute_place.stored.read(0, 1)))
-    malamute_place.append_copy(dict(first.headers[0].as_py())["Nats-Msg-Id"][0])
+    malamute_place.append_copy(malamute_place.id_of(1))
     assert main(["audit", malamute_place.log, "--url", malamute_place.url, "--delete-copies", "--yes"]) == 2
     assert "stream 'once': this middleware deletes no single records" in capsys.readouterr().err

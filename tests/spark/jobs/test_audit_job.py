@@ -29,9 +29,10 @@ def test_audit_job_finds_what_the_command_finds(
     admin.update_stream(STREAM, duplicate_window=int(1e8))
     (id_,) = admin.messages(STREAM)[0].headers["Nats-Msg-Id"]
     admin.publish("once.0", b"row 0", Nats_Msg_Id=id_[:-1] + "7")
-    tables = {"input": {"path": log}, "mamasub": {"url": nats_server.url}, "audit": {"foreign": True}}
+    url = {"url": nats_server.url}
+    conf = conf_file(tmp_path / "audit.toml", input={"path": log}, mamasub=url, audit={"foreign": True})
     with pytest.raises(SystemExit) as ended:
-        in_session(spark, "audit", conf_file(tmp_path / "audit.toml", **tables))
+        in_session(spark, "audit", conf)
     shown = capsys.readouterr().out
     assert (ended.value.code, "300 messages read" in shown) == (1, True)
     for line in (

@@ -161,7 +161,7 @@ def test_content_that_an_id_names_is_proven(headers: Any, streams: list[str] | N
         times = pa.array([T0, T0])
         found = stored_columns("S", pa.array([1, 2]), times, batch.topics, pa.array(payloads), ids, batch.headers)
         assert found.column("pack").to_pylist() == [False, False]
-        return found.column("fits").to_pylist()
+        return list(found.column("fits").to_pylist())
 
     assert fits([b"x", b"y"]) == [True, True]
     wrong = False if headers is None else None  # headers may be the server's
