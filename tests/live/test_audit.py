@@ -123,6 +123,21 @@ def test_what_was_planted_is_found_and_nothing_before(place: Place, audit: Audit
     assert audit(place, "--batch", "8")[0] == 2
 
 
+def test_a_stream_that_was_deleted_and_one_that_was_made_again(
+    nats_server: NatsServer, nats_place: Place, audit: Audit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nats_place.write(3, **PLAIN)
+    with Admin(nats_server.url) as admin:
+        admin.api(f"STREAM.DELETE.{STREAM}")
+        assert main(["audit", nats_place.log, "--url", nats_place.url]) == 2
+        assert capsys.readouterr().err == f"mama: there is no stream '{STREAM}'\n"
+        admin.create_stream(STREAM, ["once.>"])
+    assert audit(nats_place)[1]["sums"] == {"remade": 3}
+    nats_place.append()
+    code, found = audit(nats_place)
+    assert (code, found["sums"]) == (1, {"other": 1, "remade": 2})
+
+
 @pytest.mark.parametrize(
     ("options", "sums"),
     [

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, convert_to_deltalake
 
 from ..contracts.errors import ConfigError
 from ..contracts.record_log import RecordLog, RecordLogBridge
@@ -51,10 +52,13 @@ def audit(
         bridge = log_bridge(o, o.wait_timeout)
         bridge.open()
         try:
-            batches = _stored(bridge, flights, found.spans, on_read)
-            write_deltalake(folder, pa.RecordBatchReader.from_batches(STORED, batches))
+            with pq.ParquetWriter(f"{folder}/stored.parquet", STORED) as file:
+                for some in _stored(bridge, flights, found.spans):
+                    file.write_batch(some)
+                    on_read(len(some))
         finally:
             bridge.close()
+        convert_to_deltalake(folder)
         stored = DeltaTable(folder)
 
         compared = Comparison(selection, name, found.spans, foreign=foreign)
@@ -89,16 +93,13 @@ def _micros(at: datetime) -> int:
     return round(at.timestamp() * 1e6)
 
 
-def _stored(
-    bridge: RecordLogBridge, wanted: list[Row], spans: dict[str, Span], on_read: Callable[[int], object]
-) -> Iterator[pa.RecordBatch]:
+def _stored(bridge: RecordLogBridge, wanted: list[Row], spans: dict[str, Span]) -> Iterator[pa.RecordBatch]:
     """What the streams hold; notes what was read."""
     for flights in wanted:
         log = bridge.log(flights["stream"])
         span = span_of(log, flights)
         for some in log.read(span.after, span.up_to):
             yield stored_records(log.name, some)
-            on_read(len(some))
         spans[log.name] = span_after(log, span)
 
 

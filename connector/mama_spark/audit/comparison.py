@@ -116,7 +116,7 @@ GROUP BY bridge, event, ack_level ORDER BY bridge, event, ack_level"""
 
 
 def _head(column: str) -> str:
-    """What ids of one write begin with; the whole id where it is the user's."""
+    """What default ids of one write begin with; of others, which may not have been sent, the whole id."""
     return f"regexp_replace({column}, '-[0-9]+-[0-9a-f]{{32}}-[0-9]+$', '')"
 
 
@@ -160,7 +160,8 @@ placed AS (
     WHEN s.id = l.id THEN 'id'
     WHEN s.time > l.event_time + INTERVAL '{MARGIN}' SECOND THEN NULL
     WHEN s.pack AND l.sends = 0 THEN 'pack'
-    WHEN s.id IS NULL AND s.size = l.size THEN CASE WHEN s.topic = l.topic THEN 'place' ELSE 'moved' END
+    WHEN s.id IS NULL AND s.size = l.size AND {_head("l.id")} = l.id
+    THEN CASE WHEN s.topic = l.topic THEN 'place' ELSE 'moved' END
     ELSE NULL END AS found
   FROM picked l LEFT JOIN (SELECT * FROM stored WHERE true{_in(part)}) s
   ON l.stream = s.stream AND l.sequence = s.sequence)"""
@@ -199,7 +200,7 @@ judged AS (
     WHEN q.known AND q.sequence IS NOT NULL THEN 'elsewhere'
     WHEN q.known THEN CASE WHEN q.fits THEN 'content' ELSE 'id' END
     WHEN q.sequence IS NULL THEN CASE
-      WHEN q.nth <= c.many THEN 'counted' WHEN q.event_time < b.since THEN 'expired'
+      WHEN q.nth <= c.many AND {_head("q.id")} = q.id THEN 'counted' WHEN q.event_time < b.since THEN 'expired'
       WHEN b.gaps THEN 'unsure' ELSE 'missing' END
     WHEN q.sequence > b.high OR q.late THEN 'remade'
     WHEN q.taken THEN 'other'
