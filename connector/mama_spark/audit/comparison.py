@@ -58,7 +58,7 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FlightSelection:
-    """Which flights of a log: those of one query, ``txnAppId`` or run, of one batch, of a time; else all."""
+    """Which flights of a log: those of one query or run, of one batch (or ``txnVersion``), of a time; else all."""
 
     query: str | None = None
     run: str | None = None
