@@ -21,7 +21,7 @@ LAYERS = (
     {"registry"},
     {"publishing", "packing", "flightlog", "discovery"},
     {"telemetry"},
-    {"mama", "recording", "report"},
+    {"audit", "mama", "recording", "report"},
     {"console"},
     MIDDLEWARES,
     {"jobs", "spark"},

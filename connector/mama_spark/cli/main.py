@@ -48,6 +48,10 @@ _OWN = {
             "one HTML page that shows what became of the rows: rate, latency, failures, topics", "report", SHOW,
             ("mama report /data/log --open", "mama report /data/log --since 1h -o today.html"),
         ),
+        "audit": (
+            "whether every message that a flight log calls stored is, and once", "", SHOW,
+            ("mama audit /data/log --url nats://host:4222", "mama audit /data/log --run 7f3c --delete-copies"),
+        ),
         "pub": (
             "publish a message, or every line of standard input", "", USE,
             ("mama pub demo.orders '{\"id\": 1}'", "mama pub demo.lines -H source=file <lines.txt"),

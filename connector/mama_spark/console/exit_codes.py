@@ -12,8 +12,9 @@ SUMMARY = (
 #: In full, for the page.
 MEANINGS = {
     FINE: "fine; a command that runs until it is stopped: SIGTERM ended it in order",
-    NOT_ALL: "not all was done: messages of `mama pub` or `mama record` are not acknowledged, also after Ctrl-C",
-    WRONG: "something is wrong: a line on standard error says what, or `mama check` has a line `BAD`; also a "
-    "server that cannot start, or that ended by itself",
+    NOT_ALL: "not all was done: messages of `mama pub` or `mama record` are not acknowledged, also after Ctrl-C; "
+    "`mama audit` has findings",
+    WRONG: "something is wrong: a line on standard error says what, or `mama check` has a line `BAD`; `mama audit` "
+    "cannot tell; also a server that cannot start, or that ended by itself",
     INTERRUPTED: "Ctrl-C; a command that runs until then ended in order",
 }

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from .errors import ConfigError
 from .message import Int64s, MessageBatch
 
 LATEST, EARLIEST = -1, -2  #: in place of a sequence to begin at
@@ -200,6 +201,20 @@ class RecordLog(Protocol):
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         """Show at the middleware, under ``name``, that everything up to ``up_to`` was read. Never raises."""
+
+    # --- what some can do ---
+
+    def delete(self, sequences: Sequence[int]) -> None:
+        """Delete these records; those that are not there are none.
+
+        :raises ConfigError: the middleware cannot, or the permissions forbid it
+        """
+        raise ConfigError(f"stream {self.name!r}: this middleware deletes no single records")
+
+    @property
+    def removes_between(self) -> bool:
+        """Its limits may remove records between others that stay: of a topic, or with a time to live."""
+        return False
 
     # --- what some can do better ---
 

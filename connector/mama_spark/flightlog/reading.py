@@ -159,7 +159,7 @@ class Summary:
     def text(self) -> str:
         """Several lines, for people."""
         return "\n".join(
-            self.head() + [line for title, rows, names in self.tables() for line in _table(title, rows, *names)]
+            self.head() + [line for title, rows, names in self.tables() for line in table_lines(title, rows, *names)]
         )
 
     def tables(self) -> list[tuple[str, list[Row], tuple[str, ...]]]:
@@ -249,7 +249,7 @@ def failed_text(rows: list[Row]) -> str:
     """``rows`` of :func:`failed` for people."""
     if not rows:
         return "no flight failed"
-    return "\n".join(_table("failed", rows, *FAILED_COLUMNS)[1:])
+    return "\n".join(table_lines("failed", rows, *FAILED_COLUMNS)[1:])
 
 
 def shared_ids(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
@@ -265,7 +265,7 @@ def shared_ids_text(rows: list[Row]) -> str:
     """``rows`` of :func:`shared_ids` for people."""
     if not rows:
         return "no two messages of a write share an id"
-    return "\n".join(_table("shared ids", rows, *SHARED_COLUMNS)[1:])
+    return "\n".join(table_lines("shared ids", rows, *SHARED_COLUMNS)[1:])
 
 
 def open_log(path: str, storage: dict[str, str]) -> DeltaTable:
@@ -282,13 +282,17 @@ def open_log(path: str, storage: dict[str, str]) -> DeltaTable:
     return table
 
 
-def query(table: DeltaTable, storage: dict[str, str], sql: str) -> list[Row]:
+def query(table: DeltaTable, storage: dict[str, str], sql: str, **others: DeltaTable) -> list[Row]:
     """The rows that ``sql`` gives; it calls the flight log ``log``. What it holds in memory does not depend on the log.
 
+    :param others: tables of other names
     :raises FlightLogError: a file of the table is damaged or missing
     """
     with reading_errors(f"reading {table.table_uri}", storage):
-        rows: list[Row] = pa.table(QueryBuilder().register("log", table).execute(sql)).to_pylist()
+        asked = QueryBuilder()
+        for name, one in {"log": table, **others}.items():
+            asked.register(name, one)
+        rows: list[Row] = pa.table(asked.execute(sql)).to_pylist()
     return rows
 
 
@@ -301,7 +305,8 @@ def _ms(us: float | None) -> str:
     return "-" if us is None else f"{us / 1000:,.2f} ms"
 
 
-def _table(title: str, rows: list[Row], *names: str) -> list[str]:
+def table_lines(title: str, rows: list[Row], *names: str) -> list[str]:
+    """A table for people, behind an empty line; nothing without rows."""
     if not rows:
         return []
     cells = [names, *(["-" if r[n] is None else str(r[n]) for n in names] for r in rows)]

@@ -211,6 +211,11 @@ class MalamuteLog(RecordLog):
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return [f"stream {self._name!r} removes records {text.decode('utf-8', 'replace')}" for text in self._limits]
 
+    @property
+    def removes_between(self) -> bool:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return any(b"(max_per_subject)" in text for text in self._limits)
+
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         """A broker does not show how far readers are."""
 

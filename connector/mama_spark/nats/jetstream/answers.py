@@ -14,6 +14,7 @@ from mama_spark.contracts.record_log import Bounds
 from ..protocol.direct_get import micros
 
 NO_STREAM, NO_CONSUMER, NO_MESSAGE = 10059, 10014, 10037
+NO_SEQUENCE = 10043  #: to delete
 TOO_MANY_CONSUMERS = 10026  #: the stream or the account has as many as it may
 #: A stream of another configuration has the name, or some of the subjects.
 NAME_TAKEN, OVERLAP = 10058, 10065

@@ -64,6 +64,13 @@ def warnings(info: StreamInfo) -> list[str]:
     return [f"stream {info.name!r} {text}" for text in found]
 
 
+def removes_between(info: StreamInfo) -> bool:
+    """Whether limits of a stream may remove records between others that stay."""
+    key = "max_msgs_per_subject"
+    of_each = info.limit(key) is not None and _discards_old(info.config, key)
+    return of_each or any(info.config.get(flag) for flag in _FLAGS)
+
+
 def settings_of(info: StreamInfo) -> LogSettings:
     """The configuration in the words of the contract."""
     return LogSettings(

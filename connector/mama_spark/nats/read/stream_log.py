@@ -17,7 +17,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, Records
 from mama_spark.contracts.served_log import LogState
 
-from ..jetstream.answers import NO_CONSUMER, ApiError, ConsumerInfo, StreamInfo
+from ..jetstream.answers import NO_CONSUMER, NO_SEQUENCE, ApiError, ConsumerInfo, StreamInfo
 from ..jetstream.client import JetStream
 from ..jetstream.consumers import most_consumers, probe
 from ..protocol.records import header_column
@@ -202,6 +202,22 @@ class NatsLog(RecordLog):
             self._api.request(f"STREAM.PURGE.{self.name}", {"seq": min(before, bounds.last + 1)})
         except ApiError as e:
             raise ConfigError(f"stream {self.name!r} cannot be trimmed: {e}") from e
+
+    def delete(self, sequences: Sequence[int]) -> None:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        calls = [(f"STREAM.MSG.DELETE.{self.name}", {"seq": one, "no_erase": True}) for one in sequences]
+        for one, answer in zip(sequences, self._api.request_all(calls), strict=True):
+            if isinstance(answer, ApiError) and answer.code == NO_SEQUENCE:
+                continue
+            if isinstance(answer, ConfigError):
+                raise ConfigError(f"message {one} of stream {self.name!r} cannot be deleted: {answer}") from answer
+            if isinstance(answer, MamaError):
+                raise answer
+
+    @property
+    def removes_between(self) -> bool:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return retention.removes_between(self.info)
 
     # --- telemetry -------------------------------------------------------------------------------------------
 

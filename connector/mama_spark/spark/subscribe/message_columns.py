@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.contracts.headers import MSG_ID
+from mama_spark.contracts.headers import split_ids
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.middlewares import imported
 from mama_spark.contracts.record_log import Records, RowDecoder
@@ -158,39 +158,10 @@ def _ids_and_headers(found: Unpacked, keep: bool) -> tuple[pa.Array, pa.Array]:
     n, pool = len(found), found.header_pool
     if pool is None:
         return pa.nulls(n, pa.string()) if found.ids is None else found.ids, pa.nulls(n, _HEADERS)
-    ids, headers = _split_ids(pool, keep)
+    ids, left = split_ids(pool, keep)
+    headers = left.cast(_HEADERS)
     if found.header_at is not None:
         index = pa.array(found.header_at)
         ids = ids.take(index)
         headers = headers.take(index) if keep else pa.nulls(n, _HEADERS)
     return ids if found.ids is None else pc.coalesce(found.ids, ids), headers
-
-
-def _split_ids(headers: pa.MapArray, keep: bool) -> tuple[pa.Array, pa.Array]:
-    """The ids, and (if they are to be kept) the headers without them, null where none are left."""
-    n = len(headers)
-    offsets: Int64s = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    keys, values = headers.keys, headers.items
-    first, last = int(offsets[0]), int(offsets[-1])
-    row_of = np.repeat(np.arange(n), np.diff(offsets))
-    is_id = pc.equal(keys, MSG_ID).to_numpy(zero_copy_only=False)[first:last]
-    named = np.flatnonzero(is_id)
-    if not len(named):
-        none = pa.nulls(n, pa.string())
-        return none, headers.cast(_HEADERS) if keep else pa.nulls(n, _HEADERS)
-    lists = values.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    named = named[lists[named + first + 1] > lists[named + first]]  # a name without a value is no id
-    at = np.full(n, -1)
-    at[row_of[named][::-1]] = lists[named + first][::-1]  # the first one counts
-    index = pa.array(at, mask=at < 0)
-    ids = values.values.take(index)
-    if not keep:
-        return ids, pa.nulls(n, _HEADERS)
-    rest = np.flatnonzero(~is_id)
-    if not len(rest):
-        return ids, pa.nulls(n, _HEADERS)
-    take = pa.array(rest + first)
-    counts = np.bincount(row_of[rest], minlength=n)
-    left = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    starts = pa.array(left, mask=np.append(counts == 0, False))
-    return ids, pa.MapArray.from_arrays(starts, keys.take(take), values.take(take)).cast(_HEADERS)

@@ -45,6 +45,20 @@ def test_each_limit_is_one_sentence(config: dict[str, Any], said: str) -> None:
 
 
 @each(
+    ("config", "between"),
+    [
+        ({"max_msgs": 100, "max_age": 5}, False),
+        ({"max_msgs_per_subject": 1}, True),
+        ({"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True}, False),
+        ({"allow_rollup_hdrs": True}, True),
+        ({"allow_msg_ttl": True}, True),
+    ],
+)
+def test_limits_that_remove_records_between_others(config: dict[str, Any], between: bool) -> None:
+    assert retention.removes_between(StreamInfo.of({"config": {"name": "S", **KEEPS, **config}})) is between
+
+
+@each(
     "config",
     [
         {"max_msgs": 100, "discard": "new"},

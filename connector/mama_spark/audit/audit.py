@@ -1,0 +1,119 @@
+"""Audits a flight log without Spark: what is stored is read into a temporary table, and delta-rs compares the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, convert_to_deltalake
+
+from ..contracts.errors import ConfigError
+from ..contracts.record_log import RecordLog, RecordLogBridge
+from ..flightlog.reading import Row, open_log, query
+from ..options import SubscribeOptions
+from ..registry import log_bridge
+from .comparison import MARGIN, Audit, Comparison, FlightSelection, Span, compare, rest_question, spans_question
+from .stored import STORED, stored_records
+
+#: Sequences that are compared at a time: a few hundred megabytes.
+PART = 500_000
+
+
+def audit(
+    path: str,
+    storage: dict[str, str],
+    o: SubscribeOptions,
+    selection: FlightSelection,
+    *,
+    foreign: bool = False,
+    limit: int = 5,
+    on_read: Callable[[int], object] = lambda n: None,
+) -> Audit:
+    """Compare flights with what is stored.
+
+    :param storage: delta-rs' storage options
+    :param foreign: whatever is not in the log is a finding
+    :param limit: examples of each finding
+    :param on_read: called with the number of messages of each batch that was read
+    :raises FlightLogError: no flight log there
+    :raises ConfigError: a stream is not there, or cannot be read
+    :raises Unavailable: storage or middleware cannot be reached
+    """
+    table, name = open_log(path, storage), o.bridge_name
+    flights = query(table, storage, spans_question(selection, name))
+    found = Audit(path, table.version(), query(table, storage, rest_question(selection, name)), limit)
+    if not flights:
+        return found
+    with TemporaryDirectory(prefix="mama-audit-") as folder:
+        bridge = log_bridge(o, o.wait_timeout)
+        bridge.open()
+        try:
+            with pq.ParquetWriter(f"{folder}/stored.parquet", STORED) as file:
+                for some in _stored(bridge, flights, found.spans):
+                    file.write_batch(some)
+                    on_read(len(some))
+        finally:
+            bridge.close()
+        convert_to_deltalake(folder)
+        stored = DeltaTable(folder)
+
+        compared = Comparison(selection, name, found.spans, foreign=foreign)
+        unnumbered = any(row["unnumbered"] for row in flights)
+        compare(found, compared, lambda sql: query(table, storage, sql, stored=stored), PART, unnumbered=unnumbered)
+    return found
+
+
+def span_of(log: RecordLog, flights: Row) -> Span:
+    """What is to be read of a stream for these flights: where they are, and where copies of them may be.
+
+    :param flights: a row of :func:`~.comparison.spans_question`
+    """
+    bounds, margin = log.bounds(), timedelta(seconds=MARGIN)
+    low, high = (log.at(_micros(at)) for at in (flights["first"] - margin, flights["last"] + margin))
+    if flights["low"] is not None:  # the clocks may differ by more
+        low, high = min(low, flights["low"]), max(high, flights["high"] + 1)
+    return Span(bounds, max(low, bounds.first) - 1, min(high - 1, bounds.last), gaps=log.removes_between)
+
+
+def span_after(log: RecordLog, span: Span) -> Span:
+    """The same after it was read: what was removed meanwhile is not missing."""
+    bounds = log.bounds()
+    if bounds.identity != span.bounds.identity:
+        raise ConfigError(f"stream {log.name!r} was deleted and created again while it was read: audit once more")
+    oldest = next(iter(log.read(bounds.first - 1, bounds.first)), None) if bounds.first > 1 else None
+    since = None if oldest is None else datetime.fromtimestamp(int(oldest.times[0]) / 1e6, UTC)
+    return replace(span, bounds=replace(bounds, last=span.bounds.last), since=since)
+
+
+def _micros(at: datetime) -> int:
+    return round(at.timestamp() * 1e6)
+
+
+def _stored(bridge: RecordLogBridge, wanted: list[Row], spans: dict[str, Span]) -> Iterator[pa.RecordBatch]:
+    """What the streams hold; notes what was read."""
+    for flights in wanted:
+        log = bridge.log(flights["stream"])
+        span = span_of(log, flights)
+        for some in log.read(span.after, span.up_to):
+            yield stored_records(log.name, some)
+        spans[log.name] = span_after(log, span)
+
+
+def delete(o: SubscribeOptions, copies: Sequence[tuple[str, int]]) -> None:
+    """Delete messages.
+
+    :param copies: stream and sequence
+
+    :raises ConfigError: the middleware cannot, or the permissions forbid it
+    """
+    bridge = log_bridge(o, o.wait_timeout)
+    bridge.open()
+    try:
+        for name in dict.fromkeys(stream for stream, _ in copies):
+            bridge.log(name).delete([sequence for stream, sequence in copies if stream == name])
+    finally:
+        bridge.close()

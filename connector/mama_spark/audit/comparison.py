@@ -1,0 +1,413 @@
+"""What a flight log says, compared with what is stored: questions in SQL that delta-rs and Spark both understand, and
+their answers. Pure.
+
+The questions are asked of two tables: ``log``, a flight log, and ``stored`` (:data:`~mama_spark.audit.stored.STORED`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from string import hexdigits
+from typing import Any
+
+from ..contracts.record_log import Bounds
+from ..flightlog.reading import table_lines
+from ..flightlog.schema import IS_IN_DOUBT, IS_OUTCOME
+
+Row = dict[str, Any]
+
+#: What an acknowledged message may be found by: what is proven.
+MATCHES = {
+    "content": "by id and content",
+    "id": "by id",
+    "pack": "in a pack at their sequence, which an attempt before had stored",
+    "place": "by topic and size, at their sequence",
+    "moved": "by size, at their sequence, under another topic",
+    "elsewhere": "by id, at another sequence than the log says",
+    "counted": "by the number of messages with their topic and size",
+}
+#: Of these nobody can tell whether they are stored again.
+WITHOUT_ID = {name: MATCHES[name] for name in ("place", "moved", "counted")}
+#: What is wrong.
+FINDINGS = {
+    "missing": "acknowledged, and not stored",
+    "other": "another message is stored at the sequence",
+    "remade": "the sequence was given again, or is yet to come: the stream was made again, or restored",
+    "copy": "stored again",
+    "unlogged": "stored with an id of these writes, and the log does not say so",
+    "foreign": "stored, and not in the log",
+}
+#: What is neither.
+APART = {
+    "expired": "acknowledged, and older than what the stream has (limits, purges)",
+    "unsure": "acknowledged, and not stored; a limit of the stream may have removed them",
+    "landed": "not acknowledged, and stored (in doubt)",
+}
+#: Clocks of executors and servers differ, and a copy may be stored later than its write ended. In SQL, and seconds.
+MARGIN = 600
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class FlightSelection:
+    """Which flights of a log: those of one query or run, of one batch (or ``txnVersion``), of a time; else all."""
+
+    query: str | None = None
+    run: str | None = None
+    batch: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def sql(self) -> str:
+        found = "kind = 'flight'"
+        for column, value in (("query_id", self.query), ("run_id", self.run)):
+            found += "" if value is None else f" AND {column} = {_quoted(value)}"
+        found += "" if self.batch is None else f" AND batch_id = {int(self.batch)}"
+        for sign, moment in ((">=", self.since), ("<", self.until)):
+            if moment is not None:
+                found += f" AND event_time {sign} {_moment(moment)}"
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What was read of a stream.
+
+    :ivar after, up_to: the range
+    :ivar since: when the first record that is left was stored; None: nothing was removed at the beginning
+    :ivar gaps: its limits may remove messages between others
+    """
+
+    bounds: Bounds
+    after: int
+    up_to: int
+    since: datetime | None = None
+    gaps: bool = False
+
+
+_ACKED = "event = 'acked' AND ack_level = 'stored'"
+
+
+def spans_question(selection: FlightSelection, bridge: str) -> str:
+    """For each stream that the log says holds messages: low, high (sequences), first, last (times), and how many are
+    unnumbered: without a sequence."""
+    return f"""
+SELECT stream, min(sequence) AS low, max(sequence) AS high, count(*) - count(sequence) AS unnumbered,
+       min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last
+FROM log WHERE {selection.sql()} AND {_ACKED} AND bridge = {_quoted(bridge)} AND stream IS NOT NULL
+GROUP BY stream ORDER BY stream"""
+
+
+def rest_question(selection: FlightSelection, bridge: str) -> str:
+    """Outcomes that cannot be compared: bridge, event, ack_level, messages."""
+    return f"""
+SELECT bridge, event, ack_level, count(*) AS messages FROM log
+WHERE {selection.sql()} AND {IS_OUTCOME} AND event IN ('acked', 'published')
+  AND NOT ({_ACKED} AND bridge = {_quoted(bridge)} AND stream IS NOT NULL)
+GROUP BY bridge, event, ack_level ORDER BY bridge, event, ack_level"""
+
+
+def _head(column: str) -> str:
+    """What default ids of one write begin with; of others, which may not have been sent, the whole id."""
+    return f"regexp_replace({column}, '-[0-9]+-[0-9a-f]{{32}}-[0-9]+$', '')"
+
+
+#: Columns of the answers of a :class:`Comparison`: a write (null where the message is of none), and how many messages
+#: have this verdict. A message that is no match stands for itself. Without verdict: these must be looked for.
+ANSWER = ("query_id", "run_id", "batch_id", "stream", "verdict", "sequence", "id", "topic", "messages")
+#: In place of a range of sequences: the flights that the log has no sequence of.
+UNNUMBERED = "unnumbered"
+Part = tuple[int, int] | str
+
+
+class Comparison:
+    """The questions about some flights, each about a part of them: a small one needs little memory.
+
+    :param spans: by stream
+    :param foreign: whatever is not in the log is a finding
+    """
+
+    def __init__(
+        self, selection: FlightSelection, bridge: str, spans: Mapping[str, Span], *, foreign: bool = False
+    ) -> None:
+        self._selection, self._bridge, self._foreign = selection.sql(), _quoted(bridge), foreign
+        self._bounds = " UNION ALL ".join(
+            f"SELECT {_quoted(name)} AS stream, {span.bounds.first} AS low, {span.bounds.last} AS high, "
+            f"{'true' if span.gaps else 'false'} AS gaps, {_moment(span.since)} AS since"
+            for name, span in spans.items()
+        )
+        self.whole = min(one.after for one in spans.values()), max(one.up_to for one in spans.values())
+
+    def _placed(self, part: Part) -> str:
+        """Flights, each beside what is stored at its sequence."""
+        return f"""picked AS (
+  SELECT query_id, run_id, batch_id, stream, sequence, flight_id AS id, topic, size, sends, event_time,
+         coalesce(duplicate, false) AS duplicate
+  FROM log WHERE {self._selection} AND {_ACKED} AND bridge = {self._bridge} AND stream IS NOT NULL{_in(part)}),
+placed AS (
+  SELECT l.*, s.sequence IS NOT NULL AS taken, s.time > l.event_time + INTERVAL '{MARGIN}' SECOND AS late, CASE
+    WHEN s.id = l.id AND s.fits THEN 'content'
+    WHEN s.id = l.id AND NOT s.fits AND s.topic = l.topic THEN 'other'
+    WHEN s.id = l.id AND s.fits IS NULL AND s.size <> l.size AND l.sends > 0 AND NOT l.duplicate THEN 'other'
+    WHEN s.id = l.id THEN 'id'
+    WHEN s.time > l.event_time + INTERVAL '{MARGIN}' SECOND THEN NULL
+    WHEN s.pack AND l.sends = 0 THEN 'pack'
+    WHEN s.id IS NULL AND s.size = l.size AND {_head("l.id")} = l.id
+    THEN CASE WHEN s.topic = l.topic THEN 'place' ELSE 'moved' END
+    ELSE NULL END AS found
+  FROM picked l LEFT JOIN (SELECT * FROM stored WHERE true{_in(part)}) s
+  ON l.stream = s.stream AND l.sequence = s.sequence)"""
+
+    def _free(self, part: Part, more: str = "") -> str:
+        """What is stored at sequences that the log does not name."""
+        return f"""free AS (
+  SELECT s.* FROM (SELECT * FROM stored WHERE true{_in(part)}{more}) s LEFT JOIN (
+    SELECT DISTINCT stream, sequence FROM log WHERE kind = 'flight' AND event = 'acked'{_in(part)}) n
+  ON s.stream = n.stream AND s.sequence = n.sequence WHERE n.sequence IS NULL)"""
+
+    def _mine(self, ids: str) -> str:
+        """Those of the flights that have ids of another table, whatever became of them."""
+        return f"""mine AS (
+  SELECT flight_id AS id, min(query_id) AS query_id, min(run_id) AS run_id, min(batch_id) AS batch_id
+  FROM log WHERE {self._selection} AND {IS_OUTCOME} AND flight_id IN (SELECT id FROM {ids}) GROUP BY flight_id)"""
+
+    def matches(self, part: Part) -> str:
+        """What is at the sequences of the flights."""
+        return f"WITH {self._placed(part)}{_answer('placed', 'found')}"
+
+    def unmatched(self, part: Part) -> str:
+        """The flights that :meth:`matches` has not found, or that have no sequence: by id, or else counted."""
+        return f"""WITH bounds AS ({self._bounds}), {self._placed(part)},
+loose AS (SELECT * FROM placed WHERE found IS NULL),
+sought AS (
+  SELECT p.*, i.stream IS NOT NULL AS known, i.fits = 1 AS fits, row_number() OVER (
+    PARTITION BY p.stream, p.topic, p.size, i.stream IS NULL ORDER BY p.event_time) AS nth
+  FROM loose p LEFT JOIN (
+    SELECT stream, id, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fits FROM stored
+    WHERE id IN (SELECT id FROM loose) GROUP BY stream, id) i
+  ON p.stream = i.stream AND p.id = i.id),
+{self._free(self.whole, " AND id IS NULL")},
+judged AS (
+  SELECT q.query_id, q.run_id, q.batch_id, q.stream, q.sequence, q.id, q.topic, CASE
+    WHEN q.known AND q.sequence IS NOT NULL THEN 'elsewhere'
+    WHEN q.known THEN CASE WHEN q.fits THEN 'content' ELSE 'id' END
+    WHEN q.sequence IS NULL THEN CASE
+      WHEN q.nth <= c.many AND {_head("q.id")} = q.id THEN 'counted' WHEN q.event_time < b.since THEN 'expired'
+      WHEN b.gaps THEN 'unsure' ELSE 'missing' END
+    WHEN q.sequence > b.high OR q.late THEN 'remade'
+    WHEN q.taken THEN 'other'
+    WHEN q.sequence < b.low THEN 'expired'
+    WHEN b.gaps THEN 'unsure' ELSE 'missing' END AS verdict
+  FROM sought q JOIN bounds b ON q.stream = b.stream LEFT JOIN (
+    SELECT stream, topic, size, count(*) AS many FROM free GROUP BY stream, topic, size) c
+  ON q.stream = c.stream AND q.topic = c.topic AND q.size = c.size){_answer("judged", "verdict")}"""
+
+    def others(self, part: Part) -> str:
+        """What is stored at sequences that the log does not name, and is no copy of what it names."""
+        return f"""WITH {self._free(part)}, {self._mine("free")},
+said AS (
+  SELECT flight_id AS id, max(CASE WHEN event IN ('acked', 'published') THEN 1 ELSE 0 END) AS stored,
+         max(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS doubt
+  FROM log WHERE {IS_OUTCOME} AND flight_id IN (SELECT id FROM free) GROUP BY flight_id),
+heads AS (SELECT DISTINCT {_head("flight_id")} AS head FROM log
+          WHERE {self._selection} AND {_ACKED} AND {_head("flight_id")} <> flight_id),
+alike AS (SELECT DISTINCT stream, topic, size FROM log WHERE {self._selection} AND {_ACKED} AND sequence IS NULL),
+judged AS (
+  SELECT m.query_id, m.run_id, m.batch_id, f.stream, f.sequence, f.id, f.topic, CASE
+    WHEN d.stored = 1 THEN NULL
+    WHEN d.doubt = 1 THEN CASE WHEN m.id IS NULL THEN NULL ELSE 'landed' END
+    WHEN m.id IS NOT NULL OR h.head IS NOT NULL THEN 'unlogged'
+    WHEN f.id IS NULL AND a.stream IS NOT NULL THEN NULL
+    ELSE {"'foreign'" if self._foreign else "NULL"} END AS verdict
+  FROM free f LEFT JOIN mine m ON f.id = m.id LEFT JOIN said d ON f.id = d.id
+  LEFT JOIN heads h ON {_head("f.id")} = h.head
+  LEFT JOIN alike a
+  ON f.stream = a.stream AND f.topic = a.topic AND f.size = a.size){_answer("judged", "verdict", False)}"""
+
+    def copies(self, digits: str) -> str:
+        """What is stored with the id of a message before it.
+
+        :param digits: that the MD5 of the id may begin with
+        """
+        more = f" AND substr(md5(id), 1, 1) IN ({', '.join(map(_quoted, digits))})"
+        return f"""WITH twice AS (
+  SELECT stream, id, min(sequence) AS first_one FROM stored WHERE id IS NOT NULL{more}
+  GROUP BY stream, id HAVING count(*) > 1),
+{self._mine("twice")},
+judged AS (
+  SELECT m.query_id, m.run_id, m.batch_id, s.stream, s.sequence, s.id, s.topic, 'copy' AS verdict
+  FROM twice t JOIN stored s ON s.stream = t.stream AND s.id = t.id JOIN mine m ON s.id = m.id
+  WHERE s.sequence > t.first_one){_answer("judged", "verdict", False)}"""
+
+
+def _in(part: Part) -> str:
+    """The condition that a message or flight is in a part."""
+    return " AND sequence IS NULL" if isinstance(part, str) else f" AND sequence > {part[0]} AND sequence <= {part[1]}"
+
+
+def _answer(table: str, verdict: str, unjudged: bool = True) -> str:
+    """:param unjudged: also what has no verdict"""
+    write, matched = "query_id, run_id, batch_id, stream", ", ".join(map(_quoted, MATCHES))
+    own = [
+        f"CASE WHEN {verdict} IS NULL OR {verdict} IN ({matched}) THEN NULL ELSE {name} END"
+        for name in ("sequence", "id", "topic")
+    ]
+    where = "" if unjudged else f" WHERE {verdict} IS NOT NULL"
+    return f"""
+SELECT {write}, {verdict} AS verdict, {own[0]} AS sequence, {own[1]} AS id, {own[2]} AS topic, count(*) AS messages
+FROM {table}{where} GROUP BY {write}, {verdict}, {", ".join(own)} ORDER BY 4, 6, 7"""
+
+
+def _moment(at: datetime | None) -> str:
+    return "CAST(NULL AS TIMESTAMP)" if at is None else f"TIMESTAMP '{at.astimezone(UTC).isoformat()}'"
+
+
+def compare(
+    found: Audit, compared: Comparison, ask: Callable[[str], Iterable[Row]], size: int, *, unnumbered: bool
+) -> None:
+    """Ask all questions, and note the answers.
+
+    :param ask: gives the rows of an answer
+    :param size: sequences that are compared at a time
+    :param unnumbered: the log has flights without a sequence
+    """
+    edges = [0, *range(compared.whole[0] + size, compared.whole[1], size), 1 << 62]
+    for part in pairwise(edges):
+        if found.add(ask(compared.matches(part))):
+            found.add(ask(compared.unmatched(part)))
+        found.add(ask(compared.others(part)))
+    if unnumbered:
+        found.add(ask(compared.unmatched(UNNUMBERED)))
+    parts = min(len(edges) - 1, 16)
+    for first in range(parts):
+        found.add(ask(compared.copies(hexdigits[first:16:parts])))
+
+
+@dataclass(slots=True)
+class Audit:
+    """What was found.
+
+    :ivar path: of the flight log; ``version``: that was read
+    :ivar rest: bridge, event, ack_level, messages: what cannot be compared
+    :ivar limit: examples of each verdict
+    :ivar spans: what was read, by stream
+    :ivar counts: messages by query_id, run_id, batch_id, stream, verdict
+    :ivar examples: columns of :data:`ANSWER`, by verdict
+    :ivar copies: (stream, sequence) of each later copy
+    """
+
+    path: str
+    version: int
+    rest: list[Row]
+    limit: int = 5
+    spans: dict[str, Span] = field(default_factory=dict)
+    counts: Counter[tuple[Any, ...]] = field(default_factory=Counter)
+    examples: dict[str, list[Row]] = field(default_factory=dict)
+    copies: list[tuple[str, int]] = field(default_factory=list)
+
+    def add(self, answer: Iterable[Row]) -> int:
+        """Note an answer; how many messages have no verdict."""
+        unjudged = 0
+        for row in answer:
+            verdict = row["verdict"]
+            if verdict is None:
+                unjudged += row["messages"]
+                continue
+            self.counts[tuple(row[name] for name in ANSWER[:5])] += row["messages"]
+            if verdict == "copy":
+                self.copies.append((row["stream"], row["sequence"]))
+            if verdict not in MATCHES and len(some := self.examples.setdefault(verdict, [])) < self.limit:
+                some.append(row)
+        return unjudged
+
+    def sums(self) -> dict[str, int]:
+        """Messages by verdict."""
+        found: Counter[str] = Counter()
+        for key, n in self.counts.items():
+            found[key[4]] += n
+        return {name: found[name] for name in (*MATCHES, *FINDINGS, *APART) if found[name]}
+
+    def _sum(self, names: Mapping[str, str]) -> int:
+        return sum(n for name, n in self.sums().items() if name in names)
+
+    @property
+    def findings(self) -> int:
+        return self._sum(FINDINGS)
+
+    @property
+    def proven(self) -> bool:
+        """Nothing is wrong, and that says something: messages were compared, and none may be missing."""
+        return not self.findings and self._sum(MATCHES) > 0 and "unsure" not in self.sums()
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command: 1 with findings, 2 where nobody can tell."""
+        return 1 if self.findings else 0 if self.proven else 2
+
+    def verdict(self) -> str:
+        if self.findings:
+            return f"the log and what is stored differ in {self.findings:,} messages"
+        if self.proven:
+            without = self._sum(WITHOUT_ID)
+            once = f"; of {without:,} without ids nobody can tell whether once" if without else ", each once"
+            return f"all {self._sum(MATCHES):,} acknowledged messages that are not removed are stored{once}"
+        return "nobody can tell: " + ("messages may be missing" if self._sum(APART) else "there is nothing to compare")
+
+    def writes(self) -> list[Row]:
+        """Columns of :data:`WRITES`; those with findings first."""
+        found: dict[tuple[Any, ...], Row] = {}
+        for (*write, verdict), n in self.counts.items():
+            key = dict(zip(WRITES, write, strict=False))
+            one = found.setdefault(tuple(write), {**key, **dict.fromkeys(WRITES[4:], 0)})
+            one["matched" if verdict in MATCHES else verdict] += n
+        return sorted(found.values(), key=lambda one: not any(one[name] for name in FINDINGS))
+
+    def head(self) -> list[str]:
+        lines = [f"flight log   {self.path} (version {self.version})", f"verdict      {self.verdict()}"]
+        for title, names in (("matched", MATCHES), ("FOUND", FINDINGS), ("apart", APART)):
+            for name, n in self.sums().items():
+                if name in names:
+                    lines.append(f"{title:<13}{n:,} {names[name]} ({name})")
+        for name, span in self.spans.items():
+            lines.append(f"{'read':<13}{name}: sequences {span.after + 1:,} to {span.up_to:,}")
+        for row in self.rest:
+            what = f"{row['event']}, ack_level {row['ack_level']}, bridge {row['bridge']}"
+            lines.append(f"not compared {row['messages']:,} {what}")
+        return lines
+
+    def text(self) -> str:
+        """Several lines, for people."""
+        return "\n".join(
+            self.head() + [line for title, rows, names in self.tables() for line in table_lines(title, rows, *names)]
+        )
+
+    def tables(self) -> list[tuple[str, list[Row], tuple[str, ...]]]:
+        """Title, rows and columns of each table."""
+        writes = self.writes()
+        shown = tuple(name for name in WRITES if name in WRITES[:5] or any(one[name] for one in writes))
+        examples = [one for name in (*FINDINGS, *APART) for one in self.examples.get(name, [])]
+        names = ("verdict", "stream", "sequence", "id", "topic", "batch_id")
+        return [("writes", writes[:MOST_WRITES], shown), ("examples", examples, names)]
+
+    def json(self) -> str:
+        """One line of JSON."""
+        fields = {
+            "flight_log": self.path, "version": self.version, "verdict": self.verdict(), "findings": self.findings,
+            "sums": self.sums(), "writes": self.writes(), "examples": self.examples, "not_compared": self.rest,
+            "read": {name: [span.after + 1, span.up_to] for name, span in self.spans.items()},
+        }  # fmt: skip
+        return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+#: Writes that a table shows at most; those with findings come first.
+MOST_WRITES = 20
+#: Columns of :meth:`Audit.writes`.
+WRITES = ("query_id", "run_id", "batch_id", "stream", "matched", *FINDINGS, *APART)

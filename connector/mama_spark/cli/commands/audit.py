@@ -1,0 +1,84 @@
+"""``mama audit``: whether the messages that a flight log says are stored are, each once."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import UTC, datetime, timedelta
+
+from ...audit.audit import audit, delete
+from ...audit.comparison import FlightSelection
+from ...console.arguments import add_transport, duration_argument, options, pairs
+from ...console.output import print_tables, table_of
+from ...console.progress import Progress
+from ...contracts.errors import ConfigError
+from ...options import SubscribeOptions, command
+
+DESCRIPTION = (
+    "Compare the flight log at PATH with what the streams hold: every acknowledged message is stored, once, and "
+    "nothing else with an id of these writes is. Exit code 0: so it is; 1: there are findings; 2: nobody can tell."
+)
+_USE = command("audit", "topics", "wait_timeout")
+_AGE = duration_argument()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.add_argument("path", metavar="PATH", help="folder or URL of the flight log")
+    parser.add_argument("--query", metavar="ID", help="only this query_id")
+    parser.add_argument("--run", dest="run_id", metavar="ID", help="only this run_id: of a run, or of a batch write")
+    parser.add_argument("--batch", type=int, metavar="N", help="only this batch_id: a micro-batch, or a txnVersion")
+    parser.add_argument("--since", type=_AGE, metavar="AGE", help="only the events of the last 30m, 1h, 7d")
+    parser.add_argument("--until", type=_AGE, metavar="AGE", help="only the events before that")
+    parser.add_argument(
+        "--foreign", action="store_true", help="whatever is not in the log is a finding: nobody else writes there"
+    )
+    parser.add_argument("--delete-copies", action="store_true", help="delete later copies, after a question")
+    parser.add_argument("--yes", action="store_true", help="with --delete-copies: do not ask")
+    parser.add_argument("--json", action="store_true", help="one line of JSON")
+    parser.add_argument("--limit", type=int, default=5, metavar="N", help="examples of each finding (default 5)")
+    parser.add_argument(
+        "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"
+    )
+    add_transport(parser, "mamasub", positional=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0, 1 with findings, or 2 when nobody can tell.
+
+    :raises ConfigError: a wrong option; a stream that is not there; copies that cannot be deleted, or may not be
+    :raises FlightLogError: there is no flight log
+    """
+    if args.yes and not args.delete_copies:
+        raise ConfigError("--yes is for --delete-copies")
+    o, storage = options(args, SubscribeOptions, _USE, topics=">"), dict(pairs(args.storage, "--storage"))
+    since, until = (None if age is None else _before(age) for age in (args.since, args.until))
+    selection = FlightSelection(args.query, args.run_id, args.batch, since, until)
+    with Progress("reading the streams", "messages") as progress:
+        found = audit(args.path, storage, o, selection, foreign=args.foreign, limit=args.limit, on_read=progress.add)
+    if args.json:
+        print(found.json(), flush=True)
+    else:
+        tables = [table_of(title, rows, names) for title, rows, names in found.tables()]
+        print_tables(found.text(), tables, "\n".join(found.head()))
+    if args.delete_copies and found.copies:
+        what = f"{len(found.copies):,} later copies from {', '.join(dict.fromkeys(name for name, _ in found.copies))}"
+        if not args.yes:
+            _ask(f"delete {what}? [y/N] ")
+        delete(o, found.copies)
+        print(f"deleted {what}", file=sys.stderr if args.json else sys.stdout)
+    return found.exit_code
+
+
+def _before(age: float) -> datetime:
+    # Time of day: it is compared with that of events.
+    return datetime.now(UTC) - timedelta(seconds=age)
+
+
+def _ask(question: str) -> None:
+    """:raises ConfigError: the answer is not yes, or nobody can answer"""
+    if not sys.stdin.isatty():
+        raise ConfigError("--delete-copies asks before it deletes; without a terminal, give --yes")
+    print(question, end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigError("nothing was deleted")
