@@ -16,7 +16,8 @@ from ..contracts.record_log import RecordLog, RecordLogBridge
 from ..flightlog.reading import Row, open_log, query
 from ..options import SubscribeOptions
 from ..registry import log_bridge
-from .comparison import MARGIN, Audit, Comparison, FlightSelection, Span, compare, rest_question, spans_question
+from .comparison import MARGIN, Comparison, FlightSelection, compare, rest_question, spans_question
+from .result import Audit, Span
 from .stored import STORED, stored_records
 
 #: Sequences that are compared at a time: a few hundred megabytes.

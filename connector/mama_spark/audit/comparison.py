@@ -6,48 +6,15 @@ The questions are asked of two tables: ``log``, a flight log, and ``stored`` (:d
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from string import hexdigits
-from typing import Any
 
-from ..contracts.record_log import Bounds
-from ..flightlog.reading import table_lines
 from ..flightlog.schema import IS_IN_DOUBT, IS_OUTCOME
+from .result import MATCHES, Audit, Row, Span
 
-Row = dict[str, Any]
-
-#: What an acknowledged message may be found by: what is proven.
-MATCHES = {
-    "content": "by id and content",
-    "id": "by id",
-    "pack": "in a pack at their sequence, which an attempt before had stored",
-    "place": "by topic and size, at their sequence",
-    "moved": "by size, at their sequence, under another topic",
-    "elsewhere": "by id, at another sequence than the log says",
-    "counted": "by the number of messages with their topic and size",
-}
-#: Of these nobody can tell whether they are stored again.
-WITHOUT_ID = {name: MATCHES[name] for name in ("place", "moved", "counted")}
-#: What is wrong.
-FINDINGS = {
-    "missing": "acknowledged, and not stored",
-    "other": "another message is stored at the sequence",
-    "remade": "the sequence was given again, or is yet to come: the stream was made again, or restored",
-    "copy": "stored again",
-    "unlogged": "stored with an id of these writes, and the log does not say so",
-    "foreign": "stored, and not in the log",
-}
-#: What is neither.
-APART = {
-    "expired": "acknowledged, and older than what the stream has (limits, purges)",
-    "unsure": "acknowledged, and not stored; a limit of the stream may have removed them",
-    "landed": "not acknowledged, and stored (in doubt)",
-}
 #: Clocks of executors and servers differ, and a copy may be stored later than its write ended. In SQL, and seconds.
 MARGIN = 600
 
@@ -77,22 +44,6 @@ class FlightSelection:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """What was read of a stream.
-
-    :ivar after, up_to: the range
-    :ivar since: when the first record that is left was stored; None: nothing was removed at the beginning
-    :ivar gaps: its limits may remove messages between others
-    """
-
-    bounds: Bounds
-    after: int
-    up_to: int
-    since: datetime | None = None
-    gaps: bool = False
-
-
 _ACKED = "event = 'acked' AND ack_level = 'stored'"
 
 
@@ -120,9 +71,6 @@ def _head(column: str) -> str:
     return f"regexp_replace({column}, '-[0-9]+-[0-9a-f]{{32}}-[0-9]+$', '')"
 
 
-#: Columns of the answers of a :class:`Comparison`: a write (null where the message is of none), and how many messages
-#: have this verdict. A message that is no match stands for itself. Without verdict: these must be looked for.
-ANSWER = ("query_id", "run_id", "batch_id", "stream", "verdict", "sequence", "id", "topic", "messages")
 #: In place of a range of sequences: the flights that the log has no sequence of.
 UNNUMBERED = "unnumbered"
 Part = tuple[int, int] | str
@@ -289,125 +237,3 @@ def compare(
     parts = min(len(edges) - 1, 16)
     for first in range(parts):
         found.add(ask(compared.copies(hexdigits[first:16:parts])))
-
-
-@dataclass(slots=True)
-class Audit:
-    """What was found.
-
-    :ivar path: of the flight log; ``version``: that was read
-    :ivar rest: bridge, event, ack_level, messages: what cannot be compared
-    :ivar limit: examples of each verdict
-    :ivar spans: what was read, by stream
-    :ivar counts: messages by query_id, run_id, batch_id, stream, verdict
-    :ivar examples: columns of :data:`ANSWER`, by verdict
-    :ivar copies: (stream, sequence) of each later copy
-    """
-
-    path: str
-    version: int
-    rest: list[Row]
-    limit: int = 5
-    spans: dict[str, Span] = field(default_factory=dict)
-    counts: Counter[tuple[Any, ...]] = field(default_factory=Counter)
-    examples: dict[str, list[Row]] = field(default_factory=dict)
-    copies: list[tuple[str, int]] = field(default_factory=list)
-
-    def add(self, answer: Iterable[Row]) -> int:
-        """Note an answer; how many messages have no verdict."""
-        unjudged = 0
-        for row in answer:
-            verdict = row["verdict"]
-            if verdict is None:
-                unjudged += row["messages"]
-                continue
-            self.counts[tuple(row[name] for name in ANSWER[:5])] += row["messages"]
-            if verdict == "copy":
-                self.copies.append((row["stream"], row["sequence"]))
-            if verdict not in MATCHES and len(some := self.examples.setdefault(verdict, [])) < self.limit:
-                some.append(row)
-        return unjudged
-
-    def sums(self) -> dict[str, int]:
-        """Messages by verdict."""
-        found: Counter[str] = Counter()
-        for key, n in self.counts.items():
-            found[key[4]] += n
-        return {name: found[name] for name in (*MATCHES, *FINDINGS, *APART) if found[name]}
-
-    def _sum(self, names: Mapping[str, str]) -> int:
-        return sum(n for name, n in self.sums().items() if name in names)
-
-    @property
-    def findings(self) -> int:
-        return self._sum(FINDINGS)
-
-    @property
-    def proven(self) -> bool:
-        """Nothing is wrong, and that says something: messages were compared, and none may be missing."""
-        return not self.findings and self._sum(MATCHES) > 0 and "unsure" not in self.sums()
-
-    @property
-    def exit_code(self) -> int:
-        """Of the command: 1 with findings, 2 where nobody can tell."""
-        return 1 if self.findings else 0 if self.proven else 2
-
-    def verdict(self) -> str:
-        if self.findings:
-            return f"the log and what is stored differ in {self.findings:,} messages"
-        if self.proven:
-            without = self._sum(WITHOUT_ID)
-            once = f"; of {without:,} without ids nobody can tell whether once" if without else ", each once"
-            return f"all {self._sum(MATCHES):,} acknowledged messages that are not removed are stored{once}"
-        return "nobody can tell: " + ("messages may be missing" if self._sum(APART) else "there is nothing to compare")
-
-    def writes(self) -> list[Row]:
-        """Columns of :data:`WRITES`; those with findings first."""
-        found: dict[tuple[Any, ...], Row] = {}
-        for (*write, verdict), n in self.counts.items():
-            key = dict(zip(WRITES, write, strict=False))
-            one = found.setdefault(tuple(write), {**key, **dict.fromkeys(WRITES[4:], 0)})
-            one["matched" if verdict in MATCHES else verdict] += n
-        return sorted(found.values(), key=lambda one: not any(one[name] for name in FINDINGS))
-
-    def head(self) -> list[str]:
-        lines = [f"flight log   {self.path} (version {self.version})", f"verdict      {self.verdict()}"]
-        for title, names in (("matched", MATCHES), ("FOUND", FINDINGS), ("apart", APART)):
-            for name, n in self.sums().items():
-                if name in names:
-                    lines.append(f"{title:<13}{n:,} {names[name]} ({name})")
-        for name, span in self.spans.items():
-            lines.append(f"{'read':<13}{name}: sequences {span.after + 1:,} to {span.up_to:,}")
-        for row in self.rest:
-            what = f"{row['event']}, ack_level {row['ack_level']}, bridge {row['bridge']}"
-            lines.append(f"not compared {row['messages']:,} {what}")
-        return lines
-
-    def text(self) -> str:
-        """Several lines, for people."""
-        return "\n".join(
-            self.head() + [line for title, rows, names in self.tables() for line in table_lines(title, rows, *names)]
-        )
-
-    def tables(self) -> list[tuple[str, list[Row], tuple[str, ...]]]:
-        """Title, rows and columns of each table."""
-        writes = self.writes()
-        shown = tuple(name for name in WRITES if name in WRITES[:5] or any(one[name] for one in writes))
-        examples = [one for name in (*FINDINGS, *APART) for one in self.examples.get(name, [])]
-        names = ("verdict", "stream", "sequence", "id", "topic", "batch_id")
-        return [("writes", writes[:MOST_WRITES], shown), ("examples", examples, names)]
-
-    def json(self) -> str:
-        """One line of JSON."""
-        fields = {
-            "flight_log": self.path, "version": self.version, "verdict": self.verdict(), "findings": self.findings,
-            "sums": self.sums(), "writes": self.writes(), "examples": self.examples, "not_compared": self.rest,
-            "read": {name: [span.after + 1, span.up_to] for name, span in self.spans.items()},
-        }  # fmt: skip
-        return json.dumps(fields, ensure_ascii=False, default=str)
-
-
-#: Writes that a table shows at most; those with findings come first.
-MOST_WRITES = 20
-#: Columns of :meth:`Audit.writes`.
-WRITES = ("query_id", "run_id", "batch_id", "stream", "matched", *FINDINGS, *APART)
