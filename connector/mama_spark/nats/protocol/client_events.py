@@ -21,7 +21,7 @@ class Cause(Enum):
     REFUSED = "refused"  #: the server does not take the credentials (any more), or they cannot be read
     NO_TLS = "no TLS"  #: it was asked for, and is not offered; or the certificate is wrong
     SERVER = "server"  #: the server says why it closes
-    STALE = "stale"  #: no answer to pings
+    STALE = "stale"  #: we left it, because nothing came
     TIMEOUT = "timeout"  #: no connection came about in time
     PROTOCOL = "protocol"  #: what came is not NATS
 
@@ -34,7 +34,7 @@ FATAL: Mapping[str, Cause] = {
     "user authentication revoked": Cause.REFUSED,
     "account authentication expired": Cause.REFUSED,
     "authentication timeout": Cause.SERVER,
-    "stale connection": Cause.STALE,
+    "stale connection": Cause.SERVER,
     "maximum connections exceeded": Cause.SERVER,
     "maximum account active connections exceeded": Cause.SERVER,
     "connection throttling is active": Cause.SERVER,
