@@ -247,7 +247,7 @@ def test_a_way_that_says_nothing_any_more_is_left(nats_server: NatsServer) -> No
         connection.open()
         proxy.silence()
         now += PING_INTERVAL
-        for _ in range(7):
+        for _ in range(6):
             assert connection.up
             connection.drive(0)
             now += 1.0
