@@ -99,6 +99,8 @@ def test_all_who_are_connected_to_a_server_that_stands_still_go_on_over_the_othe
     cluster: Cluster, leads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = "LED" if leads else "FOLLOWED"
+    for node in cluster.nodes:
+        node.wait_ready()  # it may have stood still before
     with Admin(cluster.url) as admin, ExitStack() as ends:
         make(admin, {"name": stream, "subjects": [f"{stream}.>"]})
         leader = eventually(lambda: admin.info(stream)["cluster"].get("leader"), "a leader")

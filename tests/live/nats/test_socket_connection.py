@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import select
 import signal
 import socket
@@ -31,6 +32,8 @@ from tests.support.memory import alone
 from tests.support.nats.nats_servers import make_certificates
 from tests.support.ports import lasting_port
 from tests.support.proxy import Proxy
+
+SOON: dict[str, Any] = {"connect_timeout": 0.3}
 
 
 @contextmanager
@@ -185,6 +188,36 @@ def test_dead_members_of_a_list_are_passed_over(nats_server: NatsServer) -> None
         dead += [f"nats://127.0.0.1:{s.getsockname()[1]}" for s in (silent, web)]
         with opened(*dead, nats_server.url, connect_timeout=TIMEOUT) as connection:
             assert echoes(connection)
+
+
+def test_a_server_that_says_nothing_is_found_out_once(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all connections of the process. It is the first of the list here."""
+    monkeypatch.setattr(random.Random, "shuffle", lambda *_: None)
+    now = 0.0
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"nats://127.0.0.1:{silent.getsockname()[1]}", nats_server.url
+        settings = NatsSettings(servers, connect_timeout=TIMEOUT)
+        first = SocketConnection(settings, clock=lambda: now + time.monotonic())
+        until(first, lambda: readable(silent))
+        now += TIMEOUT / 2
+        until(first, lambda: first.up)
+        first.close()
+        silent.accept()[0].close()
+        with opened(*servers, connect_timeout=TIMEOUT) as connection:
+            assert echoes(connection)
+        assert not readable(silent), "nobody has tried again"
+
+
+def test_who_cannot_connect_hears_what_became_of_each_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port, closed = silent.getsockname()[1], lasting_port()
+        with pytest.raises(Unavailable) as refused, opened(f"nats://127.0.0.1:{closed}", f"127.0.0.1:{port}", **SOON):
+            pass
+    text = str(refused.value)
+    assert f"127.0.0.1:{closed}: " in text
+    assert "Connection refused" in text
+    assert f"127.0.0.1:{port}: takes the connection and says nothing" in text
+    assert "does not greet as a NATS server does" in text
 
 
 def test_a_server_is_reached_by_its_address_of_ipv6(nats_server: NatsServer) -> None:
