@@ -37,7 +37,7 @@ class Reader:
     """Reads a stream on a thread of its own, by ranges as ``mamasub`` does, or as a tail, from its beginning on."""
 
     def __init__(self, url: str, stream: str, *, tail: bool) -> None:
-        self._logs = NatsLogs(NatsSettings((url,), name=f"reader {tail}"), 60.0)
+        self._logs = NatsLogs(NatsSettings((url,), name=f"{stream} {tail}"), 60.0)
         self._stream, self._tail, self._stop = stream, tail, threading.Event()
         self.position = 0
         self.error: BaseException | None = None

@@ -272,15 +272,20 @@ def test_a_way_that_breaks_is_gone_again(nats_server: NatsServer, fault: Callabl
         assert echoes(connection)
 
 
-def test_a_way_that_says_nothing_any_more_is_left(nats_server: NatsServer) -> None:
-    """By the clock of the caller, who waits for nothing."""
+@pytest.mark.parametrize(("wrote", "after", "looks"), [(False, PING_INTERVAL, 6), (True, 0.0, 7)])
+def test_a_way_that_says_nothing_any_more_is_left(
+    nats_server: NatsServer, wrote: bool, after: float, looks: int
+) -> None:
+    """By the clock of the caller, who looks once a second. Who has written waits for an answer."""
     now = 0.0
     with Proxy(nats_server.url) as proxy:
         connection = SocketConnection(NatsSettings((proxy.url,)), clock=lambda: now + time.monotonic())
         connection.open()
         proxy.silence()
-        now += PING_INTERVAL
-        for _ in range(6):
+        if wrote:
+            connection.publish("a", b"")
+        now += after
+        for _ in range(looks):
             assert connection.up
             connection.drive(0)
             now += 1.0
