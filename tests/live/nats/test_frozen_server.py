@@ -94,20 +94,25 @@ def standing_still(node: NatsServer) -> Iterator[float]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
-def test_all_who_are_connected_to_a_server_that_stands_still_go_on_over_the_others(
-    cluster: Cluster, leads: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("leads", "ours"), [(False, True), (True, True), (True, False)], ids=["ours", "ours, the leader", "the leader"]
+)
+def test_all_go_on_over_the_others_when_a_server_stands_still(
+    cluster: Cluster, leads: bool, ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = "LED" if leads else "FOLLOWED"
+    """The one that they are connected to, or that leads the stream, or both."""
+    stream = f"{'LED' if leads else 'FOLLOWED'}{'_BY_OURS' if ours else ''}"
     for node in cluster.nodes:
         node.wait_ready()  # it may have stood still before
     with Admin(cluster.url) as admin, ExitStack() as ends:
         make(admin, {"name": stream, "subjects": [f"{stream}.>"]})
         leader = eventually(lambda: admin.info(stream)["cluster"].get("leader"), "a leader")
         node = next(n for n in cluster.nodes if (n.name == leader) == leads)
-        driver = ends.enter_context(Driver(node.url, ack_mode="message"))
-        ranges, tail = (ends.enter_context(Reader(node.url, stream, tail=tail)) for tail in (False, True))
-        discovery = ends.enter_context(closing(NatsDiscovery(NatsSettings((node.url,), name=stream))))
+        others = [n for n in cluster.nodes if n is not node]
+        through = node if ours else others[0]
+        driver = ends.enter_context(Driver(through.url, ack_mode="message"))
+        ranges, tail = (ends.enter_context(Reader(through.url, stream, tail=tail)) for tail in (False, True))
+        discovery = ends.enter_context(closing(NatsDiscovery(NatsSettings((through.url,), name=stream))))
         discovery.open()
         discovery.announce(DESK, b"{}", 6.0)
         ends.callback(discovery.leases.stop)
@@ -121,15 +126,15 @@ def test_all_who_are_connected_to_a_server_that_stands_still_go_on_over_the_othe
         for reader in (ranges, tail):
             eventually(lambda: reader.position >= 500 or reader.error, "it is read")  # noqa: B023
             assert reader.error is None
-            assert reader.server() == node.name
+            assert reader.server() == through.name
         last = renewed()
         asks = ends.enter_context(ThreadPoolExecutor(1))
         with standing_still(node) as stopped:
             image = asks.submit(discovery.image)
             driver.put([f"{stream}.a"], 500)
             monkeypatch.setattr(random.Random, "shuffle", lambda *_: None)
-            others = [n.url for n in cluster.nodes if n is not node]
-            with closing(SocketConnection(NatsSettings((node.url, *others)))) as connection:
+            servers = [n.url for n in (node, *others)]
+            with closing(SocketConnection(NatsSettings(tuple(servers)))) as connection:
                 connection.open()
                 assert connection.info.name != node.name
                 opened = time.monotonic()

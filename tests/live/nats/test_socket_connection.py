@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from mama_spark.contracts.errors import NoResponders, Unavailable
 from mama_spark.nats import NatsSettings
+from mama_spark.nats.connection.pool import NatsPool
 from mama_spark.nats.connection.socket_connection import SocketConnection
 from mama_spark.nats.jetstream.answers import ApiError
 from mama_spark.nats.jetstream.client import Asked
@@ -294,6 +295,26 @@ def test_a_way_that_says_nothing_any_more_is_left(
         proxy.speak()
         until(connection, lambda: connection.up)
         connection.close()
+
+
+def test_a_connection_whose_server_another_one_has_left_is_not_given_out(nats_server: NatsServer) -> None:
+    now, pool = 0.0, NatsPool()
+    with Proxy(nats_server.url) as proxy:
+        settings = NatsSettings((proxy.url,))
+        first = SocketConnection(settings, clock=lambda: now + time.monotonic())
+        first.open()
+        pool.give_back(settings, idle := pool.checkout(settings))
+        proxy.silence()
+        while first.up:
+            now += 1.0
+            first.drive(0.001)
+        assert idle.up
+        proxy.speak()
+        with closing(pool.checkout(settings)) as another:
+            assert another is not idle
+            assert idle.closed
+            assert echoes(another)
+        first.close()
 
 
 def test_a_subscription_that_was_not_confirmed_in_time_is_not_there(nats_server: NatsServer) -> None:
