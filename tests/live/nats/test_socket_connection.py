@@ -280,7 +280,8 @@ def test_a_way_that_says_nothing_any_more_is_left(
     """By the clock of the caller, who looks once a second. Who has written waits for an answer."""
     now = 0.0
     with Proxy(nats_server.url) as proxy:
-        connection = SocketConnection(NatsSettings((proxy.url,)), clock=lambda: now + time.monotonic())
+        servers = proxy.url, f"nats://127.0.0.1:{lasting_port()}"
+        connection = SocketConnection(NatsSettings(servers), clock=lambda: now + time.monotonic())
         connection.open()
         proxy.silence()
         if wrote:

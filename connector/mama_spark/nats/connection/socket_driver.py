@@ -180,7 +180,8 @@ class SocketDriver:
         sock, doubted = self._socket, self.protocol.doubts
         waits = waits or (sock is not None and sock.queued > self._answered)  # also who only looks now and then
         moved = sock.moved() if doubted and sock is not None else 0
-        self._handle(self.protocol.tick(self.clock(), waits, moved))
+        elsewhere = len(self.servers) > 1 or self.protocol.info.clustered
+        self._handle(self.protocol.tick(self.clock(), waits, moved, elsewhere))
         if self.protocol.doubts and not doubted and sock is not None:
             sock.watch()
 

@@ -50,6 +50,8 @@ SILENCE = 1.0  #: the same where somebody waits: longer than most answers take, 
 #: Seconds without a byte after a PING, and since anything up to it moved on: the connection is stale. A live
 #: server answers within a round trip, whatever it does meanwhile; a link and a machine may pause for a few seconds.
 PATIENCE = 5.0
+#: The same where there is no other server to go to: a way that is slow may be too slow for a new connection.
+_ALONE = 40.0
 #: Who leaves a connection that is younger than this waits twice as long at the next one, up to :data:`_MOST`: the only
 #: server, or the way to all, may be slow, and is not to be left for ever before it has answered.
 _YOUNG, _MOST = 120.0, 60.0
@@ -115,7 +117,7 @@ class ClientProtocol:
         self._complaint = ""
         self._pings: deque[int] = deque()  # sent and not answered; 0 = of tick
         self._ticked = self._heard = now
-        self.doubts = self._waits = False
+        self.doubts = self._waits = self._elsewhere = False
         self._quiet = 0.0  # seconds without a byte: that somebody has waited, or since the PING
         self._moved: int | None = None
         self._rest = PartialFrame()
@@ -155,19 +157,20 @@ class ClientProtocol:
             return []
         return self._lose(cause, self._complaint or text)
 
-    def tick(self, now: float, waits: bool = False, moved: int = 0) -> list[Event]:
+    def tick(self, now: float, waits: bool = False, moved: int = 0, elsewhere: bool = True) -> list[Event]:
         """The time is ``now``; what has been received must have been passed on before. Time in which the caller stood
         still is no silence of the server.
 
         :param waits: somebody waits for what the server has to say
         :param moved: while :attr:`doubts`, what changes as long as bytes up to the PING are on their way to the server
+        :param elsewhere: there is another server to go to
         """
         step, self._ticked = silent_for(self._ticked, now), now
         if self.state in _OPENING and now >= self._begun + self._timeout:
             return self._lose(Cause.TIMEOUT, f"no answer within {self._timeout:g} s while {self.state.value}")
         if self.state is not State.UP:
             return []
-        waited, self._waits = self._waits and waits, waits
+        waited, self._waits, self._elsewhere = self._waits and waits, waits, elsewhere
         if self.doubts:
             self._quiet = self._quiet + step if self._moved in (moved, None) else 0.0
             self._moved = moved
@@ -184,8 +187,8 @@ class ClientProtocol:
 
     @property
     def _patience(self) -> float:
-        young = self._ticked - self._begun < _YOUNG
-        return min(PATIENCE * 2**self._left, _MOST) if young else PATIENCE
+        patience = PATIENCE if self._elsewhere else _ALONE
+        return min(patience * 2**self._left, _MOST) if self._ticked - self._begun < _YOUNG else patience
 
     def wake_at(self) -> float | None:
         """When :meth:`tick` has something to do, if nothing comes before."""

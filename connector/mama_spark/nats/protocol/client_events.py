@@ -56,6 +56,7 @@ class ServerInfo:
     :ivar nonce: to be signed by who logs in with a key
     :ivar connect_urls: host and port of all servers of the cluster
     :ivar lame_duck: it will close its connections soon
+    :ivar clustered: it has others beside it, of which one address may stand for all
     """
 
     name: str = ""
@@ -67,6 +68,7 @@ class ServerInfo:
     nonce: str = ""
     connect_urls: tuple[str, ...] = ()
     lame_duck: bool = False
+    clustered: bool = False
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Self:
@@ -85,6 +87,7 @@ class ServerInfo:
             "lame_duck": "ldm",
         }
         flags = {name: info.get(key) is True for name, key in fields.items()}
+        flags["clustered"] = bool(info.get("cluster"))
         name, version, nonce = texts
         return cls(name, version, size, nonce=nonce, connect_urls=tuple(urls), **flags)
 

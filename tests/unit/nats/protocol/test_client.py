@@ -278,10 +278,12 @@ def always(_: float) -> bool:
     return True
 
 
+ALONE = "a server that is gone, and the only one"
 #: Who waits when, when something comes, until when what was written flows, between which times the process stood still
 #: -> when it is asked by PING (the first times), and when the connection is left.
 SILENCES: list[tuple[str, When, When, float, tuple[float, float], list[float], float | None]] = [
     ("a server that is gone, and somebody waits", always, never, 0, AWAKE, [1], 6),
+    (ALONE, always, never, 0, AWAKE, [1], 41),
     ("and nobody waits", never, never, 0, AWAKE, [20], 25),
     ("and somebody begins to wait", lambda t: t >= 10, never, 0, AWAKE, [11], 16),
     ("a server that answers pings, and nothing else", always, lambda t: t % 4 == 0.25, 0, AWAKE, [1.25, 5.25], None),
@@ -305,7 +307,7 @@ def test_a_server_that_says_nothing_is_asked_and_left(
             continue
         if comes(now):
             client.receive(b"MSG a 7 0\r\n\r\n")
-        events = client.tick(now, waits(now), int(min(now, flows) * 1000))
+        events = client.tick(now, waits(now), int(min(now, flows) * 1000), what != ALONE)
         assert client.state is not State.UP or now <= (client.wake_at() or 0.0), what
         if events == [Write(PING)]:
             asked.append(now)
