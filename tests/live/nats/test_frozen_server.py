@@ -30,7 +30,7 @@ from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
 
-DESK = SourceKey("desk", "1")
+DESK = SourceKey("desk", 1)
 
 
 class Reader:
