@@ -195,6 +195,18 @@ def test_fast_ingest_with_ids_but_without_order_is_refused_where_a_proposed_id_c
             assert driver.events() == {"acked": 200}
 
 
+def test_a_row_that_may_end_a_replicated_stream_is_refused(nats_cluster: Cluster) -> None:
+    """It is never sent: the shared cluster would lose the stream."""
+    with Admin(nats_cluster.url) as admin:
+        replicated(admin)
+    with closing(NatsBridge(NatsSettings((nats_cluster.url.split(",")[0],), dedup=False))) as bridge:
+        bridge.open()
+        rows = MessageBatch.of(["s.a"] * 2, [b"0", b"1"], headers=[{}, {"nats-expected-last-msg-id": ["x"]}])
+        ((row, error),) = bridge.prepare(rows).rejected
+        assert row == 1
+        assert "ends a replicated stream for good" in str(error)
+
+
 @contextmanager
 def one_unanswered(cluster: Cluster) -> Iterator[tuple[NatsBridge, Proxy, MessageBatch]]:
     """A bridge that keeps the order, the silent way to its server, and two rows, of which the first is sent."""

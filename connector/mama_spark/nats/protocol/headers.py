@@ -38,7 +38,13 @@ RESERVED = {
     "nats-required-api-level": "is for requests of the JetStream API: leave it out",
 }
 #: Fast ingest acknowledges a message with this header and does not store it, whatever the last id is.
-NOT_IN_BATCHES = "Nats-Expected-Last-Msg-Id"
+EXPECTED_LAST_ID = "Nats-Expected-Last-Msg-Id"
+#: Seen with nats-server 2.15.1: the leader answers that the id is another one, and each replica stops at the message
+#: ("critical write error: last msgid mismatch"), also after a restart.
+ENDS_REPLICATED_STREAMS = (
+    f"nats-server ends a replicated stream for good where {EXPECTED_LAST_ID} is not the last id: leave it out; "
+    "Nats-Expected-Last-Subject-Sequence does no harm"
+)
 MAX_BLOCK = 64 * 1024 - 1  #: the server stores the length of a block in 16 bits
 _VERSION = b"NATS/1.0\r\n"
 ID_HEAD = _VERSION + MSG_ID.encode() + b": "  #: what stands before the id

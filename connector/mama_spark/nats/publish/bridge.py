@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.bridge import (
@@ -150,8 +151,8 @@ class NatsBridge(PublisherBridge):
         bad, non_retriable = hd.check(batch, most)
         names = batch.topics.dictionary
         rejections = self._router.rejections(self._connection, names, self.capabilities.max_topic)
-        if self.mode == "batch" and non_retriable is not None:
-            bad.update((row, bad.get(row, error)) for row, error in self._not_in_batches(batch).items())
+        if non_retriable is not None:
+            bad.update((row, bad.get(row, error)) for row, error in self._expecting_an_id(batch).items())
         if rejections:
             wrong = np.zeros(len(names) + 1, np.bool_)
             wrong[list(rejections)] = True
@@ -160,13 +161,22 @@ class NatsBridge(PublisherBridge):
                 bad.setdefault(row, rejections[int(indices[row])])
         return ValidationResult(sorted(bad.items()), non_retriable)
 
-    def _not_in_batches(self, batch: MessageBatch) -> dict[int, PublishError]:
-        """Rows that fast ingest would acknowledge and not store, unless all go on without it."""
-        text = f"fast ingest stores no message with {hd.NOT_IN_BATCHES}"
-        rows = hd.rows_with(batch, hd.NOT_IN_BATCHES)
-        if not len(rows) or self._router.acks.fall_back_to_messages(text):
-            return {}
-        return dict.fromkeys(rows.tolist(), BadRow(f"{text}: use ackMode=message"))
+    def _expecting_an_id(self, batch: MessageBatch) -> dict[int, PublishError]:
+        """Rows that expect the id of the message before them, where that would not end well: fast ingest, unless all go
+        on without it, acknowledges them and stores nothing, and replicated streams may not survive it."""
+        rows = hd.rows_with(batch, hd.EXPECTED_LAST_ID)
+        error: PublishError | None = None
+        if len(rows) and self.mode == "batch":
+            text = f"fast ingest stores no message with {hd.EXPECTED_LAST_ID}"
+            if not self._router.acks.fall_back_to_messages(text):
+                error = BadRow(f"{text}: use ackMode=message")
+        found: dict[int, PublishError] = {}
+        for row, topic in zip(rows.tolist(), batch.topics.take(pa.array(rows)).to_pylist(), strict=True):
+            if error is not None:
+                found[row] = error
+            elif topic is not None and self._router.is_replicated(topic):
+                found[row] = BadRow(hd.ENDS_REPLICATED_STREAMS)
+        return found
 
     # --- sending ---------------------------------------------------------------------------------------------
 

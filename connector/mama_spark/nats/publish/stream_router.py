@@ -96,6 +96,11 @@ class StreamRouter:
         """See :meth:`.AckModeChoice.dedup_is_safe`."""
         return self.acks.dedup_is_safe(self.cache.streams.get(stream))
 
+    def is_replicated(self, topic: str) -> bool:
+        """Whether the stream of a topic is known to have replicas."""
+        known = self.cache.streams.get(self.stream_for(topic))
+        return known is not None and known.replicas > 1
+
     def describe(self) -> list[str]:
         """The streams that were looked up, one line each."""
         return [
