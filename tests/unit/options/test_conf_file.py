@@ -87,8 +87,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @each("path", [p for p in sorted(CONF.glob("*.toml")) if re.search(r"^\[mama", p.read_text(), re.M)])
 def test_the_files_in_conf_are_understood(path: Path) -> None:
     conf = load(path, tables=tomllib.loads(path.read_text()))
+    streams = {"stream": "of the flight log"} if "audit" in conf else {}
     for name in FORMATS.keys() & conf.keys():
-        FORMATS[name].parse(as_options(conf[name]))
+        FORMATS[name].parse(as_options(conf[name]) | streams)
 
 
 def test_each_format_has_its_own_options_and_lists_of_topics_become_one_text(tmp_path: Path) -> None:
