@@ -101,6 +101,7 @@ class BatchPublisher:
     def _configure(self, policy: WindowConfig) -> None:
         self.window = Window(policy)
         on_outage, timeout = self._config.on_outage, self._config.outage_timeout
+        self.window.resends.patient = on_outage.waits
         timeout = math.inf if on_outage.waits else policy.longest_silence if timeout is None else timeout
         self._loop = SendLoop(
             self.bridge,
@@ -108,6 +109,7 @@ class BatchPublisher:
             on_event=self._hooks.on_event,
             outage_timeout=timeout,
             check=self._guard,
+            patience=self._config.patience,
             outgoing=self._hooks.outgoing,
         )
         self._reporter = OutageReporter(self.bridge, self._loop, on_outage.at_last(timeout))
@@ -253,6 +255,8 @@ class BatchPublisher:
         except BaseException as error:  # noqa: BLE001 - whatever it is, the waiters must get it
             self._die(error)
         finally:
+            if self._guard is not None and not (self.counters.unsettled or self.counters.in_doubt):
+                self._guard.all_answered()
             with self._changed:
                 self._ended.set()
                 self._changed.notify_all()
