@@ -91,6 +91,11 @@ class BatchHooks:
 class SendGuard(StoredCheck, Protocol):
     """Says whether this publisher is still the one that publishes these messages."""
 
+    @property
+    def unfenced(self) -> bool:
+        """What another publisher has sent of these messages may still be stored: each may be stored twice."""
+        ...
+
     def may_send(self) -> bool:
         """False: not now; it is asked again soon.
 

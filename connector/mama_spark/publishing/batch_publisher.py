@@ -252,11 +252,11 @@ class BatchPublisher:
             if self._stopping:
                 self._abandon("the publisher was stopped")
                 self._finish()
+            if self._guard is not None and not self.counters.in_doubt:
+                self._guard.all_answered()
         except BaseException as error:  # noqa: BLE001 - whatever it is, the waiters must get it
             self._die(error)
         finally:
-            if self._guard is not None and not (self.counters.unsettled or self.counters.in_doubt):
-                self._guard.all_answered()
             with self._changed:
                 self._ended.set()
                 self._changed.notify_all()
@@ -308,6 +308,8 @@ class BatchPublisher:
             self._loop.refused = self._loop.bridge_full = True
             self._prepare_again_at = now + RECONNECT.most
             return False
+        if self._guard is not None and self._guard.unfenced:
+            queued.flights.send_anyway(np.arange(queued.flights.n))
         queued.prepared = True
         return True
 
