@@ -85,11 +85,15 @@ class FreezingCluster:
         assert set(found) == set(given)
         return found.total() - len(given)
 
-    def freeze_below(self, given: list[Row], at: int, wait: float = 0.0) -> Iterator[pa.RecordBatch]:
-        """Rows, of which the server gets those from ``at`` on when it stands still; ``wait`` seconds before the last."""
-        yield from batches(given[:at])
-        eventually(lambda: self.stored == at, "they are stored")
+    def freeze_at(self, stored: int) -> None:
+        """When so many rows are stored."""
+        eventually(lambda: self.stored == stored, "they are stored")
         self.node.pause()
+
+    def rows(self, given: list[Row], at: int, wait: float = 0.0) -> Iterator[pa.RecordBatch]:
+        """Those from ``at`` on come when the server stands still, the last one ``wait`` seconds after the others."""
+        yield from batches(given[:at])
+        eventually(lambda: self.paused, "the server stands still")
         yield from batches(given[at:-1])
         time.sleep(wait)
         yield from batches(given[-1:])
@@ -110,12 +114,13 @@ def test_what_is_in_the_buffers_of_a_frozen_server_is_not_sent_again_before_it_i
     given = rows(0, 3_000)
 
     def wake_up() -> None:
+        frozen.freeze_at(500)
         eventually(lambda: frozen.stored >= len(given) - IN_FLIGHT, "others go on")
         forgotten()
         frozen.node.resume() if end == "wakes up" else frozen.node.kill()
 
     with Aside(wake_up):
-        report = Query(frozen.node.url, OPTIONS).attempt(frozen.freeze_below(given, 500))
+        report = Query(frozen.node.url, OPTIONS).attempt(frozen.rows(given, 500))
     assert report.counts.acked == len(given)
     assert frozen.doubled(given) == 0
 
@@ -125,9 +130,9 @@ def test_a_repetition_waits_for_the_server_that_a_killed_attempt_has_sent_to(
 ) -> None:
     caplog.set_level(logging.WARNING, "mama_spark")
     given, query = rows(0, 1_000), Query(frozen.node.url, OPTIONS)
-    first = get_context("fork").Process(target=query.attempt, args=(frozen.freeze_below(given, 500, wait=5.0),))
+    first = get_context("fork").Process(target=query.attempt, args=(frozen.rows(given, 500, wait=60.0),))
     first.start()
-    eventually(lambda: frozen.paused, "the server stands still")
+    frozen.freeze_at(500)
     time.sleep(1.0)  # the rows are in its buffers
     first.kill()
     first.join()
@@ -148,13 +153,14 @@ def test_who_does_not_wait_is_told_each_row_that_is_stored_twice(frozen: Freezin
     given = rows(0, 1_000)
 
     def wake_up() -> None:
+        frozen.freeze_at(500)
         eventually(lambda: frozen.stored == len(given), "all are sent again")
         forgotten()
         frozen.node.resume()
 
-    more = {"onSilentServer": "publish", "flightLog": str(tmp_path / "log"), "flightLogColumns": "topic"}
+    more = {"onSilentServer": "publish", "flightLog": str(tmp_path / "log")}
     with Aside(wake_up):
-        report = Query(frozen.node.url, {**OPTIONS, **more}).attempt(frozen.freeze_below(given, 500))
+        report = Query(frozen.node.url, {**OPTIONS, **more}).attempt(frozen.rows(given, 500))
     eventually(lambda: frozen.stored > len(given), "the server hands on what it has")
     named = [pq.read_table(tmp_path / "log" / part.path) for part in report.parts]
     ids = {row["flight_id"] for table in named for row in table.to_pylist() if "stored twice" in (row["info"] or "")}
