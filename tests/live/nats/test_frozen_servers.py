@@ -1,5 +1,5 @@
-"""Option ``exactlyOnce`` while a server stands still that has our messages in the buffers of its sockets, for longer than
-any server remembers their ids."""
+"""Option ``exactlyOnce`` while a server stands still that has our messages in the buffers of its sockets, for longer
+than any server remembers their ids."""
 
 from __future__ import annotations
 

@@ -257,7 +257,9 @@ class Looking:
 class Doubting:
     """Ten messages in a window of four, of which the answers to the first four are lost; the time is given."""
 
-    def __init__(self, patience: float = math.inf, *, patient: bool = False, policy: WindowConfig | None = None) -> None:
+    def __init__(
+        self, patience: float = math.inf, *, patient: bool = False, policy: WindowConfig | None = None
+    ) -> None:
         self.bridge, self.check, self.now = Fenced(uuid4().hex), Looking(), 100.0
         self.bridge.open()
         self.bridge.broker.then(["lose"] * 4)
