@@ -51,8 +51,8 @@ lies before the end that its batch marker names, so no task claims what another 
 
 **Limits of the guarantee**: messages that are removed before they are read back (then the write fails, or publishes
 all, by ``onRetention``), markers that are removed, rows that are others in the repetition, servers that are not waited
-for (``onSilentServer``), and a process that stands still between a look at its marker and the send that follows, or with
-messages in the buffers of its own socket, for longer than a lease and the duplicate window together.
+for (``onSilentServer``), and a process that stands still between a look at its marker and the send that follows, or
+with messages in the buffers of its own socket, for longer than a lease and the duplicate window together.
 """
 
 from __future__ import annotations

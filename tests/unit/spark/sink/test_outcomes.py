@@ -71,7 +71,7 @@ def test_the_sentence_of_a_report_names_what_there_is() -> None:
 
 
 def test_rows_that_may_be_stored_twice_are_counted_and_told() -> None:
-    """Those that were sent while an earlier copy was nobody knows where; not one that was found, nor one that failed."""
+    """Those that were sent while nobody knew where an earlier copy was; not one that was found, nor one that failed."""
     batch, counts = MessageBatch.of(["t"] * 4, [b"x"] * 4), OutcomeCounts()
     flights = FlightBatch(4, batch)
     flights.state[:] = [FlightState.ACKED] * 3 + [FlightState.TIMEOUT]
