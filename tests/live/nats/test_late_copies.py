@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mama_spark.nats.protocol import client
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
@@ -100,8 +99,7 @@ class FreezingCluster:
 
 
 @pytest.fixture
-def frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FreezingCluster]:
-    monkeypatch.setattr(client, "PING_INTERVAL", 1.0)
+def frozen(tmp_path: Path) -> Iterator[FreezingCluster]:
     with FreezingCluster(tmp_path) as cluster:
         yield cluster
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import select
 import signal
 import socket
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from typing import Any
 import pytest
 from mama_spark.contracts.errors import NoResponders, Unavailable
 from mama_spark.nats import NatsSettings
+from mama_spark.nats.connection.pool import NatsPool
 from mama_spark.nats.connection.socket_connection import SocketConnection
 from mama_spark.nats.jetstream.answers import ApiError
 from mama_spark.nats.jetstream.client import Asked
+from mama_spark.nats.protocol.client import PING_INTERVAL
 from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import TIMEOUT, eventually
@@ -30,6 +33,8 @@ from tests.support.memory import alone
 from tests.support.nats.nats_servers import make_certificates
 from tests.support.ports import lasting_port
 from tests.support.proxy import Proxy
+
+SOON: dict[str, Any] = {"connect_timeout": 0.3}
 
 
 @contextmanager
@@ -186,6 +191,36 @@ def test_dead_members_of_a_list_are_passed_over(nats_server: NatsServer) -> None
             assert echoes(connection)
 
 
+def test_a_server_that_says_nothing_is_found_out_once(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all connections of the process. It is the first of the list here."""
+    monkeypatch.setattr(random.Random, "shuffle", lambda *_: None)
+    now = 0.0
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"nats://127.0.0.1:{silent.getsockname()[1]}", nats_server.url
+        settings = NatsSettings(servers, connect_timeout=TIMEOUT)
+        first = SocketConnection(settings, clock=lambda: now + time.monotonic())
+        until(first, lambda: readable(silent))
+        now += TIMEOUT / 2
+        until(first, lambda: first.up)
+        first.close()
+        silent.accept()[0].close()
+        with opened(*servers, connect_timeout=TIMEOUT) as connection:
+            assert echoes(connection)
+        assert not readable(silent), "nobody has tried again"
+
+
+def test_who_cannot_connect_hears_what_became_of_each_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port, closed = silent.getsockname()[1], lasting_port()
+        with pytest.raises(Unavailable) as refused, opened(f"nats://127.0.0.1:{closed}", f"127.0.0.1:{port}", **SOON):
+            pass
+    text = str(refused.value)
+    assert f"127.0.0.1:{closed}: " in text
+    assert "Connection refused" in text
+    assert f"127.0.0.1:{port}: takes the connection and says nothing" in text
+    assert "does not greet as a NATS server does" in text
+
+
 def test_a_server_is_reached_by_its_address_of_ipv6(nats_server: NatsServer) -> None:
     with Proxy(nats_server.url, host="::1") as proxy, opened(proxy.url) as connection:
         assert echoes(connection)
@@ -238,22 +273,49 @@ def test_a_way_that_breaks_is_gone_again(nats_server: NatsServer, fault: Callabl
         assert echoes(connection)
 
 
-def test_a_way_that_says_nothing_any_more_is_left(nats_server: NatsServer) -> None:
-    """By the clock of the caller: two pings stay without an answer."""
+@pytest.mark.parametrize(("wrote", "after", "looks"), [(False, PING_INTERVAL, 6), (True, 0.0, 7)])
+def test_a_way_that_says_nothing_any_more_is_left(
+    nats_server: NatsServer, wrote: bool, after: float, looks: int
+) -> None:
+    """By the clock of the caller, who looks once a second. Who has written waits for an answer."""
     now = 0.0
     with Proxy(nats_server.url) as proxy:
-        connection = SocketConnection(NatsSettings((proxy.url,)), clock=lambda: now + time.monotonic())
+        servers = proxy.url, f"nats://127.0.0.1:{lasting_port()}"
+        connection = SocketConnection(NatsSettings(servers), clock=lambda: now + time.monotonic())
         connection.open()
         proxy.silence()
-        for _ in range(3):
+        if wrote:
+            connection.publish("a", b"")
+        now += after
+        for _ in range(looks):
             assert connection.up
-            now += 20.0
             connection.drive(0)
+            now += 1.0
         assert not connection.up
-        assert "no answer to pings" in connection.why_down
+        assert "no answer to a ping within 5 s" in connection.why_down
         proxy.speak()
         until(connection, lambda: connection.up)
         connection.close()
+
+
+def test_a_connection_whose_server_another_one_has_left_is_not_given_out(nats_server: NatsServer) -> None:
+    now, pool = 0.0, NatsPool()
+    with Proxy(nats_server.url) as proxy:
+        settings = NatsSettings((proxy.url,))
+        first = SocketConnection(settings, clock=lambda: now + time.monotonic())
+        first.open()
+        pool.give_back(settings, idle := pool.checkout(settings))
+        proxy.silence()
+        while first.up:
+            now += 1.0
+            first.drive(0.001)
+        assert idle.up
+        proxy.speak()
+        with closing(pool.checkout(settings)) as another:
+            assert another is not idle
+            assert idle.closed
+            assert echoes(another)
+        first.close()
 
 
 def test_a_subscription_that_was_not_confirmed_in_time_is_not_there(nats_server: NatsServer) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import select
 import socket
 import ssl
+import struct
+import sys
+import termios
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
@@ -21,6 +25,7 @@ READ_SIZE = 1024 * 1024  #: bytes of one read; less than that is all that has co
 _MUCH = 128 * 1024
 _ENCRYPTED = 256 * 1024  #: bytes that are encrypted at once, at least
 _MOST_PIECES = min(1024, os.sysconf("SC_IOV_MAX"))
+_RESET = struct.pack("ii", 1, 0)  #: SO_LINGER: what was not sent is discarded, and the other end gets RST
 Piece = bytes | memoryview
 
 
@@ -40,6 +45,9 @@ class NonBlockingSocket:
         self._plain = 0  # bytes that are in _encrypted
         self._tls: TlsChannel | None = None
         self.queued = self.written = 0
+        self._taken = 0  # bytes, of TLS if there is, that the system has taken
+        self._watched = 0  # of queued
+        self._watched_taken: int | None = None  # _taken when these were written
         self.connected = False
         self._lookup: NameLookup | None = None
         if (found := numeric(server.host, server.port)) is None:
@@ -135,10 +143,13 @@ class NonBlockingSocket:
                 while self._unsent:
                     n = self._socket.sendmsg(list(islice(self._unsent, _MOST_PIECES)))
                     self.written += n
+                    self._taken += n
                     self._drop(n)
                 return
             while self._encrypted or self._encrypt():
-                self._encrypted = self._encrypted[self._socket.send(self._encrypted) :]
+                n = self._socket.send(self._encrypted)
+                self._taken += n
+                self._encrypted = self._encrypted[n:]
                 if not self._encrypted:
                     self.written, self._plain = self.written + self._plain, 0
         except BlockingIOError:
@@ -191,10 +202,36 @@ class NonBlockingSocket:
         waits = self._lookup is None and (pending or not self.connected)
         _ready(self._socket, select.POLLIN | (select.POLLOUT if waits else 0), max(0.0, timeout))
 
-    def close(self) -> None:
-        """Drop what was not written; never raises. The descriptor of this process alone, after a fork."""
+    def watch(self) -> None:
+        """Let :meth:`moved` tell of what is queued by now."""
+        self._watched, self._watched_taken = self.queued, None
+
+    def moved(self) -> int:
+        """How far what was queued at :meth:`watch` has come: it grows as long as the system takes some of it, or passes
+        it on to the system of the other end, as far as ours tells that (Linux), and not with what was queued later."""
+        if self._watched_taken is None and self.written >= self._watched:
+            self._watched_taken = self._taken
+        if self._watched_taken is None:
+            return self._taken
+        return self._watched_taken + min(self._taken - _on_their_way(self._socket), self._watched_taken)
+
+    def close(self, reset: bool = False) -> None:
+        """Drop what was not written; never raises. The descriptor of this process alone, after a fork.
+
+        :param reset: what the system has taken must not arrive any more, either
+        """
         self._unsent.clear()
+        if reset:
+            with contextlib.suppress(OSError):
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._socket.close()
+
+
+def _on_their_way(sock: socket.socket) -> int:
+    """Bytes that our system has, and the other one has not confirmed."""
+    with contextlib.suppress(OSError):
+        return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    return 0
 
 
 def _ready(sock: socket.socket, mask: int, timeout: float) -> bool:

@@ -10,6 +10,7 @@ from mama_spark.contracts.connection_pool import IDLE, ConnectionPool
 
 from ..settings import NatsSettings
 from .socket_connection import SocketConnection
+from .socket_driver import SILENT
 
 __all__ = ["IDLE", "POOL", "NatsPool"]
 
@@ -53,10 +54,11 @@ class NatsPool(ConnectionPool[SocketConnection]):
 
 
 def _answers(connection: SocketConnection) -> bool:
-    """Whether it is up, and owes nothing to the publisher before. One that is down is not connected again for this."""
+    """Whether it is up, and owes nothing to the publisher before. One that is down is not connected again for this, and
+    one whose server another connection has left is not tried."""
     if connection.up:
         connection.drive(0)
-    return connection.up and not connection.unwritten
+    return connection.up and not connection.unwritten and connection.driver.servers.current not in SILENT
 
 
 def _close_sockets(connections: list[SocketConnection]) -> None:

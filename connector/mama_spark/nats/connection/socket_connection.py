@@ -33,7 +33,7 @@ from .checks import Checks
 from .denials import Denials
 from .expected_answers import ExpectedAnswers
 from .login import refusal
-from .socket_driver import SocketDriver, Written
+from .socket_driver import SAYS_NOTHING, SocketDriver, Written
 
 NO_RESPONDERS = 503
 MAX_UNWRITTEN = 8 * 1024 * 1024
@@ -331,11 +331,15 @@ def _connect_error(driver: SocketDriver, settings: NatsSettings) -> MamaError:
     lost = driver.lost
     if lost is not None and _is_final(lost):
         return ConfigError(f"cannot connect to {servers}: {_error_of(lost)}")
-    last = "" if lost is None or lost.cause is Cause.TIMEOUT else f" ({lost.text})"
+    said = driver.account()
+    each = [f"{address}: {text}" for address, text in said.items()] if len(said) > 1 else []
+    if not each and lost is not None and lost.cause is not Cause.TIMEOUT:
+        each = [lost.text]
+    last = f" ({'; '.join(each)})" if each else ""
     advice = "start one there, or correct option url"
     if lost is not None and lost.cause is Cause.SERVER:
         advice = "its log may say more"
-    elif driver.silent:
+    elif SAYS_NOTHING in said.values():
         first = "greets before TLS: leave out" if settings.tls_handshake_first else "begins with TLS: set"
         advice = (
             "what listens there does not greet as a NATS server does: it hangs, has no room for more connections, "

@@ -23,7 +23,7 @@ from mama_spark import __version__
 from ..protocol import client_events as wire
 from ..protocol.client import ClientProtocol, State
 from ..protocol.client_events import Cause
-from ..protocol.server_pool import Server, ServerPool
+from ..protocol.server_pool import Server, ServerPool, SilentServers
 from ..settings import NatsSettings
 from .login import login_fields
 from .nonblocking_socket import READ_SIZE, NonBlockingSocket, Piece
@@ -31,7 +31,11 @@ from .tls_context import failure, tls_context
 
 _READS = 8  #: full reads before the caller is asked whether it has enough
 _UNSEEN = 1.0  #: seconds after which a connection that nobody drives may be another one than it seems
+SAYS_NOTHING = "takes the connection and says nothing"
 _GLANCE = 0.05  #: seconds after which who waits for the socket looks whether another thread has something to write
+
+#: All connections of this process learn from one: none is to find out anew.
+SILENT = SilentServers(time.monotonic)
 
 _alive: weakref.WeakSet[SocketDriver] = weakref.WeakSet()
 
@@ -46,13 +50,14 @@ class Written:
 class SocketDriver:
     """Connects when it is driven, and again when the connection breaks.
 
-    What was not written when a connection broke is discarded.
+    What was not written when a connection broke, or not sent by the system, is discarded.
 
     :param inbox: subject prefix of the acknowledgements that are read in bulk
     :param on_event: called with what is not for the socket
     :param clock: monotonic seconds
     :param only: the one server to connect to; None = those of the settings, and what they announce
     :ivar lost: the end of the last connection, or attempt; None: there was none
+    :ivar failures: addresses of the servers that were tried since the last connection, and what became of it
     :ivar turn: held by the thread that uses it, but not while that waits: one for the socket, the others for that one
     """
 
@@ -68,7 +73,7 @@ class SocketDriver:
         self._on_event, self.turn = on_event, threading.Condition()
         self._is_waited_for = False  # the socket, by a thread
         self._tls = tls_context(settings) if settings.wants_tls else None
-        self.servers = ServerPool(settings.servers, random.Random(), only)
+        self.servers = ServerPool(settings.servers, random.Random(), SILENT, only)
         self.servers.next()
         self.protocol = ClientProtocol(
             settings.name,
@@ -76,13 +81,12 @@ class SocketDriver:
             tls=settings.wants_tls,
             tls_first=settings.tls_handshake_first,
             inbox=inbox,
-            # of an attempt: a dead member of a list must leave time for the others
-            timeout=settings.connect_timeout / min(len(self.servers), 3),
         )
         self._socket: NonBlockingSocket | None = None
         self._retry_at = self._driven_at = 0.0
         self.lost: wire.Lost | None = None
-        self._was_silent = False
+        self.failures: dict[str, str] = {}
+        self._answered = 0  # bytes that were queued when the server spoke last
         self._marks: deque[tuple[int, int]] = deque()  # position of the end of each write, and its size
         self.closed = False
         _alive.add(self)
@@ -97,11 +101,6 @@ class SocketDriver:
         """Bytes that were accepted and not written yet."""
         sock = self._socket
         return 0 if sock is None else sock.queued - sock.written
-
-    @property
-    def silent(self) -> bool:
-        """The server of the last attempt took the connection, and did not greet."""
-        return self._was_silent or self._is_silent()
 
     @property
     def peer(self) -> str:
@@ -135,11 +134,13 @@ class SocketDriver:
             self._socket.write((data,), len(data))
 
     def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
-        """Read, write and reconnect until ``done``, at most ``timeout`` seconds; once at least."""
+        """Read, write and reconnect until ``done``, at most ``timeout`` seconds; once at least. Who gives it time waits
+        for the server: where nothing comes, it is asked whether it is there, and left (:meth:`.ClientProtocol.tick`).
+        """
         until = self.clock() + timeout
         with self.turn:
             while True:
-                self._advance()
+                self._advance(timeout > 0)
                 self.turn.notify_all()
                 now = self.clock()
                 if done() or now >= until or self.closed:
@@ -174,7 +175,7 @@ class SocketDriver:
         wake = self.protocol.wake_at()
         return self._retry_at if wake is None else wake
 
-    def _advance(self) -> None:
+    def _advance(self, waits: bool) -> None:
         self._driven_at = self.clock()
         if self.closed:
             return
@@ -183,11 +184,19 @@ class SocketDriver:
                 return
             self._begin()
         self._exchange()
-        self._handle(self.protocol.tick(self.clock()))
+        sock, doubted = self._socket, self.protocol.doubts
+        waits = waits or (sock is not None and sock.queued > self._answered)  # also who only looks now and then
+        moved = sock.moved() if doubted and sock is not None else 0
+        elsewhere = len(self.servers) > 1 or self.protocol.info.clustered
+        self._handle(self.protocol.tick(self.clock(), waits, moved, elsewhere))
+        if self.protocol.doubts and not doubted and sock is not None:
+            sock.watch()
 
     def _begin(self) -> None:
         server = self.servers.current
-        events = self.protocol.connect(self.clock(), lambda nonce: login_fields(self._settings, server, nonce))
+        timeout = self._settings.connect_timeout * self.servers.share
+        events = self.protocol.connect(self.clock(), lambda nonce: login_fields(self._settings, server, nonce), timeout)
+        self._answered = 0
         try:
             self._socket = NonBlockingSocket(server)
         except OSError as e:
@@ -205,6 +214,7 @@ class SocketDriver:
                 if not (data := sock.read()):
                     break
                 self._secure()
+                self._answered = sock.queued
                 self._handle(self.protocol.receive(data))
                 if self._socket is not sock:
                     return
@@ -252,25 +262,36 @@ class SocketDriver:
                 case wire.InfoChanged(info):
                     self.servers.learn(info.connect_urls)
                 case wire.Connected(info):
+                    self.failures.clear()
                     self.servers.connected()
                     self.servers.learn(info.connect_urls)
                     self._on_event(event)
-                case wire.Lost():
-                    self._was_silent, self.lost = self._is_silent(), event
-                    self._drop_socket()
+                case wire.Lost(cause, text):
+                    self.failures[self.servers.current.address] = SAYS_NOTHING if self._is_silent() else text
+                    self.lost = event
+                    if cause in (Cause.TIMEOUT, Cause.STALE):
+                        self.servers.silent()
+                    # what it has not sent must not arrive when others have it, or who sent it was told that it is lost
+                    self._drop_socket(reset=self.protocol.informed)
                     self._retry_at = self.clock() + self.servers.next()[1]
                     self._on_event(event)
                 case _:
                     self._on_event(event)
 
+    def account(self) -> dict[str, str]:
+        """:attr:`failures`, and of the server that is tried now."""
+        now = {self.servers.current.address: SAYS_NOTHING} if self._is_silent() else {}
+        return self.failures | now
+
     def _is_silent(self) -> bool:
+        """It took the connection, and did not greet."""
         return self._socket is not None and self._socket.connected and not self.protocol.informed
 
-    def _drop_socket(self) -> None:
+    def _drop_socket(self, reset: bool = False) -> None:
         sock, self._socket = self._socket, None
         self._marks.clear()
         if sock is not None:
-            sock.close()
+            sock.close(reset)
 
     def forked(self) -> None:
         """It is the parent's: give up the descriptor of this process, and send nothing. A thread of the parent may have

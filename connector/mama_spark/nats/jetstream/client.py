@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import MamaError, NoResponders, Unavailable
 from mama_spark.publishing.window.retry import may_resend
 
@@ -30,7 +31,9 @@ T = TypeVar("T")
 
 #: Requests that are on their way at once.
 AT_ONCE = 32
-_ATTEMPT = 3.0  #: seconds of one attempt: a request to a stopped server is never answered
+#: Seconds of the first attempt over a connection, each other one takes twice as long, and at most: a request to a
+#: stopped server is never answered, also when that leads the stream, and another one is elected meanwhile.
+_FIRST, _MOST = 3.0, 60.0
 _LEFT = re.compile(r"\d+")
 _PAGE = 2000
 _PAGE_BYTES = 8 * 1024 * 1024
@@ -44,7 +47,7 @@ class JetStream:
 
     :param connection: returns the connection; another one when the last was closed
     :param timeout: seconds that a call may take, repetitions included
-    :param attempt_timeout: seconds that one attempt may take
+    :param attempt_timeout: seconds that one attempt may take at most
     """
 
     def __init__(
@@ -52,10 +55,26 @@ class JetStream:
     ) -> None:
         self.connection, self.timeout, self._attempt_timeout = connection, timeout, attempt_timeout
 
-    def attempt_timeout(self, timeout: float | None = None) -> float:
-        """Seconds that one attempt of a call may take, which may take ``timeout`` seconds."""
-        whole = self.timeout if timeout is None else timeout
-        return max(_ATTEMPT, whole / 4) if self._attempt_timeout is None else self._attempt_timeout
+    @property
+    def attempt_timeout(self) -> float:
+        """Seconds without an answer after which a question is given up that is asked once."""
+        return max(_FIRST, self.timeout / 4) if self._attempt_timeout is None else self._attempt_timeout
+
+    def _limits(self) -> Callable[[float], float]:
+        """Gives the seconds that the next attempt of a call may take, of those that are left."""
+        most = self._attempt_timeout or _MOST
+        first = min(_FIRST, most)
+        limits = Backoff(first, most).delays()
+        lost: Callable[[], bool] | None = None
+
+        def limit(left: float) -> float:
+            nonlocal lost
+            if lost is None or lost():
+                limits.reset()
+                lost = self.connection().loss()
+            return min(limits.next(), max(left, first))
+
+        return limit
 
     @property
     def prefix(self) -> str:
@@ -107,13 +126,13 @@ class JetStream:
     ) -> list[dict[str, Any] | MamaError]:
         subjects = [f"{self.prefix}{call}" for call, _ in calls]
         payloads = [b"" if body is None else orjson.dumps(body) for _, body in calls]
-        limit = self.attempt_timeout(timeout)
+        limit = self._limits()
         found: list[dict[str, Any] | MamaError] = [{} for _ in calls]
         waiting = list(range(len(calls)))
 
         def attempt(left: float) -> None:
             asked: list[Request] = [(subjects[i], payloads[i], None) for i in waiting]
-            answers = self.connection().request_all(asked, min(left, limit))
+            answers = self.connection().request_all(asked, min(left, limit(left)))
             again = []
             for i, answer in zip(waiting, answers, strict=True):
                 try:
@@ -173,10 +192,10 @@ class JetStream:
         :raises PublishError: the server rejects it
         :raises Unavailable: no acknowledgement within the time limit
         """
-        limit = self.attempt_timeout(timeout)
+        limit = self._limits()
 
-        def attempt(_: float) -> int:
-            reply = self.connection().request(subject, payload, limit, headers or None)
+        def attempt(left: float) -> int:
+            reply = self.connection().request(subject, payload, limit(left), headers or None)
             if reply is None:
                 raise ApiForbidden(f"no permission to publish to {subject!r}")
             answer = answer_of(reply.payload)
@@ -196,7 +215,7 @@ class JetStream:
         :raises Unavailable: no answer
         """
         try:
-            self.connection().request(self._direct(stream), b'{"seq":1}', self.attempt_timeout())
+            self.connection().request(self._direct(stream), b'{"seq":1}', self.attempt_timeout)
         except NoResponders:
             return False
         return True
@@ -206,10 +225,10 @@ class JetStream:
 
         :param which: see :meth:`message`
         """
-        subject, payload, limit = self._direct(stream), orjson.dumps(which), self.attempt_timeout(timeout)
+        subject, payload, limit = self._direct(stream), orjson.dumps(which), self._limits()
 
-        def attempt(_: float) -> StoredMessage | None:
-            reply = self.connection().request(subject, payload, limit)
+        def attempt(left: float) -> StoredMessage | None:
+            reply = self.connection().request(subject, payload, limit(left))
             if reply is None:
                 raise _forbidden(stream, subject)
             found = stored(dict(reply.headers), reply.payload)
@@ -241,7 +260,7 @@ class JetStream:
 
     def _frames(self, stream: str, body: dict[str, Any]) -> list[Frame]:
         """The frames of the answer, of which the last one ends it, if it did not break off."""
-        subject, connection, silence = self._direct(stream), self.connection(), self.attempt_timeout()
+        subject, connection, silence = self._direct(stream), self.connection(), self.attempt_timeout
         frames: list[Frame] = []
         told: list[bool] = []
         lost = connection.loss()

@@ -24,6 +24,7 @@ from mama_spark.contracts.batch_ledger import SETTLE
 from mama_spark.contracts.errors import ConfigError, MamaError
 
 from ..connection.socket_connection import SocketConnection
+from ..connection.socket_driver import SILENT
 from ..protocol.parser import Frame
 from ..protocol.server_pool import Server, ServerPool
 from ..settings import NatsSettings
@@ -76,7 +77,7 @@ def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) 
 
     :param topics: one of each stream that was published to
     """
-    pool, why = ServerPool(settings.servers, random.Random()), "it does not answer"
+    pool, why = ServerPool(settings.servers, random.Random(), SILENT), "it does not answer"
     asked, waiting = {server.address}, deque([server.address])
     while waiting:
         target = pool.at(waiting.popleft())

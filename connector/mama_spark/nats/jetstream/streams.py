@@ -290,10 +290,10 @@ def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[lis
                 unheard.update(some)
                 for topic in some:
                     connection.publish(topic, b"", headers=headers)
-                connection.drive(api.attempt_timeout(), lambda: bool(refused or not unheard or lost()))
+                connection.drive(api.attempt_timeout, lambda: bool(refused or not unheard or lost()))
                 cache.traces = not unheard
                 if unheard:
-                    connection.ping(api.attempt_timeout())  # it may say nothing at all: that is an outage
+                    connection.ping(api.attempt_timeout)  # it may say nothing at all: that is an outage
                     break
     finally:
         connection.answers.forget(number)
@@ -318,7 +318,7 @@ def ask_server(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
 def _ask(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
     for first in range(0, len(topics), _ASKED_AT_ONCE):
         some = topics[first : first + _ASKED_AT_ONCE]
-        answers = api.connection().request_all([(topic, b"", NOBODY) for topic in some], api.attempt_timeout())
+        answers = api.connection().request_all([(topic, b"", NOBODY) for topic in some], api.attempt_timeout)
         for topic, name in zip(some, map(_taker, answers), strict=True):
             if name is None:
                 continue

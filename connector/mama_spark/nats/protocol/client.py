@@ -18,6 +18,7 @@ from typing import Final
 import orjson
 
 from mama_spark.contracts.errors import ConfigError, TooLarge, Unavailable
+from mama_spark.contracts.standstill import silent_for
 
 from ..errors import denied
 from .acks import AckColumns, BulkReader
@@ -44,8 +45,16 @@ from .partial_frame import PartialFrame
 #: Takes complete messages of one subscription from an offset on; returns the offset of what it did not take.
 Take = Callable[[bytes, int], int]
 
-PING_INTERVAL = 20.0
-PINGS_OUT = 2  #: pings after which nothing came, not even what was under way before the answer: the connection is stale
+PING_INTERVAL = 20.0  #: seconds of silence after which a server that nobody waits for is asked whether it is there
+SILENCE = 1.0  #: the same where somebody waits: longer than most answers take, so that it is rarely asked in vain
+#: Seconds without a byte after a PING, and since anything up to it moved on: the connection is stale. A live
+#: server answers within a round trip, whatever it does meanwhile; a link and a machine may pause for a few seconds.
+PATIENCE = 5.0
+#: The same where there is no other server to go to: a way that is slow may be too slow for a new connection.
+_ALONE = 40.0
+#: Who leaves a connection that is younger than this waits twice as long at the next one, up to :data:`_MOST`: the only
+#: server, or the way to all, may be slow, and is not to be left for ever before it has answered.
+_YOUNG, _MOST = 120.0, 60.0
 
 
 class State(Enum):
@@ -75,9 +84,9 @@ class ClientProtocol:
     :param tls: TLS is wanted with every server; without it, with those that require it
     :param tls_first: the handshake comes before the server's INFO
     :param inbox: subject prefix, with its trailing dot, of the acknowledgements that are read in bulk
-    :param timeout: seconds in which a connection must come about
     :ivar info: of the present or last server
     :ivar informed: the server has greeted
+    :ivar doubts: a PING of :meth:`tick` is out, and nothing has come since
     :ivar deliveries: what takes the messages of a subscription in bulk, by its id
     """
 
@@ -89,9 +98,8 @@ class ClientProtocol:
         tls: bool = False,
         tls_first: bool = False,
         inbox: bytes | None = None,
-        timeout: float = 5.0,
     ) -> None:
-        self._name, self._version, self._timeout = name, version, timeout
+        self._name, self._version = name, version
         self._wants_tls, self._tls_first = tls or tls_first, tls_first
         self._bulk = None if inbox is None else BulkReader(inbox)
         self._subscriptions: dict[int, str] = {}  # subject, by id
@@ -100,15 +108,18 @@ class ClientProtocol:
         self.state = State.LOST
         self.info = ServerInfo()
         self._why = ""  # the last connection, or attempt, has ended
-        self._begin(0.0, lambda _: {})
+        self._left = 0  # connections that were stale, one after another
+        self._begin(0.0, lambda _: {}, 0.0)
 
-    def _begin(self, now: float, login: Login) -> None:
-        self._login, self._deadline = login, now + self._timeout
+    def _begin(self, now: float, login: Login, timeout: float) -> None:
+        self._login, self._timeout, self._begun = login, timeout, now
         self._secure = self.informed = False
         self._complaint = ""
-        self._pings: deque[int] = deque()  # sent and not answered; 0 = to see whether the connection is stale
-        self._ticked, self._next_ping = now, now + PING_INTERVAL
-        self._unheard = 0  # pings of tick since anything came
+        self._pings: deque[int] = deque()  # sent and not answered; 0 = of tick
+        self._ticked = self._heard = now
+        self.doubts = self._waits = self._elsewhere = False
+        self._quiet = 0.0  # seconds without a byte: that somebody has waited, or since the PING
+        self._moved: int | None = None
         self._rest = PartialFrame()
 
     def __repr__(self) -> str:
@@ -121,10 +132,13 @@ class ClientProtocol:
 
     # --- the connection ------------------------------------------------------------------------------------------
 
-    def connect(self, now: float, login: Login) -> list[Event]:
-        """The socket is connected."""
+    def connect(self, now: float, login: Login, timeout: float = 5.0) -> list[Event]:
+        """The socket is connected, or will be.
+
+        :param timeout: seconds in which the connection must come about
+        """
         self._require(State.LOST)
-        self._begin(now, login)
+        self._begin(now, login, timeout)
         self.state = State.TLS if self._tls_first else State.CONNECTING
         return [StartTls()] if self._tls_first else []
 
@@ -143,26 +157,49 @@ class ClientProtocol:
             return []
         return self._lose(cause, self._complaint or text)
 
-    def tick(self, now: float) -> list[Event]:
-        """The time is ``now``; what has been received must have been passed on before. Where the caller was away for
-        long, the server has as long to answer as for a new connection: who uses it now waits for that."""
-        if self.state in _OPENING and now >= self._deadline:
+    def tick(self, now: float, waits: bool = False, moved: int = 0, elsewhere: bool = True) -> list[Event]:
+        """The time is ``now``; what has been received must have been passed on before. Time in which the caller stood
+        still is no silence of the server.
+
+        :param waits: somebody waits for what the server has to say
+        :param moved: while :attr:`doubts`, what changes as long as bytes up to the PING are on their way to the server
+        :param elsewhere: there is another server to go to
+        """
+        step, self._ticked = silent_for(self._ticked, now), now
+        if self.state in _OPENING and now >= self._begun + self._timeout:
             return self._lose(Cause.TIMEOUT, f"no answer within {self._timeout:g} s while {self.state.value}")
-        away, self._ticked = now - self._ticked > PINGS_OUT * PING_INTERVAL, now
-        if self.state is not State.UP or now < self._next_ping:
+        if self.state is not State.UP:
             return []
-        if self._unheard >= PINGS_OUT and not away:
-            return self._lose(Cause.STALE, "no answer to pings")
-        self._unheard = PINGS_OUT if away else self._unheard + 1
-        self._next_ping = now + (self._timeout if away else PING_INTERVAL)
+        waited, self._waits, self._elsewhere = self._waits and waits, waits, elsewhere
+        if self.doubts:
+            self._quiet = self._quiet + step if self._moved in (moved, None) else 0.0
+            self._moved = moved
+            if self._quiet < self._patience:
+                return []
+            self._left = self._left + 1 if now - self._begun < _YOUNG else 1
+            return self._lose(Cause.STALE, f"no answer to a ping within {self._quiet:.0f} s")
+        self._quiet += step if waited else 0.0
+        if self._quiet < SILENCE and now - self._heard < PING_INTERVAL:
+            return []
+        self.doubts, self._quiet, self._moved = True, 0.0, None
         self._pings.append(0)
         return [Write(b"PING\r\n")]
+
+    @property
+    def _patience(self) -> float:
+        patience = PATIENCE if self._elsewhere else _ALONE
+        return min(patience * 2**self._left, _MOST) if self._ticked - self._begun < _YOUNG else patience
 
     def wake_at(self) -> float | None:
         """When :meth:`tick` has something to do, if nothing comes before."""
         if self.state is State.LOST:
             return None
-        return self._next_ping if self.state is State.UP else self._deadline
+        if self.state is not State.UP:
+            return self._begun + self._timeout
+        if self.doubts:
+            return self._ticked + self._patience - self._quiet
+        idle = self._heard + PING_INTERVAL
+        return min(idle, self._ticked + SILENCE - self._quiet) if self._waits else idle
 
     # --- what is received ----------------------------------------------------------------------------------------
 
@@ -170,7 +207,9 @@ class ClientProtocol:
         """Bytes of the server, cut anywhere; the frame that is not complete yet is kept."""
         if self.lost or not data:
             return []
-        self._complaint, self._unheard = "", 0
+        self._complaint, self._heard = "", self._ticked
+        self.doubts = self._waits = False  # nor is the time up to the next tick silence
+        self._quiet = 0.0
         events: list[Event] = []
         at = 0
         try:

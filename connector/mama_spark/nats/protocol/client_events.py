@@ -21,7 +21,7 @@ class Cause(Enum):
     REFUSED = "refused"  #: the server does not take the credentials (any more), or they cannot be read
     NO_TLS = "no TLS"  #: it was asked for, and is not offered; or the certificate is wrong
     SERVER = "server"  #: the server says why it closes
-    STALE = "stale"  #: no answer to pings
+    STALE = "stale"  #: we left it, because nothing came
     TIMEOUT = "timeout"  #: no connection came about in time
     PROTOCOL = "protocol"  #: what came is not NATS
 
@@ -34,7 +34,7 @@ FATAL: Mapping[str, Cause] = {
     "user authentication revoked": Cause.REFUSED,
     "account authentication expired": Cause.REFUSED,
     "authentication timeout": Cause.SERVER,
-    "stale connection": Cause.STALE,
+    "stale connection": Cause.SERVER,
     "maximum connections exceeded": Cause.SERVER,
     "maximum account active connections exceeded": Cause.SERVER,
     "connection throttling is active": Cause.SERVER,
@@ -58,6 +58,7 @@ class ServerInfo:
     :ivar nonce: to be signed by who logs in with a key
     :ivar connect_urls: host and port of all servers of the cluster
     :ivar lame_duck: it will close its connections soon
+    :ivar clustered: it has others beside it, of which one address may stand for all
     """
 
     name: str = ""
@@ -71,6 +72,7 @@ class ServerInfo:
     lame_duck: bool = False
     id: str = ""
     address: str = ""
+    clustered: bool = False
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Self:
@@ -89,6 +91,7 @@ class ServerInfo:
             "lame_duck": "ldm",
         }
         flags = {name: info.get(key) is True for name, key in fields.items()}
+        flags["clustered"] = bool(info.get("cluster"))
         name, version, nonce, server_id = texts
         address = f"{info.get('host')}:{info.get('port')}"
         return cls(

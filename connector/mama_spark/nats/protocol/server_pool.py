@@ -9,7 +9,7 @@ from __future__ import annotations
 import encodings.idna  # noqa: F401 - loaded when it is needed first, which fails where no file can be opened any more
 import ipaddress
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 from urllib.parse import unquote, urlsplit
@@ -20,6 +20,7 @@ from mama_spark.contracts.redaction import redact_url
 from mama_spark.options.urls import with_scheme
 
 _PORT = 4222
+_REMEMBERED = 60.0  #: seconds
 _LEARNED = 64  #: servers that a cluster announced; where pods come and go, addresses do not come back
 #: Between two rounds over all servers; without a random part, all clients of a server would come back at once. Short,
 #: because leases must be renewed in the seconds that a server is there.
@@ -63,18 +64,43 @@ class Server:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class SilentServers:
+    """Servers that did not answer in time: each is tried last for :data:`_REMEMBERED`, or until it answers.
+
+    :param clock: monotonic seconds
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since: dict[str, float] = {}  # by address
+
+    def __contains__(self, server: Server) -> bool:
+        since = self._since.get(server.address)
+        return since is not None and self._clock() - since < _REMEMBERED
+
+    def add(self, server: Server) -> None:
+        self._since[server.address] = self._clock()
+
+    def discard(self, server: Server) -> None:
+        self._since.pop(server.address, None)
+
+
 class ServerPool:
     """The servers of one cluster.
 
     :param urls: of the options
     :param chance: source of the order and of the random part of delays
+    :param silent: what connections know of servers
     :param only: the one server to connect to, instead of all
     :ivar current: that was chosen last
     """
 
-    def __init__(self, urls: Sequence[str], chance: random.Random, only: Server | None = None) -> None:
-        self._chance, self._only = chance, only
+    def __init__(
+        self, urls: Sequence[str], chance: random.Random, silent: SilentServers, only: Server | None = None
+    ) -> None:
+        self._chance, self._silent, self._only = chance, silent, only
         self._servers = [Server.of(url) for url in urls] if only is None else [only]
+        self._given = len(self._servers)
         chance.shuffle(self._servers)
         self.current = self._servers[0]
         self._tried = self._rounds = 0  # servers of this round, and rounds, since a connection came about
@@ -84,7 +110,7 @@ class ServerPool:
 
     @property
     def servers(self) -> list[Server]:
-        """All, in the order in which they will be tried."""
+        """All, in the order in which they will be tried, silent ones aside."""
         return list(self._servers)
 
     def next(self) -> tuple[Server, float]:
@@ -93,15 +119,28 @@ class ServerPool:
         if self._tried >= len(self._servers):
             delay = BETWEEN_ROUNDS.delay(self._rounds, self._chance.random)
             self._tried, self._rounds = 0, self._rounds + 1
+        untried = self._servers[: len(self._servers) - self._tried]
         self._tried += 1
-        self.current = self._servers.pop(0)
+        self.current = next((server for server in untried if server not in self._silent), untried[0])
+        self._servers.remove(self.current)
         self._servers.append(self.current)
         return self.current, delay
+
+    @property
+    def share(self) -> float:
+        """Of the time in which a connection must come about, what the present attempt may take: each server of the
+        options has its turn in the first round. Later ones leave time for servers that are slow."""
+        return 1 / (min(self._given, 3) if self._rounds else self._given)
+
+    def silent(self) -> None:
+        """The server that was chosen last did not answer in time."""
+        self._silent.add(self.current)
 
     def connected(self) -> None:
         """The server that was chosen last has taken the login: what fails from here on is a new outage. It is still one
         of this round: where connections end as soon as they are there, they are not made without a pause."""
         self._rounds = 0
+        self._silent.discard(self.current)
 
     def learn(self, addresses: Sequence[str]) -> bool:
         """Add what the cluster announces; whether there are new ones. An empty list says nothing.

@@ -38,6 +38,9 @@ class FakeConnection:
             self.waited.append(timeout)
             CLOCK[0] += timeout
 
+    def loss(self) -> Callable[[], bool]:
+        return lambda: not self.up
+
     def request_all(self, requests: Sequence[Any], timeout: float) -> list[Any]:
         return [self._answer(subject, payload, timeout) for subject, payload, _ in requests]
 
@@ -130,6 +133,29 @@ def test_it_ends_with_the_last_error_when_the_time_is_over(last: Answer, why: st
     assert why in str(e.value)
     assert connection.waited == [0.05, 0.1, 0.2], "the next one would be too late"
     assert [limit for *_, limit in connection.asked] == pytest.approx([0.5, 0.45, 0.35, 0.15])
+
+
+class LostOnce(FakeConnection):
+    """It is another one after the third request, and answers the fifth."""
+
+    def loss(self) -> Callable[[], bool]:
+        before = len(self.asked)
+        return lambda: before < 3 <= len(self.asked)
+
+    def _answer(self, subject: str, payload: bytes, timeout: float) -> Any:
+        super()._answer(subject, payload, timeout)
+        return Frame("MSG", 0, payload=b'{"seq":1}') if len(self.asked) == 5 else Unavailable("nothing")
+
+
+@pytest.mark.parametrize(("most", "limits"), [(None, [3, 6, 12, 3, 6]), (5.0, [3, 5, 5, 3, 5]), (1.0, [1] * 5)])
+@pytest.mark.parametrize("call", [lambda api: api.request("INFO"), lambda api: api.publish("a", b"", {})])
+def test_attempts_take_longer_each_time_until_the_connection_is_another_one(
+    call: Callable[[JetStream], object], most: float | None, limits: list[int]
+) -> None:
+    """A leader that stands still is soon another one; an answer may also take long."""
+    connection: Any = LostOnce(b"")
+    call(JetStream(lambda: connection, 60.0, most))
+    assert [limit for *_, limit in connection.asked] == limits
 
 
 def test_one_attempt_is_made_whatever_the_time_limit() -> None:

@@ -69,6 +69,8 @@ def kinds(events: Sequence[Event]) -> list[type]:
 
 
 Does = Callable[[ClientProtocol], Sequence[Event]]
+When = Callable[[float], bool]
+AWAKE = (0.0, 0.0)
 
 
 def gets(data: bytes) -> Does:
@@ -268,40 +270,68 @@ def test_the_last_words_of_the_server_say_why_it_closed() -> None:
 # --- the clock -----------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_without_answers_is_stale_and_one_that_stood_still_is_not() -> None:
-    client = made(State.UP)
-    for n in (1, 2):
-        assert client.wake_at() == n * PING_INTERVAL
-        assert client.tick(n * PING_INTERVAL) == [Write(PING)]
-    (lost,) = client.tick(3 * PING_INTERVAL)
-    assert isinstance(lost, Lost)
-    assert lost.cause is Cause.STALE
-    client = made(State.UP)
-    client.tick(PING_INTERVAL)
-    client.tick(2 * PING_INTERVAL)
-    client.receive(PONG)
-    assert client.tick(1e6) == [Write(PING)], "the process slept: one ping, as after any other time"
-    client.receive(PONG * 2)
-    assert client.tick(1e6 + PING_INTERVAL) == [Write(PING)]
+def never(_: float) -> bool:
+    return False
 
 
-def test_what_comes_before_the_answer_to_a_ping_shows_that_the_server_is_there() -> None:
-    """A slow reader comes to the answer late."""
-    client = made(State.UP)
-    for n in range(1, 9):
-        assert client.tick(n * PING_INTERVAL) == [Write(PING)]
-        client.receive(b"MSG a 7 0\r\n\r\n")
+def always(_: float) -> bool:
+    return True
 
 
-def test_a_connection_that_nobody_used_for_long_is_waited_for_as_a_new_one() -> None:
-    """It may have died, and who uses it now waits."""
-    client = made(State.UP)
-    assert client.tick(1e6) == [Write(PING)]
-    at = client.wake_at()
-    assert at == 1e6 + 5.0
-    (lost,) = client.tick(at)
-    assert isinstance(lost, Lost)
-    assert lost.cause is Cause.STALE
+ALONE = "a server that is gone, and the only one"
+#: Who waits when, when something comes, until when what was written flows, between which times the process stood still
+#: -> when it is asked by PING (the first times), and when the connection is left.
+SILENCES: list[tuple[str, When, When, float, tuple[float, float], list[float], float | None]] = [
+    ("a server that is gone, and somebody waits", always, never, 0, AWAKE, [1], 6),
+    (ALONE, always, never, 0, AWAKE, [1], 41),
+    ("and nobody waits", never, never, 0, AWAKE, [20], 25),
+    ("and somebody begins to wait", lambda t: t >= 10, never, 0, AWAKE, [11], 16),
+    ("a server that answers pings, and nothing else", always, lambda t: t % 4 == 0.25, 0, AWAKE, [1.25, 5.25], None),
+    ("a slow one, whose answers are read late", always, lambda t: t % 5 == 0, 0, AWAKE, [1, 6, 11], None),
+    ("an idle one, which is asked now and then", never, lambda t: t % 21 == 0, 0, AWAKE, [20, 40.75], None),
+    ("a slow way, until it is dead", always, never, 12, AWAKE, [1], 17),
+    ("a process that stood still has not waited", always, lambda t: t == 104, 0, (3, 103.5), [1, 105], 110),
+    ("and its server is gone", always, never, 0, (3, 103), [1], 105),
+]
+
+
+@each("what,waits,comes,flows,stopped,pings,left", SILENCES)
+def test_a_server_that_says_nothing_is_asked_and_left(
+    what: str, waits: When, comes: When, flows: float, stopped: tuple[float, float], pings: list[float], left: float
+) -> None:
+    client, asked, now = made(State.UP), list[float](), 0.0
+    client.tick(now, waits(now))
+    while client.state is State.UP and now < 120:
+        now += 0.25
+        if stopped[0] < now < stopped[1]:
+            continue
+        if comes(now):
+            client.receive(b"MSG a 7 0\r\n\r\n")
+        events = client.tick(now, waits(now), int(min(now, flows) * 1000), what != ALONE)
+        assert client.state is not State.UP or now <= (client.wake_at() or 0.0), what
+        if events == [Write(PING)]:
+            asked.append(now)
+    assert asked[: len(pings)] == pings, what
+    assert (now if client.lost else None) == left, what
+    assert not client.lost or (isinstance(events[-1], Lost) and events[-1].cause is Cause.STALE)
+
+
+def test_a_way_that_is_always_slow_is_not_left_for_ever() -> None:
+    """Each new connection is given more time, unless the last one was there for long."""
+    client, begun, lives = made(State.UP), 0.0, list[float]()
+    for answered in (0, 0, 0, 0, 0, 0, 130, 0):
+        now = begun
+        client.tick(now, waits=True)
+        while not client.lost:
+            now += 0.5
+            if now - begun <= answered:
+                client.receive(PONG)
+            client.tick(now, waits=True)
+        lives.append(now - begun - answered)
+        begun = now
+        client.connect(now, lambda _: LOGIN)
+        client.receive(INFO + PONG)
+    assert lives == [1 + patience for patience in (5, 10, 20, 40, 60, 60, 5, 10)]
 
 
 def test_pongs_tell_which_ping_they_answer() -> None:

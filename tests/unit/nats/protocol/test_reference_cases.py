@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 from mama_spark.contracts.errors import TooLarge
 from mama_spark.nats.protocol.client import ClientProtocol, State
-from mama_spark.nats.protocol.client_events import Cause, Complaint, Denied, Event, Lost, Write
+from mama_spark.nats.protocol.client_events import Complaint, Denied, Event, Lost, Write
 from mama_spark.nats.protocol.parser import Frame, ProtocolError, read_frame
 
 from tests.support.tables import each
@@ -120,20 +120,6 @@ UP, LOST = State.UP, State.LOST
 def test_a_client_does_what_the_server_expects(data: bytes, state: State, events: Sequence[object]) -> None:
     client = up()
     assert ([seen(event) for event in client.receive(data)], client.state) == (list(events), state)
-
-
-def test_a_server_that_does_not_answer_is_left_as_the_server_leaves_a_client() -> None:
-    """``TestPingInterval``: two pings are sent and not answered; the third time the connection ends."""
-    client = up()
-    for _ in range(2):
-        at = client.wake_at()
-        assert at is not None
-        assert [seen(event) for event in client.tick(at)] == [b"PING\r\n"]
-    at = client.wake_at()
-    assert at is not None
-    (lost,) = client.tick(at)
-    assert isinstance(lost, Lost)
-    assert lost.cause is Cause.STALE
 
 
 def test_a_smaller_limit_of_payloads_counts_from_when_it_is_announced() -> None:

@@ -6,11 +6,11 @@ import random
 
 import pytest
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.nats.protocol.server_pool import Server, ServerPool
+from mama_spark.nats.protocol.server_pool import Server, ServerPool, SilentServers
 
 
-def pool(*urls: str) -> ServerPool:
-    return ServerPool(urls, random.Random(7))
+def pool(*urls: str, silent: SilentServers | None = None, seed: int = 7) -> ServerPool:
+    return ServerPool(urls, random.Random(seed), silent or SilentServers(lambda: 0.0))
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,43 @@ def test_a_day_of_reconnects_neither_storms_nor_sleeps() -> None:
         now += servers.next()[1] + 0.001
         tries += 1
     assert 2 * 86_400 < tries / 2 < 4 * 86_400
-    others = [ServerPool(["a"], random.Random(n)) for n in range(9)]
+    others = [pool("a", seed=n) for n in range(9)]
     assert len({[other.next() for _ in range(2)][1][1] for other in others}) == 9
+
+
+def test_a_silent_server_is_tried_last_by_all_until_it_answers() -> None:
+    now = 0.0
+    silent = SilentServers(lambda: now)
+
+    def order(seed: int) -> list[str]:
+        servers = pool("a", "b", "c", silent=silent, seed=seed)
+        return [servers.next()[0].host for _ in range(3)]
+
+    assert {order(seed)[0] for seed in range(20)} == {"a", "b", "c"}
+    first = pool("a", "b", "c", silent=silent)
+    while first.next()[0].host != "b":
+        pass
+    first.silent()
+    assert {order(seed)[2] for seed in range(20)} == {"b"}
+    assert len({order(seed)[0] for seed in range(20)}) == 2
+    alone = pool("b", silent=silent)
+    assert alone.next()[0].host == "b", "there is no other"
+    alone.connected()
+    assert {order(seed)[2] for seed in range(20)} == {"a", "b", "c"}, "it has its place again"
+    alone.silent()
+    now = 60.0
+    assert {order(seed)[2] for seed in range(20)} == {"a", "b", "c"}, "it may be back"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10])
+def test_each_server_of_a_list_has_its_turn_within_the_time(size: int) -> None:
+    servers, used, tried = pool(*(f"s{n}" for n in range(size))), 0.0, set[str]()
+    while len(tried) < size:
+        tried.add(servers.next()[0].host)
+        used += servers.share
+    assert used == pytest.approx(1.0)
+    servers.next()
+    assert servers.share >= 1 / 3, "the next round has time for slow ones"
 
 
 def test_what_a_cluster_announces_comes_first() -> None:
