@@ -211,6 +211,10 @@ class PublisherBridge(ABC):
         """Which of these sends may still be stored; None: as far as the bridge can know, none. Never waits."""
         return None
 
+    def abort_unsent(self, why: str) -> None:
+        """What was sent and has not left this machine must not be stored any more: lose the connection, if need be."""
+        return
+
     def sent_to(self) -> tuple[str, ...]:
         """The servers that may still have messages of this bridge in their buffers, the present one last, each as
         :meth:`.BatchLedger.why_unfenced` reads it. Empty: the bridge knows none that could. Any thread may ask."""

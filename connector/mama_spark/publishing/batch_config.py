@@ -92,6 +92,11 @@ class SendGuard(StoredCheck, Protocol):
     """Says whether this publisher is still the one that publishes these messages."""
 
     @property
+    def expired(self) -> bool:
+        """Another publisher may take over at any moment."""
+        ...
+
+    @property
     def unfenced(self) -> bool:
         """What another publisher has sent of these messages may still be stored: each may be stored twice."""
         ...

@@ -268,6 +268,8 @@ class BatchPublisher:
             self._launch()
         else:
             self._loop.bridge_full = True
+            if self._guard is not None and self._guard.expired:
+                self.bridge.abort_unsent("the lease of the partition is over")
         self._finish()
         now = time.monotonic()
         no_more = not self._queue and (self._draining or self._hooks.awaited())

@@ -193,6 +193,7 @@ class Refusing:
     """A guard that lets messages pass until it is closed."""
 
     unfenced = False
+    expired = True
 
     def __init__(self) -> None:
         self.closed, self.asked, self.answered = False, 0, False
@@ -214,6 +215,10 @@ class TimeoutsBridge(MemoryBridge):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.timeouts: list[float] = []
+        self.aborted = 0
+
+    def abort_unsent(self, why: str) -> None:
+        self.aborted += 1
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         self.timeouts.append(timeout)
@@ -231,6 +236,7 @@ def test_a_publisher_that_may_not_send_waits_between_two_questions(fixture: Publ
     asked, polls = guard.asked, len(bridge.timeouts)
     eventually(lambda: guard.asked > asked + 10, "it asks the guard again")
     assert all(bridge.timeouts[polls:])
+    assert bridge.aborted
     guard.closed = False
     publisher.drain()
     assert publisher.counters.acked == 6

@@ -25,6 +25,7 @@ READ_SIZE = 1024 * 1024  #: bytes of one read; less than that is all that has co
 _MUCH = 128 * 1024
 _ENCRYPTED = 256 * 1024  #: bytes that are encrypted at once, at least
 _MOST_PIECES = min(1024, os.sysconf("SC_IOV_MAX"))
+_FINISH = struct.pack("ii", 0, 0)  #: SO_LINGER: the system sends what it has taken
 _RESET = struct.pack("ii", 1, 0)  #: SO_LINGER: what was not sent is discarded, and the other end gets RST
 Piece = bytes | memoryview
 
@@ -70,6 +71,7 @@ class NonBlockingSocket:
                 try:
                     self._socket.setblocking(False)
                     self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)  # until it is closed
                     with contextlib.suppress(BlockingIOError):
                         self._socket.connect(address)
                 except BaseException:
@@ -215,15 +217,24 @@ class NonBlockingSocket:
             return self._taken
         return self._watched_taken + min(self._taken - _on_their_way(self._socket), self._watched_taken)
 
-    def close(self, reset: bool = False) -> None:
-        """Drop what was not written; never raises. The descriptor of this process alone, after a fork.
+    @property
+    def unsent(self) -> int:
+        """Bytes that the system of the other end has not confirmed, as far as ours tells that."""
+        return self.queued - self.written + _on_their_way(self._socket)
 
-        :param reset: what the system has taken must not arrive any more, either
+    def close(self, reset: bool = False) -> None:
+        """Drop what was not written; never raises.
+
+        :param reset: what the system has taken must not arrive any more, either; as where the process is killed
         """
-        self._unsent.clear()
-        if reset:
+        if not reset:
             with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _FINISH)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptor of this process alone, after a fork."""
+        self._unsent.clear()
         self._socket.close()
 
 

@@ -114,6 +114,12 @@ class SocketDriver:
             self.protocol.closed("closed")
             self._drop_socket()
 
+    def abort_unsent(self, why: str) -> None:
+        """Lose the connection if something that was written has not reached the other end: it will not any more."""
+        with self.turn:
+            if self._socket is not None and self._socket.unsent:
+                self._handle(self.protocol.closed(why))
+
     def write(self, pieces: Sequence[Piece], size: int) -> None:
         """Write, now or when the socket takes it; dropped where the connection is down."""
         sock = self._socket
@@ -297,7 +303,9 @@ class SocketDriver:
         """It is the parent's: give up the descriptor of this process, and send nothing. A thread of the parent may have
         had its turn."""
         self.closed, self.turn = True, threading.Condition()
-        self._drop_socket()
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.forget()
 
 
 def _after_fork() -> None:

@@ -276,6 +276,11 @@ class NatsBridge(PublisherBridge):
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return None if self._fences is None else self._fences.on_the_way(tokens)
 
+    def abort_unsent(self, why: str) -> None:
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        if self._connection is not None:
+            self._connection.driver.abort_unsent(why)
+
     def sent_to(self) -> tuple[str, ...]:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return () if self._fences is None else self._fences.sent_to()

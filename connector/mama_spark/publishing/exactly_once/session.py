@@ -395,6 +395,12 @@ class BatchSession:
             return False
         return all(now < lease.until for lease in leases)
 
+    @property
+    def expired(self) -> bool:
+        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
+        with self._lock:
+            return any(_lease_clock() >= lease.until for lease in self._leases.values())
+
     def all_answered(self) -> None:
         """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         self._all_answered = True
