@@ -47,7 +47,10 @@ class Aside:
 
 
 class FreezingCluster:
-    """Three servers and a stream; publishers begin at one that does not lead it."""
+    """Three servers and a stream; publishers begin at one that does not lead it.
+
+    :ivar proxy: to that one: it keeps what was sent to it also where our end discards it with the connection
+    """
 
     def __init__(self, folder: Path) -> None:
         self.cluster = Cluster(folder)
@@ -60,11 +63,13 @@ class FreezingCluster:
             leader = eventually(lambda: admin.info(STREAM)["cluster"].get("leader"), "a leader")
         self.node = next(node for node in self.cluster.nodes if node.name != leader)
         self.admin = Admin(self.cluster.node(str(leader)).url).__enter__()
+        self.proxy = Proxy(self.node.url).__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.admin.__exit__(None, None, None)
         self.node.resume()
+        self.proxy.__exit__(None, None, None)
         self.cluster.stop()
 
     @property
@@ -117,8 +122,9 @@ def test_what_is_in_the_buffers_of_a_frozen_server_is_not_sent_again_before_it_i
         forgotten()
         frozen.node.resume() if end == "wakes up" else frozen.node.kill()
 
+    url = frozen.proxy.url if end == "wakes up" else frozen.node.url
     with Aside(wake_up):
-        report = Query(frozen.node.url, OPTIONS).attempt(frozen.rows(given, 500))
+        report = Query(url, OPTIONS).attempt(frozen.rows(given, 500))
     assert report.counts.acked == len(given)
     assert frozen.doubled(given) == 0
 
@@ -127,7 +133,7 @@ def test_a_repetition_waits_for_the_server_that_a_killed_attempt_has_sent_to(
     frozen: FreezingCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "mama_spark")
-    given, query = rows(0, 1_000), Query(frozen.node.url, OPTIONS)
+    given, query = rows(0, 1_000), Query(frozen.proxy.url, OPTIONS)
     first = get_context("fork").Process(target=query.attempt, args=(frozen.rows(given, 500, wait=60.0),))
     first.start()
     frozen.freeze_at(500)
@@ -158,7 +164,7 @@ def test_who_does_not_wait_is_told_each_row_that_is_stored_twice(frozen: Freezin
 
     more = {"onSilentServer": "publish", "flightLog": str(tmp_path / "log")}
     with Aside(wake_up):
-        report = Query(frozen.node.url, {**OPTIONS, **more}).attempt(frozen.rows(given, 500))
+        report = Query(frozen.proxy.url, {**OPTIONS, **more}).attempt(frozen.rows(given, 500))
     eventually(lambda: frozen.stored > len(given), "the server hands on what it has")
     named = [pq.read_table(tmp_path / "log" / part.path) for part in report.parts]
     ids = {row["flight_id"] for table in named for row in table.to_pylist() if "stored twice" in (row["info"] or "")}
