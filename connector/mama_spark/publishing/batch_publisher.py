@@ -290,7 +290,9 @@ class BatchPublisher:
         self._held_back = True
         while self._queue and not self._loop.bridge_full:
             queued = self._queue[0]
-            prepared = queued.prepared or (self._prepare(queued) and self._may_send())  # it may be connected elsewhere
+            prepared = (
+                queued.prepared or self._prepare(queued)
+            ) and self._may_send()  # that may have changed meanwhile
             if not (prepared and self._loop.launch_spans(queued.flights, queued.spans, self._limiter)):
                 return
             with self._changed:

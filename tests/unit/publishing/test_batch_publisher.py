@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 from uuid import uuid4
@@ -202,8 +202,8 @@ class Refusing:
         self.asked += self.closed
         return not self.closed
 
-    def stored(self, messages: MessageBatch, since: float) -> list[StoredFlights]:
-        return []
+    def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
+        return [[] for _ in batches]
 
     def all_answered(self) -> None:
         self.answered = True
@@ -241,6 +241,27 @@ def test_a_publisher_that_may_not_send_waits_between_two_questions(fixture: Publ
     publisher.drain()
     assert publisher.counters.acked == 6
     assert guard.answered
+
+
+def test_nothing_is_sent_when_that_was_forbidden_while_the_middleware_was_asked_about_the_batch(
+    fixture: PublisherFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes its time, and the connection may lead to another server by then."""
+    guard, bridge = Refusing(), MemoryBridge(fixture.name)
+    prepare = bridge.prepare
+
+    def forbid(messages: MessageBatch) -> ValidationResult:
+        guard.closed = True
+        return prepare(messages)
+
+    monkeypatch.setattr(bridge, "prepare", forbid)
+    publisher = fixture.publisher(guard=guard, bridge=bridge)
+    publisher.put(batch(3))
+    eventually(lambda: guard.asked > 3, "it asks the guard again")
+    assert not publisher.counters.sends
+    guard.closed = False
+    publisher.drain()
+    assert publisher.counters.acked == 3
 
 
 def test_stop_settles_everything_and_later_puts_raise(fixture: PublisherFixture) -> None:

@@ -49,7 +49,7 @@ class NonBlockingSocket:
         self._taken = 0  # bytes, of TLS if there is, that the system has taken
         self._watched = 0  # of queued
         self._watched_taken: int | None = None  # _taken when these were written
-        self.connected = False
+        self.connected = self._discards = False
         self._lookup: NameLookup | None = None
         if (found := numeric(server.host, server.port)) is None:
             self._lookup = NameLookup(server.host, server.port)
@@ -71,7 +71,7 @@ class NonBlockingSocket:
                 try:
                     self._socket.setblocking(False)
                     self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)  # until it is closed
+                    self._linger()
                     with contextlib.suppress(BlockingIOError):
                         self._socket.connect(address)
                 except BaseException:
@@ -225,12 +225,19 @@ class NonBlockingSocket:
     def close(self, reset: bool = False) -> None:
         """Drop what was not written; never raises.
 
-        :param reset: what the system has taken must not arrive any more, either; as where the process is killed
+        :param reset: what the system has taken must not arrive any more, either
         """
-        if not reset:
-            with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _FINISH)
+        self.discard_unsent(reset)
         self.forget()
+
+    def discard_unsent(self, on: bool) -> None:
+        """What the system has taken, and not sent when the process is killed, does not arrive any more."""
+        self._discards = on
+        with contextlib.suppress(OSError):
+            self._linger()
+
+    def _linger(self) -> None:
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET if self._discards else _FINISH)
 
     def forget(self) -> None:
         """Close the descriptor of this process alone, after a fork."""

@@ -83,6 +83,7 @@ class SocketDriver:
             inbox=inbox,
         )
         self._socket: NonBlockingSocket | None = None
+        self._discards = False
         self._retry_at = self._driven_at = 0.0
         self.lost: wire.Lost | None = None
         self.failures: dict[str, str] = {}
@@ -113,6 +114,13 @@ class SocketDriver:
             self.closed = True
             self.protocol.closed("closed")
             self._drop_socket()
+
+    def discard_unsent(self, on: bool) -> None:
+        """See :meth:`.NonBlockingSocket.discard_unsent`; also of connections that come."""
+        with self.turn:
+            self._discards = on
+            if self._socket is not None:
+                self._socket.discard_unsent(on)
 
     def abort_unsent(self, why: str) -> None:
         """Lose the connection if something that was written has not reached the other end: it will not any more."""
@@ -205,6 +213,7 @@ class SocketDriver:
         self._answered = 0
         try:
             self._socket = NonBlockingSocket(server)
+            self._socket.discard_unsent(self._discards)
         except OSError as e:
             events = self.protocol.closed(str(e))
         self._handle(events)

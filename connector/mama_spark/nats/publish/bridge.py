@@ -126,6 +126,7 @@ class NatsBridge(PublisherBridge):
             connection, self._ack_queue, self.settings, self._router, self._write, self._drive
         )
         if self.settings.exactly_once:
+            connection.driver.discard_unsent(True)
             self._fences = Fences(self.settings, connection, lambda: list(self._router.topic_of_each_stream().values()))
         connection.listener = self._answers = NatsAnswers(
             connection, self._fast_ingest, self._ack_queue, self._router, self._warn, self._fences
@@ -310,6 +311,8 @@ class NatsBridge(PublisherBridge):
             self._fences = None
             try:
                 connection.ping(_LAST_WORD)
+                connection.driver.discard_unsent(False)
             except MamaError:  # who comes next must not find messages of this bridge on their way
+                connection.driver.abort_unsent("its publisher has ended")
                 connection.close()
         POOL.give_back(self.settings, connection)

@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -405,27 +405,39 @@ class BatchSession:
         """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         self._all_answered = True
 
-    def stored(self, messages: MessageBatch, since: float) -> list[StoredFlights]:
+    def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
         """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
-        assert messages.ids is not None
-        texts, parts = messages.ids.cast(pa.binary()).to_pylist(), []
-        prefix = self._me.own_prefix if self._rules.reader.prefixed else b""
-        for name, rows in self._by_stream(messages.topics):
-            with self._lock:
-                ends = self._leases[name].ends
-            after = ends[max(0, bisect_right(ends, (since, -1)) - 1)][1]
-            wanted, found = {texts[row]: row for row in rows.tolist()}, dict[int, int]()
-            last = self._ledger.bounds(name).last
-            self._note_end(name, last)
-            for some in self._ledger.read(name, after, last, prefix):
-                for text, sequence in zip(some.ids, some.sequences.tolist(), strict=True):
-                    if text in wanted:
-                        found.setdefault(wanted[text], sequence)
-            logger.info("of %d messages without an answer, %d are stored", len(wanted), len(found))
-            if found:
-                at = np.array(sorted(found), np.int64)
-                parts.append(StoredFlights(name, at, np.array([found[row] for row in at.tolist()], np.int64)))
+        wanted: dict[str, dict[bytes, tuple[int, int]]] = {}  # batch and row of each id, by stream
+        for number, messages in enumerate(batches):
+            assert messages.ids is not None
+            ids = messages.ids.cast(pa.binary()).to_pylist()
+            for name, rows in self._by_stream(messages.topics):
+                wanted.setdefault(name, {}).update((ids[row], (number, row)) for row in rows.tolist())
+        parts: list[list[StoredFlights]] = [[] for _ in batches]
+        for name, rows_of in wanted.items():
+            found = self._look(name, rows_of, since)
+            logger.info("of %d messages without an answer, %d are stored", len(rows_of), len(found))
+            for number, part in enumerate(parts):
+                mine = sorted((row, sequence) for (batch, row), sequence in found.items() if batch == number)
+                if mine:
+                    at, sequences = np.array(mine, np.int64).T
+                    part.append(StoredFlights(name, at, sequences))
         return parts
+
+    def _look(self, name: str, rows_of: dict[bytes, tuple[int, int]], since: float) -> dict[tuple[int, int], int]:
+        """The first sequence of each of these ids that is stored, by batch and row."""
+        with self._lock:
+            ends = self._leases[name].ends
+        after = ends[max(0, bisect_right(ends, (since, -1)) - 1)][1]
+        last = self._ledger.bounds(name).last
+        self._note_end(name, last)
+        found: dict[tuple[int, int], int] = {}
+        prefix = self._me.own_prefix if self._rules.reader.prefixed else b""
+        for some in self._ledger.read(name, after, last, prefix):
+            for text, sequence in zip(some.ids, some.sequences.tolist(), strict=True):
+                if text in rows_of:
+                    found.setdefault(rows_of[text], sequence)
+        return found
 
     def _note_end(self, name: str, last: int) -> None:
         """What is sent from now on is stored behind this sequence."""

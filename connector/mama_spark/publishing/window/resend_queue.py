@@ -131,13 +131,16 @@ class ResendQueue:
         self.next_deadline = min(self.next_deadline, deadline)
         heapq.heappush(self._heap, PendingResend(due, next(self._order), deadline, flights, rows, held))
 
-    def hold(self, flights: FlightBatch, rows: Int64s, until: float, now: float) -> None:
-        """Flights that wait are due later. Where outages are waited for, retry deadlines count from now."""
+    def put_off_deadlines(self, now: float) -> None:
+        """Where outages are waited for, retry deadlines of what was sent before count from now."""
+        if self.patient and not self.deadlines_suspended:
+            self.resume_deadlines(now)
+
+    def hold(self, flights: FlightBatch, rows: Int64s, until: float) -> None:
+        """Flights that wait are due later."""
         for entry in self._heap:
             if entry.flights is flights:
                 entry.rows = entry.rows[~np.isin(entry.rows, rows)]
-        if self.patient and not self.deadlines_suspended:
-            self.resume_deadlines(now)
         self.push(until, flights, rows, held=True)
 
     def held(self) -> tuple[int, int]:

@@ -45,8 +45,8 @@ _HOLD = 0.2  #: seconds after which it is seen again whether what was sent may s
 class StoredCheck(Protocol):
     """Looks for messages whose acknowledgements are lost, where each must be stored once, however late."""
 
-    def stored(self, messages: MessageBatch, since: float) -> list[StoredFlights]:
-        """Those of the messages that are stored, as rows of ``messages``.
+    def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
+        """Those of the messages that are stored, for each batch, as rows of it.
 
         :param since: monotonic seconds before which none of them was
         :raises Unavailable: the middleware does not say
@@ -177,30 +177,36 @@ class SendLoop:
                 return
 
     def _find_stored(self, check: StoredCheck, now: float) -> bool:
-        """Settle what is stored of the resends that may be; False = the middleware does not say.
+        """Settle what is stored of the resends that may be; False = nothing is sent in this call: to look takes time, in
+        which it may be forbidden, or the middleware does not say.
 
         So there is one copy of a message at a time on its way, whatever the middleware remembers of ids."""
         doubtful = self.window.resends_in_doubt(now)
-        if doubtful and now < self._ask_at:
+        if not doubtful:
+            return True
+        self.window.resends.put_off_deadlines(now)
+        if now < self._ask_at:
             self.bridge_full = True
             return False
-        for flights, due in doubtful:
-            rows = self._not_on_the_way(flights, due, now)
-            if not len(rows):
-                continue
-            try:
-                found = check.stored(messages_of(flights).take(rows), float(flights.stored_from(rows).min()))
-            except Unavailable as e:
-                self.last_cause, self.bridge_full = str(e), True
-                self._ask_at = self.clock() + _ASK_AGAIN
-                return False
+        certain = [(flights, self._not_on_the_way(flights, rows, now)) for flights, rows in doubtful]
+        certain = [(flights, rows) for flights, rows in certain if len(rows)]
+        if not certain:
+            return True
+        self.bridge_full = True
+        since = min(float(flights.stored_from(rows).min()) for flights, rows in certain)
+        try:
+            found = check.stored([messages_of(flights).take(rows) for flights, rows in certain], since)
+        except Unavailable as e:
+            self.last_cause, self._ask_at = str(e), self.clock() + _ASK_AGAIN
+            return False
+        for (flights, rows), stored in zip(certain, found, strict=True):
             flights.not_stored_at(rows, self.clock())
             flights.doubt[rows] = False
-            for some in found:
+            for some in stored:
                 here = StoredFlights(some.stream, rows[some.rows], some.sequences)
                 self.window.find(flights, here, self.clock())
                 self._progressed()
-        return True
+        return False
 
     def _not_on_the_way(self, flights: FlightBatch, rows: Int64s, now: float) -> Int64s:
         """Those that nobody will store any more, or that were waited for long enough; the others are held."""
@@ -211,7 +217,7 @@ class SendLoop:
             flights.send_anyway(rows[there.rows])
             return rows
         self.last_cause = there.why
-        self.window.hold(flights, rows[there.rows], OutcomeUnknown(there.why), now + _HOLD, now)
+        self.window.hold(flights, rows[there.rows], OutcomeUnknown(there.why), now + _HOLD)
         return rows[~there.rows]
 
     def flush(self) -> None:

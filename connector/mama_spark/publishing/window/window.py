@@ -101,20 +101,22 @@ class Window(FlightAccounts):
         """
         if not self._may_send(now) or (self.policy.ordered and self._index.unanswered()):
             return []
-        found = []
+        found: dict[int, tuple[FlightBatch, list[Int64s]]] = {}
         for flights, rows in self.resends.due(now):
             old = rows[flights.doubt[rows] & (flights.stored_from(rows) + certain_for <= now)]
             if len(old):
-                found.append((flights, old))
-        return found
+                found.setdefault(id(flights), (flights, []))[1].append(old)
+        return [
+            (flights, np.concatenate(parts)) for flights, parts in found.values()
+        ]  # a look costs much, a row little
 
-    def hold(self, flights: FlightBatch, rows: Int64s, error: PublishError, until: float, now: float) -> None:
+    def hold(self, flights: FlightBatch, rows: Int64s, error: PublishError, until: float) -> None:
         """Due resends wait longer, and the window lets in others in their place.
 
         :param error: why
         """
         self._record_error(flights, rows, error)
-        self.resends.hold(flights, rows, until, now)
+        self.resends.hold(flights, rows, until)
         self._refill()
 
     def capacity(self, flights: FlightBatch, start: int, now: float) -> int:

@@ -215,10 +215,10 @@ def test_a_look_reads_what_came_since_the_messages_were_sent(markers: Markers) -
     with closing(session_of(markers, Rules(lease=600.0))) as session:
         session.begin(pa.array(["t"]))
         sent, markers.last = time.monotonic(), 10
-        found = session.stored(messages, sent)
+        [found] = session.stored([messages], sent)
         assert [(some.stream, some.rows.tolist(), some.sequences.tolist()) for some in found] == [("S", [0], [1])]
         looked, markers.last = time.monotonic(), 20
-        session.stored(messages, looked)
+        session.stored([messages], looked)
         assert markers.reads == [(0, 10), (10, 20)]
-        session.stored(messages, sent)
+        session.stored([messages], sent)
         assert markers.reads.pop() == (0, 20), "it may have been stored while the first look asked for the end"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from uuid import uuid4
 
 import numpy as np
@@ -247,11 +247,11 @@ class Looking:
         self.looks: list[tuple[list[bytes], float]] = []
         self.has: list[bytes] = []
 
-    def stored(self, messages: MessageBatch, since: float) -> list[StoredFlights]:
-        payloads = messages.payloads.to_pylist()
-        self.looks.append((payloads, since))
-        rows = np.array([row for row, payload in enumerate(payloads) if payload in self.has], np.int64)
-        return [StoredFlights("S", rows, rows + 1)] if len(rows) else []
+    def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
+        payloads = [messages.payloads.to_pylist() for messages in batches]
+        self.looks.append(([payload for some in payloads for payload in some], since))
+        found = [np.array([row for row, one in enumerate(some) if one in self.has], np.int64) for some in payloads]
+        return [[StoredFlights("S", rows, rows + 1)] if len(rows) else [] for rows in found]
 
 
 class Doubting:
@@ -299,7 +299,10 @@ def test_what_may_be_on_its_way_waits_and_others_go_in_its_place() -> None:
     assert not one.check.looks
     assert one.loop.last_cause == "server 'a' is silent"
     one.bridge.certain, one.check.has = 3, [b"1"]
-    one.later(0.5)
+    one.now += 0.5
+    one.loop.resend()
+    assert one.sends == [1] * 10, "whether it may be sent is asked again after a look"
+    one.later(0.0)
     assert one.check.looks == [([b"0", b"1", b"2"], 100.0)]
     assert one.sends == [2, 1, 2, 1, *[1] * 6]
     assert one.flights.duplicate.tolist() == [False, True, *[False] * 8]
