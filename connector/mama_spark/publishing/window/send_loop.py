@@ -177,7 +177,7 @@ class SendLoop:
                 return
 
     def _find_stored(self, check: StoredCheck, now: float) -> bool:
-        """Settle what is stored of the resends that may be; False = nothing is sent in this call: to look takes time, in
+        """Settle what is stored of the resends that may be; False = nothing is sent in this call: a look takes time, in
         which it may be forbidden, or the middleware does not say.
 
         So there is one copy of a message at a time on its way, whatever the middleware remembers of ids."""
