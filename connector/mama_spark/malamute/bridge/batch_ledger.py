@@ -115,10 +115,6 @@ class MarkerStream:
                 bridge.close()
 
 
-#: Seconds after which the broker is asked again how long it recognises ids.
-_FRESH = 1.0
-
-
 class MalamuteBatchLedger:
     """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. All messages go to the stream of the settings.
 
@@ -137,7 +133,6 @@ class MalamuteBatchLedger:
         self._markers = MarkerStream(self._queries, settings, markers, timeout)
         self._lock = threading.Lock()
         self._log: MalamuteLog | None = None
-        self._window, self._window_until = 0.0, 0.0
 
     def __repr__(self) -> str:
         return f"<MalamuteBatchLedger {self._name}, {self._queries!r}>"
