@@ -47,7 +47,8 @@ class Aside:
 
 
 class FreezingCluster:
-    """Three servers and a stream; publishers begin at one that does not lead it.
+    """Three servers and a stream; publishers begin at one that has neither that nor the markers, so that it takes part
+    in no election, and hands on all that it has when it wakes up.
 
     :ivar proxy: to that one: it keeps what was sent to it also where our end discards it with the connection
     """
@@ -57,12 +58,17 @@ class FreezingCluster:
 
     def __enter__(self) -> FreezingCluster:
         self.cluster.start()
-        config = {"name": STREAM, "subjects": ["once.>"], "num_replicas": 3, "duplicate_window": WINDOW}
-        with Admin(self.cluster.url) as admin:
-            eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{STREAM}", config), "three peers are known")
-            leader = eventually(lambda: admin.info(STREAM)["cluster"].get("leader"), "a leader")
-        self.node = next(node for node in self.cluster.nodes if node.name != leader)
-        self.admin = Admin(self.cluster.node(str(leader)).url).__enter__()
+        holders, admin = set(), Admin(self.cluster.url).__enter__()
+        for name, subject in ((STREAM, "once.>"), ("MAMA_BATCHES", "MAMA_BATCHES.>")):
+            config = {"name": name, "subjects": [subject], "max_msgs_per_subject": 1 if name != STREAM else -1}
+            eventually(
+                lambda: "error" not in admin.api(f"STREAM.CREATE.{name}", {**config, "duplicate_window": WINDOW}),  # noqa: B023
+                "it is made",
+            )
+            holders.add(str(eventually(lambda: admin.info(name)["cluster"].get("leader"), "a leader")))  # noqa: B023
+        admin.__exit__(None, None, None)
+        self.node = next(node for node in self.cluster.nodes if node.name not in holders)
+        self.admin = Admin(self.cluster.node(min(holders)).url).__enter__()
         self.proxy = Proxy(self.node.url).__enter__()
         return self
 
