@@ -221,7 +221,7 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
         for orphans, needed, there in (
             (("source_name", "source_ttl", "announce_counts", *_PLACES), "announce=true", self.announce),
             (("topic_events",), "flightLog or announce=true", self.announce or self.flight_log is not None),
-            (("on_retention", "batches_stream"), "exactlyOnce=true", self.exactly_once),
+            (("on_retention", "on_silent_server", "batches_stream"), "exactlyOnce=true", self.exactly_once),
             (("grow_streams",), "streams", self.streams is not None),
             (("error_tolerance",), "onError=deadletter or onError=log", self.on_error != "fail"),
             (("retry_backoff", "retry_max_backoff"), "retryAttempts above 0", self.retry_attempts != 0),

@@ -101,6 +101,7 @@ class BatchPublisher:
     def _configure(self, policy: WindowConfig) -> None:
         self.window = Window(policy)
         on_outage, timeout = self._config.on_outage, self._config.outage_timeout
+        self.window.resends.patient = on_outage.waits
         timeout = math.inf if on_outage.waits else policy.longest_silence if timeout is None else timeout
         self._loop = SendLoop(
             self.bridge,
@@ -108,6 +109,7 @@ class BatchPublisher:
             on_event=self._hooks.on_event,
             outage_timeout=timeout,
             check=self._guard,
+            patience=self._config.patience,
             outgoing=self._hooks.outgoing,
         )
         self._reporter = OutageReporter(self.bridge, self._loop, on_outage.at_last(timeout))
@@ -250,6 +252,8 @@ class BatchPublisher:
             if self._stopping:
                 self._abandon("the publisher was stopped")
                 self._finish()
+            if self._guard is not None and not self.counters.in_doubt:
+                self._guard.all_answered()
         except BaseException as error:  # noqa: BLE001 - whatever it is, the waiters must get it
             self._die(error)
         finally:
@@ -259,11 +263,13 @@ class BatchPublisher:
             self._opened.set()
 
     def _round(self) -> None:
-        if self._guard is None or self._guard.may_send():
+        if self._may_send():
             self._loop.resend()
             self._launch()
         else:
             self._loop.bridge_full = True
+            if self._guard is not None and self._guard.expired:
+                self.bridge.abort_unsent("the lease of the partition is over")
         self._finish()
         now = time.monotonic()
         no_more = not self._queue and (self._draining or self._hooks.awaited())
@@ -277,11 +283,16 @@ class BatchPublisher:
             raise Unavailable(why)
         self._end_outage(now)
 
+    def _may_send(self) -> bool:
+        return self._guard is None or self._guard.may_send()
+
     def _launch(self) -> None:
         self._held_back = True
         while self._queue and not self._loop.bridge_full:
             queued = self._queue[0]
-            prepared = queued.prepared or self._prepare(queued)
+            prepared = (
+                queued.prepared or self._prepare(queued)
+            ) and self._may_send()  # that may have changed meanwhile
             if not (prepared and self._loop.launch_spans(queued.flights, queued.spans, self._limiter)):
                 return
             with self._changed:
@@ -304,6 +315,8 @@ class BatchPublisher:
             self._loop.refused = self._loop.bridge_full = True
             self._prepare_again_at = now + RECONNECT.most
             return False
+        if self._guard is not None and self._guard.unfenced:
+            queued.flights.send_anyway(np.arange(queued.flights.n))
         queued.prepared = True
         return True
 

@@ -128,7 +128,7 @@ class QueryRules:
         unreadable = cls.unreadable(stream.name, kind.settings)
         assert unreadable or isinstance(self, ReadableRules), "an engine that answers is held to ReadableEngineSuite"
         numbers: dict[Op, tuple[int, ...]] = {
-            Op.BOUNDS: (), Op.AT: (0,), Op.MISSING: (0, 9), Op.TRIM: (0,), Op.MATCH: (0, 9, 9), Op.DEDUP: (),
+            Op.BOUNDS: (), Op.AT: (0,), Op.MISSING: (0, 9), Op.TRIM: (0,), Op.MATCH: (0, 9, 9),
         }  # fmt: skip
         ops = [op for op in Op if op is not Op.NAMES]  # which the broker answers
         questions = [LogQuery(op, 90 - op, stream.name, numbers.get(op, (0, 9, 9, 9))) for op in ops]

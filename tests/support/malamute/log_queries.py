@@ -52,7 +52,6 @@ QUESTIONS = st.one_of(
         NAMES,
         TEXTS,
     ),
-    st.builds(lambda n, s: LogQuery(Op.DEDUP, n, s), U32, NAMES),
     st.builds(lambda n, text: LogQuery(Op.NAMES, n, b"", (), text), U32, NAMES),
     st.builds(lambda n, s: LogQuery(Op.BOUNDS, n, s), U32, NAMES),
     st.builds(lambda n, s, t: LogQuery(Op.AT, n, s, (t,)), U32, NAMES, st.integers(-(2**63), 2**63 - 1)),

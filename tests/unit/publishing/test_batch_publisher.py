@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 from uuid import uuid4
@@ -192,17 +192,21 @@ def test_a_batch_that_comes_when_the_last_one_is_settled_waits_for_no_answer(fix
 class Refusing:
     """A guard that lets messages pass until it is closed."""
 
-    certain_for = 1e9
+    unfenced = False
+    expired = True
 
     def __init__(self) -> None:
-        self.closed, self.asked = False, 0
+        self.closed, self.asked, self.answered = False, 0, False
 
     def may_send(self) -> bool:
         self.asked += self.closed
         return not self.closed
 
-    def stored(self, messages: MessageBatch) -> list[StoredFlights]:
-        return []
+    def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
+        return [[] for _ in batches]
+
+    def all_answered(self) -> None:
+        self.answered = True
 
 
 class TimeoutsBridge(MemoryBridge):
@@ -211,6 +215,10 @@ class TimeoutsBridge(MemoryBridge):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.timeouts: list[float] = []
+        self.aborted = 0
+
+    def abort_unsent(self, why: str) -> None:
+        self.aborted += 1
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         self.timeouts.append(timeout)
@@ -228,9 +236,32 @@ def test_a_publisher_that_may_not_send_waits_between_two_questions(fixture: Publ
     asked, polls = guard.asked, len(bridge.timeouts)
     eventually(lambda: guard.asked > asked + 10, "it asks the guard again")
     assert all(bridge.timeouts[polls:])
+    assert bridge.aborted
     guard.closed = False
     publisher.drain()
     assert publisher.counters.acked == 6
+    assert guard.answered
+
+
+def test_nothing_is_sent_when_that_was_forbidden_while_the_middleware_was_asked_about_the_batch(
+    fixture: PublisherFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes its time, and the connection may lead to another server by then."""
+    guard, bridge = Refusing(), MemoryBridge(fixture.name)
+    prepare = bridge.prepare
+
+    def forbid(messages: MessageBatch) -> ValidationResult:
+        guard.closed = True
+        return prepare(messages)
+
+    monkeypatch.setattr(bridge, "prepare", forbid)
+    publisher = fixture.publisher(guard=guard, bridge=bridge)
+    publisher.put(batch(3))
+    eventually(lambda: guard.asked > 3, "it asks the guard again")
+    assert not publisher.counters.sends
+    guard.closed = False
+    publisher.drain()
+    assert publisher.counters.acked == 3
 
 
 def test_stop_settles_everything_and_later_puts_raise(fixture: PublisherFixture) -> None:

@@ -115,10 +115,6 @@ class MarkerStream:
                 bridge.close()
 
 
-#: Seconds after which the broker is asked again how long it recognises ids.
-_FRESH = 1.0
-
-
 class MalamuteBatchLedger:
     """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. All messages go to the stream of the settings.
 
@@ -137,7 +133,6 @@ class MalamuteBatchLedger:
         self._markers = MarkerStream(self._queries, settings, markers, timeout)
         self._lock = threading.Lock()
         self._log: MalamuteLog | None = None
-        self._window, self._window_until = 0.0, 0.0
 
     def __repr__(self) -> str:
         return f"<MalamuteBatchLedger {self._name}, {self._queries!r}>"
@@ -176,17 +171,6 @@ class MalamuteBatchLedger:
                 raise ConfigError(f"option exactlyOnce needs a durable stream, which it can read back: {e}") from e
         return self._log
 
-    def duplicate_window(self, stream: str) -> float:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. 0 while the broker does not answer."""
-        if time.monotonic() > self._window_until:
-            try:
-                with self._lock:
-                    self._window = self._opened().certain_window()
-            except Unavailable:
-                self._window = 0.0
-            self._window_until = time.monotonic() + _FRESH
-        return self._window
-
     # --- markers -------------------------------------------------------------------------------------------------
 
     def marker(self, key: str) -> Marker:
@@ -198,6 +182,14 @@ class MalamuteBatchLedger:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return [self._markers.get(key) for key in keys], self._opened().bounds()
+
+    def markers_below(self, key: str) -> list[Marker]:
+        """None: its bridge names no servers."""
+        return []
+
+    def why_unfenced(self, stream: str, server: str) -> str:
+        """Empty: see :meth:`markers_below`."""
+        return ""
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""

@@ -176,11 +176,6 @@ class MalamuteLog(RecordLog):
             after = reached
         return found
 
-    def certain_window(self) -> float:
-        """Seconds for which the stream surely recognises the id of a message."""
-        answer = self._queries.ask(LogQuery(Op.DEDUP, 0, self._stream))
-        return parse_numbers(answer.body, 1)[0][0] / 1e6
-
     def last_of(self, subject: str) -> Records | None:
         """The last message of a subject whose messages have a time to live."""
         query = LogQuery(

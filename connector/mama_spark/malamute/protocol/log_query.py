@@ -20,7 +20,6 @@ unless noted::
 | 8 BLOCK | as FETCH | as FETCH |
 | 9 MATCH | after, up to (number-8 each), most (number-4), selection | reached, found (number-8 each) |
 | 10 IDS | as FETCH, with prefix (string) before the selection | as FETCH |
-| 11 DEDUP | - | microseconds (number-8) for which the stream surely recognises the id of a message |
 
 A selection is empty (every message), or kind (1 byte) and texts (length (number-2), text): subjects (kind 1) or
 patterns (kind 2, any of which matches). The messages of FETCH are sent as STREAM DELIVERs immediately before the
@@ -72,7 +71,6 @@ class Op(IntEnum):
     BLOCK = 8
     MATCH = 9
     IDS = 10
-    DEDUP = 11
 
 
 class Selection(IntEnum):
@@ -95,7 +93,6 @@ _NUMBERS: dict[Op, str] = {
     Op.BLOCK: "qqii",
     Op.MATCH: "qqi",
     Op.IDS: "qqii",
-    Op.DEDUP: "",
 }
 _WITH_TEXT = (Op.NAMES, Op.TRIM, Op.IDS)
 _WITH_SELECTION = (Op.FETCH, Op.STANDING, Op.BLOCK, Op.MATCH, Op.IDS)

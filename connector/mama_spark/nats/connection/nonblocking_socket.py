@@ -25,6 +25,7 @@ READ_SIZE = 1024 * 1024  #: bytes of one read; less than that is all that has co
 _MUCH = 128 * 1024
 _ENCRYPTED = 256 * 1024  #: bytes that are encrypted at once, at least
 _MOST_PIECES = min(1024, os.sysconf("SC_IOV_MAX"))
+_FINISH = struct.pack("ii", 0, 0)  #: SO_LINGER: the system sends what it has taken
 _RESET = struct.pack("ii", 1, 0)  #: SO_LINGER: what was not sent is discarded, and the other end gets RST
 Piece = bytes | memoryview
 
@@ -48,7 +49,7 @@ class NonBlockingSocket:
         self._taken = 0  # bytes, of TLS if there is, that the system has taken
         self._watched = 0  # of queued
         self._watched_taken: int | None = None  # _taken when these were written
-        self.connected = False
+        self.connected = self._discards = False
         self._lookup: NameLookup | None = None
         if (found := numeric(server.host, server.port)) is None:
             self._lookup = NameLookup(server.host, server.port)
@@ -70,6 +71,7 @@ class NonBlockingSocket:
                 try:
                     self._socket.setblocking(False)
                     self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self._linger()
                     with contextlib.suppress(BlockingIOError):
                         self._socket.connect(address)
                 except BaseException:
@@ -98,6 +100,14 @@ class NonBlockingSocket:
         if not self._addresses:
             raise OSError(error, os.strerror(error))
         self._dial()
+
+    @property
+    def peer(self) -> str:
+        """Host and port of the other end, in numbers; empty: there is none."""
+        with contextlib.suppress(OSError):
+            host, port = self._socket.getpeername()[:2]
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return ""
 
     @property
     def secured(self) -> bool:
@@ -207,15 +217,31 @@ class NonBlockingSocket:
             return self._taken
         return self._watched_taken + min(self._taken - _on_their_way(self._socket), self._watched_taken)
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that the system of the other end has not confirmed, as far as ours tells that."""
+        return self.queued - self.written + _on_their_way(self._socket)
+
     def close(self, reset: bool = False) -> None:
-        """Drop what was not written; never raises. The descriptor of this process alone, after a fork.
+        """Drop what was not written; never raises.
 
         :param reset: what the system has taken must not arrive any more, either
         """
+        self.discard_unsent(reset)
+        self.forget()
+
+    def discard_unsent(self, on: bool) -> None:
+        """What the system has taken, and not sent when the process is killed, does not arrive any more."""
+        self._discards = on
+        with contextlib.suppress(OSError):
+            self._linger()
+
+    def _linger(self) -> None:
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET if self._discards else _FINISH)
+
+    def forget(self) -> None:
+        """Close the descriptor of this process alone, after a fork."""
         self._unsent.clear()
-        if reset:
-            with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._socket.close()
 
 

@@ -23,7 +23,7 @@ from mama_spark import __version__
 from ..protocol import client_events as wire
 from ..protocol.client import ClientProtocol, State
 from ..protocol.client_events import Cause
-from ..protocol.server_pool import ServerPool, SilentServers
+from ..protocol.server_pool import Server, ServerPool, SilentServers
 from ..settings import NatsSettings
 from .login import login_fields
 from .nonblocking_socket import READ_SIZE, NonBlockingSocket, Piece
@@ -55,6 +55,7 @@ class SocketDriver:
     :param inbox: subject prefix of the acknowledgements that are read in bulk
     :param on_event: called with what is not for the socket
     :param clock: monotonic seconds
+    :param only: the one server to connect to; None = those of the settings, and what they announce
     :ivar lost: the end of the last connection, or attempt; None: there was none
     :ivar failures: addresses of the servers that were tried since the last connection, and what became of it
     :ivar turn: held by the thread that uses it, but not while that waits: one for the socket, the others for that one
@@ -66,12 +67,13 @@ class SocketDriver:
         inbox: bytes,
         on_event: Callable[[wire.Event | Written], None],
         clock: Callable[[], float] = time.monotonic,
+        only: Server | None = None,
     ) -> None:
         self._settings, self.clock = settings, clock
         self._on_event, self.turn = on_event, threading.Condition()
         self._is_waited_for = False  # the socket, by a thread
         self._tls = tls_context(settings) if settings.wants_tls else None
-        self.servers = ServerPool(settings.servers, random.Random(), SILENT)
+        self.servers = ServerPool(settings.servers, random.Random(), SILENT, only)
         self.servers.next()
         self.protocol = ClientProtocol(
             settings.name,
@@ -81,6 +83,7 @@ class SocketDriver:
             inbox=inbox,
         )
         self._socket: NonBlockingSocket | None = None
+        self._discards = False
         self._retry_at = self._driven_at = 0.0
         self.lost: wire.Lost | None = None
         self.failures: dict[str, str] = {}
@@ -100,12 +103,30 @@ class SocketDriver:
         sock = self._socket
         return 0 if sock is None else sock.queued - sock.written
 
+    @property
+    def peer(self) -> str:
+        """Host and port of the other end, in numbers; empty: there is none."""
+        return "" if self._socket is None else self._socket.peer
+
     def close(self) -> None:
         """Do not connect again. Never raises."""
         with self.turn:
             self.closed = True
             self.protocol.closed("closed")
             self._drop_socket()
+
+    def discard_unsent(self, on: bool) -> None:
+        """See :meth:`.NonBlockingSocket.discard_unsent`; also of connections that come."""
+        with self.turn:
+            self._discards = on
+            if self._socket is not None:
+                self._socket.discard_unsent(on)
+
+    def abort_unsent(self, why: str) -> None:
+        """Lose the connection if something that was written has not reached the other end: it will not any more."""
+        with self.turn:
+            if self._socket is not None and self._socket.unsent:
+                self._handle(self.protocol.closed(why))
 
     def write(self, pieces: Sequence[Piece], size: int) -> None:
         """Write, now or when the socket takes it; dropped where the connection is down."""
@@ -192,6 +213,7 @@ class SocketDriver:
         self._answered = 0
         try:
             self._socket = NonBlockingSocket(server)
+            self._socket.discard_unsent(self._discards)
         except OSError as e:
             events = self.protocol.closed(str(e))
         self._handle(events)
@@ -290,7 +312,9 @@ class SocketDriver:
         """It is the parent's: give up the descriptor of this process, and send nothing. A thread of the parent may have
         had its turn."""
         self.closed, self.turn = True, threading.Condition()
-        self._drop_socket()
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.forget()
 
 
 def _after_fork() -> None:

@@ -91,12 +91,15 @@ class ServerPool:
     :param urls: of the options
     :param chance: source of the order and of the random part of delays
     :param silent: what connections know of servers
+    :param only: the one server to connect to, instead of all
     :ivar current: that was chosen last
     """
 
-    def __init__(self, urls: Sequence[str], chance: random.Random, silent: SilentServers) -> None:
-        self._chance, self._silent = chance, silent
-        self._servers = [Server.of(url) for url in urls]
+    def __init__(
+        self, urls: Sequence[str], chance: random.Random, silent: SilentServers, only: Server | None = None
+    ) -> None:
+        self._chance, self._silent, self._only = chance, silent, only
+        self._servers = [Server.of(url) for url in urls] if only is None else [only]
         self._given = len(self._servers)
         chance.shuffle(self._servers)
         self.current = self._servers[0]
@@ -146,6 +149,8 @@ class ServerPool:
         down, but not more than :data:`_LEARNED` of these, the oldest go. A bare address must have the certificate, and
         gets the login, of the current server.
         """
+        if self._only is not None:
+            return False
         known = {server.address for server in self._servers}
         new = [s for s in map(self._learned, dict.fromkeys(addresses)) if s is not None and s.address not in known]
         self._chance.shuffle(new)
@@ -155,6 +160,10 @@ class ServerPool:
             s for s in self._servers if s in kept or s == self.current
         ]  # the current one is the last
         return bool(new)
+
+    def at(self, address: str) -> Server | None:
+        """The server of this host and port, one of the cluster; None: it is no address."""
+        return next((server for server in self._servers if server.address == address), self._learned(address))
 
     def _learned(self, address: str) -> Server | None:
         try:

@@ -18,6 +18,7 @@ from mama_spark.contracts.bridge import (
     BridgeEvent,
     Capabilities,
     EventKind,
+    OnTheWay,
     PollResult,
     PublisherBridge,
     Refusals,
@@ -39,12 +40,14 @@ from ..stream_set import StreamSet
 from .ack_queue import AckQueue
 from .answers import NatsAnswers
 from .fast_ingest import FastIngestPublisher
+from .fences import Fences
 from .missing_acks import ANSWER_TIME
 from .requests import NatsRequests
 from .stream_router import StreamRouter
 
 #: Maximum bytes of frames of one call of ``send``.
 _CHUNK = 4 * 1024 * 1024
+_LAST_WORD = 1.0  #: seconds in which the server has read what it has got, or is left
 _MAX_PAYLOAD = 1024 * 1024  #: before a server has said it
 
 
@@ -64,6 +67,7 @@ class NatsBridge(PublisherBridge):
         self._framer: Framer | None = None
         self._fast_ingest: FastIngestPublisher | None = None
         self._answers: NatsAnswers | None = None
+        self._fences: Fences | None = None  # with exactlyOnce
         self._requests: NatsRequests | None = None
         self._checked_for = 0  # bytes of a message, at most, as far as messages were checked
 
@@ -122,8 +126,11 @@ class NatsBridge(PublisherBridge):
         self._fast_ingest = FastIngestPublisher(
             connection, self._ack_queue, self.settings, self._router, self._write, self._drive
         )
+        if self.settings.exactly_once:
+            connection.driver.discard_unsent(True)
+            self._fences = Fences(self.settings, connection, lambda: list(self._router.topic_of_each_stream().values()))
         connection.listener = self._answers = NatsAnswers(
-            connection, self._fast_ingest, self._ack_queue, self._router, self._warn
+            connection, self._fast_ingest, self._ack_queue, self._router, self._warn, self._fences
         )
         try:
             self._router.check(connection)
@@ -203,10 +210,14 @@ class NatsBridge(PublisherBridge):
             assert self._fast_ingest is not None
             stream_for = self._router.stream_for if self._set is None else self._set.stream_of_subject
             taken = self._fast_ingest.send(part, first_token, stream_for)
+            if self._fences is not None:
+                self._fences.sent = first_token + taken
             answers.waiting_for_capacity = taken < n
             answers.sent_topics.add(first_token, part.topics.slice(0, taken))
             return taken
         answers.sent_topics.add(first_token, part.topics)
+        if self._fences is not None:
+            self._fences.sent = first_token + len(part)
         self._write(part, first_token, order)
         return len(part)
 
@@ -272,6 +283,19 @@ class NatsBridge(PublisherBridge):
         except MamaError as e:
             return f"{self.connected_to} acknowledges nothing, and does not say why: {e}"
 
+    def on_the_way(self, tokens: Int64s) -> OnTheWay | None:
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        return None if self._fences is None else self._fences.on_the_way(tokens)
+
+    def abort_unsent(self, why: str) -> None:
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        if self._connection is not None:
+            self._connection.driver.abort_unsent(why)
+
+    def sent_to(self) -> tuple[str, ...]:
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        return () if self._fences is None else self._fences.sent_to()
+
     def requests(self) -> NatsRequests | None:
         """Requests and replies over the same connection; see :class:`~mama_spark.contracts.bridge.RequestBridge`.
 
@@ -292,4 +316,13 @@ class NatsBridge(PublisherBridge):
             self._requests.close()
             self._requests = None
         connection.listener = None
+        if self._fences is not None:
+            self._fences.close()
+            self._fences = None
+            try:
+                connection.ping(_LAST_WORD)
+                connection.driver.discard_unsent(False)
+            except MamaError:  # who comes next must not find messages of this bridge on their way
+                connection.driver.abort_unsent("its publisher has ended")
+                connection.close()
         POOL.give_back(self.settings, connection)

@@ -13,11 +13,11 @@ The states of one partition and stream, in the order in which an attempt passes 
 
     batch marker:  another batch ── new ──────────────► this batch, this run, open
                    this batch, another run ── seize ──► this batch, this run, not open
-                   not open ── wait a lease, end ─────► open, with the end of what earlier runs stored
+                   not open ── wait a lease, servers ─► open, with the end of what earlier runs stored
     task marker:   another run ── new ────────────────► owned: first attempt
                    released ── take ──────────────────► owned: repetition
                    owned by another ── wait a lease ──► owned: repetition
-    repetition:    read back ─► settle what is there ─► publish the rest
+    repetition:    wait for servers ─► read back ─► settle what is there ─► publish the rest
     at last:       release; Spark commits
 
 *Nothing is published before both markers are stored*, so what this batch has in the stream lies behind the sequence
@@ -31,14 +31,16 @@ has, so no broker drops it as another row.
 
 **Why a row is not doubled.** Before an attempt reads back, nobody else publishes rows of its partition: the owner
 renews its task marker, and sends nothing when it could not renew it for a lease; the next attempt changes the marker
-only after it has stood still for a lease. So attempts follow one another, and each reads all that those before it have
-stored, but for what was still on its way from the last of them. Those messages carry the ids that the next attempt
-gives the same rows, and the broker drops the second of two for its duplicate window, which need not be longer than a
-message can be on its way. The runs of a batch follow one another in the same way: owners look at the batch marker, too,
-when they renew.
+only after it has stood still for a lease. So attempts follow one another. What is still on its way from the one before
+is waited for: a task marker names the *servers* that its owner sends to, each before the first message goes there, and
+who takes it over first has the ledger say of each that it will hand on nothing any more
+(:meth:`~mama_spark.contracts.batch_ledger.BatchLedger.why_unfenced`). So each attempt reads all that those before it
+have stored, or will store. A marker that is released names none if all was answered. The runs of a batch follow one
+another in the same way: owners look at the batch marker, too, when they renew, and who opens it has waited for the
+servers of all task markers of the batch.
 
-**A message whose acknowledgement is lost** is sent again only while the broker surely knows its id; later it is looked
-for in the stream first.
+**A message whose acknowledgement is lost** is looked for in the stream before it is sent again, and not before it is
+stored or lost, so that there is one copy of it at a time. What the broker remembers of ids is not relied upon.
 
 **A stream that ends before the batch began** was restored from an older copy, and has none of the batch: from there on
 what the repetition stores is read back. (A stream that has grown again since lacks what it lost, and nothing else.)
@@ -48,14 +50,15 @@ through by every task, and a stored row is *claimed* before it settles one: see 
 lies before the end that its batch marker names, so no task claims what another one of this run has just published.
 
 **Limits of the guarantee**: messages that are removed before they are read back (then the write fails, or publishes
-all, by ``onRetention``), markers that are removed, rows that are others in the repetition, and a process that stands
-still between a look at its marker and the send that follows, for longer than a lease and the duplicate window together.
+all, by ``onRetention``), markers that are removed, rows that are others in the repetition, servers that are not waited
+for (``onSilentServer``), and a process that stands still between a look at its marker and the send that follows, or
+with messages in the buffers of its own socket, for longer than a lease and the duplicate window together.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -134,6 +137,7 @@ class TaskMarker:
     """:ivar after: last sequence of the stream before the first attempt of this run
     :ivar released: its owner publishes nothing any more
     :ivar renewed: how often
+    :ivar servers: that may still hand on what its owner, or those before it, have sent
     """
 
     batch: int
@@ -142,6 +146,7 @@ class TaskMarker:
     after: int
     released: bool = False
     renewed: int = 0
+    servers: tuple[str, ...] = ()
 
 
 def encode(marker: BatchMarker | TaskMarker) -> bytes:
@@ -157,7 +162,14 @@ def batch_marker(value: bytes) -> BatchMarker | None:
 def task_marker(value: bytes) -> TaskMarker | None:
     """:raises ConfigError: it is none of ours"""
     found = _decoded(value)
-    return None if found is None else TaskMarker(**found)
+    return None if found is None else TaskMarker(**{**found, "servers": tuple(found.get("servers", ()))})
+
+
+def servers_of(markers: Iterable[Marker], batch: int) -> tuple[str, ...]:
+    """All that the task markers of a batch name."""
+    found = (task_marker(marker.value) for marker in markers)
+    names = [server for task in found if task is not None and task.batch == batch for server in task.servers]
+    return tuple(dict.fromkeys(names))
 
 
 def _decoded(value: bytes) -> dict[str, Any] | None:
@@ -173,6 +185,12 @@ def _decoded(value: bytes) -> dict[str, Any] | None:
 
 class Superseded(Unavailable):
     """Another attempt has taken over: this one publishes nothing any more."""
+
+
+def require_run(me: Attempt, found: BatchMarker | None) -> None:
+    """:raises Superseded: the batch marker does not name this run"""
+    if found is None or (found.batch, found.run) != (me.batch, me.run):
+        raise taken_over(me)
 
 
 def taken_over(me: Attempt) -> Superseded:
@@ -211,7 +229,7 @@ class BatchTurn(Turn):
     """Has the batch marker name this run. It ends with ``GO``, or with ``OLDER``: where the batch began is not known.
 
     :param bounds: of the stream at a moment before this partition is published
-    :param ask_last: the last sequence of the stream now
+    :param ask_last: the last sequence of the stream when nothing of earlier runs is on its way any more
     :ivar last: sequence of the last message at a moment before this partition is published
     """
 
@@ -243,25 +261,30 @@ class TaskTurn(Turn):
     """Has the task marker name this attempt. It ends with ``GO``.
 
     :param after: last sequence of the stream at some moment before
+    :param servers: that this attempt sends to
     :ivar began: when the marker was not written yet, in the seconds of ``now``
     :ivar repeated: there was an attempt before in this run
+    :ivar before: servers that may still hand on what the attempts before have sent
     """
 
-    def __init__(self, me: Attempt, lease: float, after: int, now: float) -> None:
+    def __init__(self, me: Attempt, lease: float, after: int, now: float, servers: tuple[str, ...] = ()) -> None:
         super().__init__(me, lease)
         self._after, self.began, self.repeated = after, now, False
+        self._servers, self.before = servers, tuple[str, ...]()
 
     def step(self, marker: Marker, now: float) -> TaskMarker | float | Step:
         me, found, wait = self._me, task_marker(marker.value), self._wait(marker, now)
         if found is None or (found.batch, found.run) != (me.batch, me.run):  # nobody of this run has begun
             self.began = now
-            return TaskMarker(me.batch, me.run, me.owner, self._after)
+            return TaskMarker(me.batch, me.run, me.owner, self._after, servers=self._servers)
         if found.owner == me.owner:
             return Step.GO
         if not found.released and wait > 0:
             return wait
-        self.began, self.repeated = now, True
-        return replace(found, owner=me.owner, after=min(found.after, self._after), released=False, renewed=0)
+        self.began, self.repeated, self.before = now, True, found.servers
+        both = tuple(dict.fromkeys((*found.servers, *self._servers)))
+        after = min(found.after, self._after)
+        return replace(found, owner=me.owner, after=after, released=False, renewed=0, servers=both)
 
 
 def check_same_write(me: Attempt, found: BatchMarker) -> None:

@@ -59,13 +59,19 @@ def test_what_is_on_its_way_moves_as_long_as_the_other_end_takes_some(
     assert ours.moved() == last, "what came later does not count"
 
 
-@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("end", ["orderly", "reset", "killed"])
 def test_what_the_system_has_not_sent_arrives_only_after_an_orderly_end(
-    pair: tuple[NonBlockingSocket, socket.socket], reset: bool
+    pair: tuple[NonBlockingSocket, socket.socket], end: str
 ) -> None:
     ours, theirs = pair
     write(ours, MANY)
-    ours.close(reset)
+    assert ours.unsent > 0
+    reset = end != "orderly"
+    if end == "killed":
+        ours.discard_unsent(True)
+        ours.forget()  # as the system does
+    else:
+        ours.close(reset)
     came = 0
     try:
         while data := theirs.recv(1 << 20):

@@ -24,7 +24,6 @@ class DedupWindow:
         self._now = 0  # time of the batch, at which ids were expired; 0 = not yet in this batch
         self._sequences: dict[bytes, int] = {}
         self._order: deque[tuple[bytes, int]] = deque()  # id, time; ascending, as they were added
-        self._dropped: int | None = None  # time of the newest id that was forgotten because there were too many
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -83,13 +82,5 @@ class DedupWindow:
         order, sequences = self._order, self._sequences
         horizon = now - self.span
         while order and (len(order) > self.count or order[0][1] < horizon):
-            message_id, time = order.popleft()
+            message_id, _ = order.popleft()
             del sequences[message_id]
-            if time >= horizon:
-                self._dropped = time
-
-    def certain(self) -> int:
-        """Microseconds for which an id is surely known: fewer than ``span`` where there were too many."""
-        if not self.count or self._dropped is None:
-            return self.span if self.count else 0
-        return max(0, min(self.span, self._ticks() - self._dropped - 1))

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome, of_stored
-from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, numbers
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.malamute.protocol.message_blocks import MessageBlock
 from mama_spark.malamute.protocol.ttl import EXPIRED, MARKER, TtlRequest, TtlTracker, ttl_request_of
 
@@ -194,9 +194,6 @@ class DurableEngine(StoredStreamEngine[Row]):
         return runs.acks if self._accepted else runs.acks()
 
     def ask(self, query: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
-        if query.op is Op.DEDUP:
-            certain = numbers(self._ids.certain())
-            return LogQueryAnswer(query.number, identity=self.store.identity.encode(), body=certain), []
         return answer(DurableQueries(self.store, self._options), query)
 
     @classmethod

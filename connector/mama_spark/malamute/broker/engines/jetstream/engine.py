@@ -32,7 +32,7 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.served_log import LogTail
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, of_stored
-from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, numbers
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
 from mama_spark.publishing.ids.id_lifetime import known_for
 from mama_spark.registry import publisher_bridge
 
@@ -145,12 +145,9 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             reason = b"NATS has not acknowledged yet what was accepted before"
             return LogQueryAnswer(number, StatusCode.INTERNAL_ERROR, reason), []
         try:
-            state = self._log.refresh()
+            self._log.refresh()
         except Unavailable as e:
             return LogQueryAnswer(number, StatusCode.INTERNAL_ERROR, str(e).encode()), []
-        if query.op is Op.DEDUP:
-            certain = numbers(int(state.settings.duplicate_window * 1e6))
-            return LogQueryAnswer(number, identity=state.bounds.identity.encode(), body=certain), []
         return answer(self._log, query, (*WRONG, ConfigError))
 
     @classmethod

@@ -9,7 +9,6 @@ import pytest
 from mama_spark.malamute.broker.engines.durable import engine as durable
 from mama_spark.malamute.broker.engines.durable import store as durable_store
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
-from mama_spark.malamute.protocol.log_query import LogQuery, Op, numbers, parse_numbers
 from mama_spark.testing.stored_engine_suite import numbered
 
 from tests.support.malamute.durable_engine import SECOND, Make
@@ -75,24 +74,6 @@ def test_no_more_ids_are_remembered_than_allowed(engines: Make) -> None:
 def test_a_window_of_nothing_switches_deduplication_off(engines: Make) -> None:
     one = engines(dedup_window=0)
     assert one.publish(b"x", b"x", ids=True) == (AckRun(StoreOutcome.STORED, 2, 1),)
-
-
-def test_an_id_is_surely_known_for_less_than_the_window_where_there_are_too_many(engines: Make) -> None:
-    one = engines(dedup_window="60s", dedup_ids=100)
-
-    def certain() -> float:
-        (answer, _) = one.engine.ask(LogQuery(Op.DEDUP, 1, b"st"))
-        return parse_numbers(answer.body, 1)[0][0] / SECOND
-
-    assert certain() == 60
-    for _ in range(15):
-        one.publish(*(b"%d.%d" % (one.now, n) for n in range(10)), ids=True)
-        one.now += SECOND
-    assert 9 < certain() < 12, "each second ten, of which 100 are remembered"
-    one.now += 100 * SECOND
-    assert certain() == 60
-    one.engine.close()
-    assert engines(dedup_window="60s", dedup_ids=0).engine.ask(LogQuery(Op.DEDUP, 1))[0].body == numbers(0)
 
 
 # --- limits of a durable stream: messages, octets, age ----------------------------------------------------------------
