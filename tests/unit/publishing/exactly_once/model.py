@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,8 +200,7 @@ class Model:
         self.scope, self.faults = scope, scope.faults
         self._counts = bool(self.faults & {"ids are trusted", "no fence"})
         self._runs = len({task.run for task in scope.tasks})
-        self._margin = LEASE_MARGIN + ("lease outlives its owner" in self.faults)
-        self._oldest = 2 if self._margin > 1 else 1
+        self._margin = inf if "lease outlives its owner" in self.faults else LEASE_MARGIN
         self._me = [
             Attempt("w", 0, task.run, task.partition, str(i), PREFIX, "rows") for i, task in enumerate(scope.tasks)
         ]
@@ -290,7 +290,7 @@ class Model:
         return w._replace(actors=tuple(actors), copies=copies, forgotten=len(w.stored))
 
     def _older(self, age: int | None) -> Any:
-        return None if age is None else min(age + 1, self._oldest)
+        return None if age is None else min(age + 1, 1)
 
     def _probed(self, probe: int | None, runs: bool) -> int | None:
         still = not runs and "settling by the clock" not in self.faults
@@ -337,6 +337,8 @@ class Model:
                 yield f"task {i} looks at the batch marker", self._look_at_batch(w, i)
             case "write batch":
                 yield f"task {i} writes {_words(a.write)}", self._write_batch(w, i, a)
+            case "first look":
+                yield f"task {i} takes the task marker as it was", self._look_at_task(w, i, again=False)
             case "task":
                 yield f"task {i} looks at the task marker", self._look_at_task(w, i)
             case "write task":
@@ -360,7 +362,7 @@ class Model:
         if step == "superseded":
             return self._failed(w, i)
         if step is Step.GO:
-            return self._look_at_task(_set(w, i, a._replace(waited=None, need=None)), i, again=False)
+            return _set(w, i, a._replace(at="first look", batch=_get(w, "batch"), age=0, waited=None, need=None))
         if isinstance(step, float):
             return _set(w, i, a._replace(at="batch", waited=waited or 0, need=None))
         opens = step.open and step.until is not None
@@ -382,21 +384,17 @@ class Model:
     def _look_at_task(self, w: World, i: int, *, again: bool = True) -> World:
         """After a look at the batch marker (``again`` is False), which said go, or again."""
         a, me, key = w.actors[i], self._me[i], self._key(i)
-        batch = _get(w, "batch") if a.batch is None else a.batch
+        assert a.batch is not None
         if again and "overwritten" not in self.faults and _get(w, "batch").run != me.run:
             return self._failed(w, i)
         found = _get(w, key) if again else a.seen
         waited = None if again and key in a.changed else a.waited
-        step, repeated = _task_step(me, None if found is None else found.marker, waited, max(a.last, batch.until or 0))
-        a = a._replace(batch=batch, repeated=a.repeated or repeated)
-        if again:
-            a = a._replace(changed=a.changed - {key})
-        else:
+        step, repeated = _task_step(me, None if found is None else found.marker, waited, max(a.last, a.batch.until or 0))
+        a = a._replace(repeated=a.repeated or repeated, changed=a.changed - {key} if again else a.changed)
+        if (again and "overwritten" not in self.faults) or "lease begins late" in self.faults:
             a = a._replace(age=0)
         if isinstance(step, float):
             return _set(w, i, a._replace(at="task", waited=waited or 0))
-        if "lease begins late" in self.faults:
-            a = a._replace(age=0)
         older = found.servers if repeated and found is not None else frozenset[int]()
         need = frozenset() if "no fence" in self.faults else older
         return _set(w, i, a._replace(at="write task", write=Named(step, older), need=need, waited=None, seen=None))
