@@ -16,6 +16,11 @@ from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Bounds, Records
 
+#: Seconds after which what a live server had read, or had in the buffers of its sockets, is surely stored or dropped: it
+#: reads 16 MB in some 10 ms, hands them to the leader over a route, and the leader stores or refuses what is queued
+#: there; all of that in much less than a second also on a busy machine.
+SETTLE = 2.0
+
 MARKERS_KEPT = 30 * 86_400  #: seconds that a marker is kept which nobody changes
 
 
@@ -59,9 +64,6 @@ class BatchLedger(Protocol):
     def streams_of(self, topics: pa.Array) -> list[str | None]:
         """The stream that takes each topic; None where none does, or no message may be published."""
 
-    def duplicate_window(self, stream: str) -> float:
-        """Seconds for which the stream recognises the id of a stored message."""
-
     def marker(self, key: str) -> Marker:
         """Linearizable read (from the leader).
 
@@ -70,6 +72,17 @@ class BatchLedger(Protocol):
 
     def markers_and_bounds(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
         """:meth:`marker` of each key and :meth:`bounds`, in one round trip where that is possible."""
+
+    def markers_below(self, key: str) -> list[Marker]:
+        """All markers whose keys are ``key`` and one more token. Asked only where a bridge names servers
+        (:meth:`.PublisherBridge.sent_to`)."""
+
+    def why_unfenced(self, stream: str, server: str) -> str:
+        """Why messages to this stream that were sent to this server before now may still be stored later than now, for
+        people; empty: they may not. May wait for an answer for some seconds.
+
+        :param server: of :meth:`.PublisherBridge.sent_to`
+        """
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
         """As :meth:`set_marker`, without waiting until it is stored: it may not be. Raises nothing."""

@@ -129,6 +129,19 @@ class ValidationResult:
     non_retriable: Bools | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OnTheWay:
+    """Which of some sends may still be stored later than now.
+
+    :ivar since: monotonic seconds since when that is waited for
+    :ivar why: where they may be, and what is waited for, for people
+    """
+
+    rows: Bools
+    since: float
+    why: str
+
+
 class PublisherBridge(ABC):
     """A connection on which one publisher sends."""
 
@@ -193,6 +206,15 @@ class PublisherBridge(ABC):
         """Why messages are not acknowledged, or there is no connection, and what to do: a sentence for people, empty
         if that is not known. On the thread of the other calls; takes a few seconds at most. Never raises."""
         return ""
+
+    def on_the_way(self, tokens: Int64s) -> OnTheWay | None:
+        """Which of these sends may still be stored; None: as far as the bridge can know, none. Never waits."""
+        return None
+
+    def sent_to(self) -> tuple[str, ...]:
+        """The servers that may still have messages of this bridge in their buffers, the present one last, each as
+        :meth:`.BatchLedger.why_unfenced` reads it. Empty: the bridge knows none that could. Any thread may ask."""
+        return ()
 
     def requests(self) -> RequestBridge | None:
         """Requests and replies over this connection, which closes them with itself; None: it has none."""

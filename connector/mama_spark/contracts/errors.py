@@ -144,6 +144,10 @@ class DoubledId(BadRow):
         super().__init__(info or why, code, status)
 
 
+#: Begins ``info`` of a flight that was sent again while a copy of it might still be stored.
+PERHAPS_TWICE = "perhaps stored twice"
+
+
 class BadTopic(BadRow):
     """The topic cannot be published to: wildcard, empty token, blanks, too long."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from ..contracts.errors import SchemaError
+from ..contracts.errors import PERHAPS_TWICE, SchemaError
 from ..contracts.message import HEADERS_TYPE
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -24,6 +24,9 @@ FAILED = frozenset({COMPLETED_EXCEPTIONALLY, TIMEOUT})
 IS_FAILED = f"event IN ({', '.join(repr(EVENTS[code]) for code in sorted(FAILED))})"
 #: A message that failed and may be stored all the same. SQL.
 IS_IN_DOUBT = f"(may_have_landed AND {IS_FAILED})"
+
+#: A message that was sent again while a copy of it might still be stored. SQL.
+IS_PERHAPS_TWICE = f"(event = 'acked' AND info LIKE '{PERHAPS_TWICE}%')"
 
 #: The one event of each flight that says what became of it: ``published`` (``flightLogLevel=all``) is followed by it,
 #: unless nothing is acknowledged. SQL, as the others.

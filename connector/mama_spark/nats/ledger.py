@@ -24,6 +24,7 @@ from mama_spark.contracts.topics import covers
 from .connection.socket_connection import SocketConnection
 from .jetstream.answers import NO_MESSAGE, NO_STREAM, ApiError, ApiForbidden, StreamInfo
 from .jetstream.client import message_of
+from .jetstream.server_probe import SentTo, why_unfenced
 from .protocol.headers import EXPECTED_LAST, EXPECTED_STREAM
 from .protocol.records import DeliveryBuffer, DeliveryNumbers, records_of
 from .publish.stream_router import StreamRouter
@@ -133,10 +134,6 @@ class NatsBatchLedger:
             self._by_name[name] = self._logs.log(name)
         return self._by_name[name]
 
-    def duplicate_window(self, stream: str) -> float:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
-        return self._log(stream).info.duplicate_window
-
     # --- markers -------------------------------------------------------------------------------------------------
 
     def marker(self, key: str) -> Marker:
@@ -160,6 +157,22 @@ class NatsBatchLedger:
             self._create()
             answers = self._logs.api.request_all([*gets, *infos])
         return [_marker(answer) for answer in answers[: len(keys)]], answers[len(keys) :]
+
+    def markers_below(self, key: str) -> list[Marker]:
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
+        found: list[Marker] = []
+        which: dict[str, Any] = {"seq": 0, "next_by_subj": f"{self._place}.{key}.*"}
+        while True:
+            answer = self._logs.api.request_all([(f"STREAM.MSG.GET.{self._place}", which)])[0]
+            marker = _marker(answer)
+            if not marker.revision:
+                return found
+            found.append(marker)
+            which["seq"] = marker.revision + 1
+
+    def why_unfenced(self, stream: str, server: str) -> str:
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
+        return why_unfenced(self._settings, SentTo.of(server), [self._router.topic_of_each_stream()[stream]])
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""

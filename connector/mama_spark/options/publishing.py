@@ -182,6 +182,13 @@ class PublishingOptions(TransportOptions):
         "With `exactlyOnce`, when messages of the batch may have been removed before they were read back: fail, or "
         "publish all rows that are not found, of which some may then be stored twice.", scope=STORED,
     )  # fmt: skip
+    on_silent_server: str = option(
+        "`wait`, `publish`", one_of("wait", "publish"), "wait", _DELIVERY,
+        "With `exactlyOnce`, when a server that messages were sent to has not answered since (frozen, or cut off: it may "
+        "hand them on when it wakes up): rows that may be there wait until it is known to have none, as long as "
+        "`onUnavailable` says (`wait`), or are sent again after `waitTimeout` (`publish`), and the flight log names "
+        "those that may be stored twice.", scope=NATS,
+    )  # fmt: skip
     batches_stream: str = option(
         "text", single_token, "MAMA_BATCHES", _DELIVERY,
         "With `exactlyOnce`: the stream that keeps where each batch began. Made when it is missing; over Malamute the "

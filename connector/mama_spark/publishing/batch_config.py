@@ -50,6 +50,7 @@ class BatchConfig:
 
     :param on_outage: what it does when nothing is acknowledged
     :param outage_timeout: seconds after which that is an outage; None = :attr:`.WindowConfig.longest_silence`
+    :param patience: see :class:`~mama_spark.publishing.window.send_loop.SendLoop`
     :param rate: new messages a second; None = no limit
     :param flush_after: seconds without a send after which the middleware is asked to answer for what it has
     :param poll_time: longest wait in seconds (MP-07)
@@ -59,6 +60,7 @@ class BatchConfig:
 
     on_outage: OnOutage = OnOutage.FAIL
     outage_timeout: float | None = None
+    patience: float = math.inf
     rate: float | None = None
     flush_after: float = 0.2
     poll_time: float = 0.1
@@ -89,9 +91,18 @@ class BatchHooks:
 class SendGuard(StoredCheck, Protocol):
     """Says whether this publisher is still the one that publishes these messages."""
 
+    @property
+    def unfenced(self) -> bool:
+        """What another publisher has sent of these messages may still be stored: each may be stored twice."""
+        ...
+
     def may_send(self) -> bool:
         """False: not now; it is asked again soon.
 
         :raises Unavailable: never again: another publisher has taken over
         """
+        ...
+
+    def all_answered(self) -> None:
+        """The publisher has ended, and nothing that it sent may be stored later."""
         ...

@@ -101,6 +101,7 @@ class BatchPublisher:
     def _configure(self, policy: WindowConfig) -> None:
         self.window = Window(policy)
         on_outage, timeout = self._config.on_outage, self._config.outage_timeout
+        self.window.resends.patient = on_outage.waits
         timeout = math.inf if on_outage.waits else policy.longest_silence if timeout is None else timeout
         self._loop = SendLoop(
             self.bridge,
@@ -108,6 +109,7 @@ class BatchPublisher:
             on_event=self._hooks.on_event,
             outage_timeout=timeout,
             check=self._guard,
+            patience=self._config.patience,
             outgoing=self._hooks.outgoing,
         )
         self._reporter = OutageReporter(self.bridge, self._loop, on_outage.at_last(timeout))
@@ -250,6 +252,8 @@ class BatchPublisher:
             if self._stopping:
                 self._abandon("the publisher was stopped")
                 self._finish()
+            if self._guard is not None and not self.counters.in_doubt:
+                self._guard.all_answered()
         except BaseException as error:  # noqa: BLE001 - whatever it is, the waiters must get it
             self._die(error)
         finally:
@@ -304,6 +308,8 @@ class BatchPublisher:
             self._loop.refused = self._loop.bridge_full = True
             self._prepare_again_at = now + RECONNECT.most
             return False
+        if self._guard is not None and self._guard.unfenced:
+            queued.flights.send_anyway(np.arange(queued.flights.n))
         queued.prepared = True
         return True
 

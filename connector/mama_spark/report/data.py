@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..flightlog.reading import Row, open_log, query
-from ..flightlog.schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES
+from ..flightlog.schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, IS_PERHAPS_TWICE, OUTCOMES
 from ..flightlog.transaction import described_writes
 
 #: Passes of :func:`read_report` over the log.
@@ -39,7 +39,7 @@ _LATENCIES = """approx_percentile_cont(latency_us, 0.5) AS p50, approx_percentil
 _TOTALS = f"""
 SELECT committed, count(*) AS flights, {_COUNTS}, {_rows_where("duplicate", "duplicates")},
        {_rows_where("sends > 1", "resent")}, {_rows_where("dead_lettered", "dead_lettered")},
-       {_rows_where(IS_IN_DOUBT, "in_doubt")},
+       {_rows_where(IS_IN_DOUBT, "in_doubt")}, {_rows_where(IS_PERHAPS_TWICE, "perhaps_twice")},
        count(DISTINCT topic) AS topics, count(DISTINCT run_id) AS runs, {_LATENCIES}, max(latency_us) AS longest,
        CAST(min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS BIGINT) AS first,
        CAST(max(event_time) AS BIGINT) AS last
@@ -102,7 +102,7 @@ class ReportData:
     only where no write was committed.
 
     :ivar totals: of committed writes: flights (messages), rows and outcomes, duplicates, resent, dead_lettered,
-        in_doubt, topics, runs, p50, p99, longest, first, last; counts are 0 and the others None without flights
+        in_doubt, perhaps_twice, topics, runs, p50, p99, longest, first, last; counts are 0 and the others None without flights
     :ivar not_committed: the same of all other attempts
     :ivar width: µs of a bin of ``timeline``
     :ivar timeline: one row for each bin, also where nothing happened: at (its begin), rows and outcomes, resent, p50,
@@ -201,7 +201,11 @@ def read_report(
 
 #: The totals of no flights.
 _NO_FLIGHTS: Row = dict.fromkeys(
-    ("flights", "rows", *OUTCOMES, "duplicates", "resent", "dead_lettered", "in_doubt", "topics", "runs"), 0
+    (
+        *("flights", "rows", *OUTCOMES, "duplicates", "resent", "dead_lettered", "in_doubt", "perhaps_twice"),
+        *("topics", "runs"),
+    ),
+    0,
 ) | dict.fromkeys(("p50", "p99", "longest", "first", "last"))
 
 

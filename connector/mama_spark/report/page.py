@@ -138,7 +138,7 @@ def state(data: ReportData) -> str:
         return "empty"
     if totals["failed"] or totals["timed_out"] or not totals["flights"]:
         return "failed"
-    doubts = totals["resent"] or totals["duplicates"] or data.standstills or others["failed"] or others["timed_out"]
+    doubts = totals["resent"] or totals["perhaps_twice"] or totals["duplicates"] or data.standstills or others["failed"] or others["timed_out"]
     return "attention" if doubts else "good"
 
 
@@ -176,6 +176,11 @@ def notes(data: ReportData) -> Iterator[str]:
         yield f"The rows were packed in {totals['flights']:,} messages."
     if totals["in_doubt"]:
         yield f"Not acknowledged, and stored perhaps all the same: {_rows(totals['in_doubt'])}."
+    if totals["perhaps_twice"]:
+        yield (
+            f"Sent while a server that did not answer might have a copy, and perhaps stored twice: "
+            f"{_rows(totals['perhaps_twice'])} (onSilentServer=publish; info of the flight log names them)."
+        )
     if totals["resent"]:
         yield f"Sent more than once: {_rows(totals['resent'])}."
     if totals["duplicates"]:

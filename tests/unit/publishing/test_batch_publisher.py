@@ -192,17 +192,20 @@ def test_a_batch_that_comes_when_the_last_one_is_settled_waits_for_no_answer(fix
 class Refusing:
     """A guard that lets messages pass until it is closed."""
 
-    certain_for = 1e9
+    unfenced = False
 
     def __init__(self) -> None:
-        self.closed, self.asked = False, 0
+        self.closed, self.asked, self.answered = False, 0, False
 
     def may_send(self) -> bool:
         self.asked += self.closed
         return not self.closed
 
-    def stored(self, messages: MessageBatch) -> list[StoredFlights]:
+    def stored(self, messages: MessageBatch, since: float) -> list[StoredFlights]:
         return []
+
+    def all_answered(self) -> None:
+        self.answered = True
 
 
 class TimeoutsBridge(MemoryBridge):
@@ -231,6 +234,7 @@ def test_a_publisher_that_may_not_send_waits_between_two_questions(fixture: Publ
     guard.closed = False
     publisher.drain()
     assert publisher.counters.acked == 6
+    assert guard.answered
 
 
 def test_stop_settles_everything_and_later_puts_raise(fixture: PublisherFixture) -> None:

@@ -176,17 +176,6 @@ class MalamuteBatchLedger:
                 raise ConfigError(f"option exactlyOnce needs a durable stream, which it can read back: {e}") from e
         return self._log
 
-    def duplicate_window(self, stream: str) -> float:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. 0 while the broker does not answer."""
-        if time.monotonic() > self._window_until:
-            try:
-                with self._lock:
-                    self._window = self._opened().certain_window()
-            except Unavailable:
-                self._window = 0.0
-            self._window_until = time.monotonic() + _FRESH
-        return self._window
-
     # --- markers -------------------------------------------------------------------------------------------------
 
     def marker(self, key: str) -> Marker:
@@ -198,6 +187,14 @@ class MalamuteBatchLedger:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return [self._markers.get(key) for key in keys], self._opened().bounds()
+
+    def markers_below(self, key: str) -> list[Marker]:
+        """None: its bridge names no servers."""
+        return []
+
+    def why_unfenced(self, stream: str, server: str) -> str:
+        """Empty: see :meth:`markers_below`."""
+        return ""
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""

@@ -27,6 +27,7 @@ from ..protocol.client import Take
 from ..protocol.client_events import Cause
 from ..protocol.frames import PublishFrames
 from ..protocol.parser import Frame
+from ..protocol.server_pool import Server
 from ..settings import NatsSettings
 from .checks import Checks
 from .denials import Denials
@@ -56,6 +57,7 @@ class SocketConnection:
     """Connects again when the connection breaks.
 
     :param clock: monotonic seconds
+    :param only: see :class:`.SocketDriver`
     :ivar inbox: subject prefix of replies, with its trailing dot
     :ivar next_token: next token on the wire; each bridge continues after the one before it
     :ivar checks: results of checks, until the next reconnect
@@ -63,10 +65,12 @@ class SocketConnection:
     :ivar denials: who hears of a permission error before the listener does
     """
 
-    def __init__(self, settings: NatsSettings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, settings: NatsSettings, clock: Callable[[], float] = time.monotonic, only: Server | None = None
+    ) -> None:
         self._settings = settings
         self.inbox = f"{new_inbox()}.".encode()
-        self.driver = SocketDriver(settings, self.inbox, self._on_event, clock)
+        self.driver = SocketDriver(settings, self.inbox, self._on_event, clock, only)
         self._opened = self._was_up = False
         self._pong = self._losses = 0
         self._callbacks: dict[bytes, Callable[[Frame], None]] = {}  # by subscription id

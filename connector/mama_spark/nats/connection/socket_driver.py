@@ -23,7 +23,7 @@ from mama_spark import __version__
 from ..protocol import client_events as wire
 from ..protocol.client import ClientProtocol, State
 from ..protocol.client_events import Cause
-from ..protocol.server_pool import ServerPool
+from ..protocol.server_pool import Server, ServerPool
 from ..settings import NatsSettings
 from .login import login_fields
 from .nonblocking_socket import READ_SIZE, NonBlockingSocket, Piece
@@ -51,6 +51,7 @@ class SocketDriver:
     :param inbox: subject prefix of the acknowledgements that are read in bulk
     :param on_event: called with what is not for the socket
     :param clock: monotonic seconds
+    :param only: the one server to connect to; None = those of the settings, and what they announce
     :ivar lost: the end of the last connection, or attempt; None: there was none
     :ivar turn: held by the thread that uses it, but not while that waits: one for the socket, the others for that one
     """
@@ -61,12 +62,13 @@ class SocketDriver:
         inbox: bytes,
         on_event: Callable[[wire.Event | Written], None],
         clock: Callable[[], float] = time.monotonic,
+        only: Server | None = None,
     ) -> None:
         self._settings, self.clock = settings, clock
         self._on_event, self.turn = on_event, threading.Condition()
         self._is_waited_for = False  # the socket, by a thread
         self._tls = tls_context(settings) if settings.wants_tls else None
-        self.servers = ServerPool(settings.servers, random.Random())
+        self.servers = ServerPool(settings.servers, random.Random(), only)
         self.servers.next()
         self.protocol = ClientProtocol(
             settings.name,

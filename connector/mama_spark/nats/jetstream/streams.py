@@ -33,7 +33,7 @@ from .retry import ServerNotReady
 #: Topics that are looked up one by one; with more, the whole list of streams is fetched.
 _SINGLE_LOOKUPS = 8
 #: What no stream is called: a message that expects it is refused by whichever stream it reaches, and stored nowhere.
-_NOBODY = {EXPECTED_STREAM: "?"}
+NOBODY = {EXPECTED_STREAM: "?"}
 #: Topics that are asked for at once.
 _ASKED_AT_ONCE = 256
 #: Questions, at least, about where topics lead: an account may map one by weights, so that its messages go to several
@@ -282,7 +282,7 @@ def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[lis
     refused: list[bool] = []
     lost = connection.loss()
     number, inbox = connection.answers.expect(hear)
-    headers = {**_NOBODY, "Nats-Trace-Dest": inbox.decode(), "Nats-Trace-Only": "true"}
+    headers = {**NOBODY, "Nats-Trace-Dest": inbox.decode(), "Nats-Trace-Only": "true"}
     try:
         with connection.denials.watch(inbox.decode(), lambda: refused.append(True)):
             for first in range(0, len(waiting), _ASKED_AT_ONCE):
@@ -318,7 +318,7 @@ def ask_server(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
 def _ask(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
     for first in range(0, len(topics), _ASKED_AT_ONCE):
         some = topics[first : first + _ASKED_AT_ONCE]
-        answers = api.connection().request_all([(topic, b"", _NOBODY) for topic in some], api.attempt_timeout())
+        answers = api.connection().request_all([(topic, b"", NOBODY) for topic in some], api.attempt_timeout())
         for topic, name in zip(some, map(_taker, answers), strict=True):
             if name is None:
                 continue

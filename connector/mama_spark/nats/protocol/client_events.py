@@ -53,6 +53,7 @@ FATAL: Mapping[str, Cause] = {
 class ServerInfo:
     """What a server says of itself in INFO.
 
+    :ivar id: of this process of the server
     :ivar nonce: to be signed by who logs in with a key
     :ivar connect_urls: host and port of all servers of the cluster
     :ivar lame_duck: it will close its connections soon
@@ -67,13 +68,14 @@ class ServerInfo:
     nonce: str = ""
     connect_urls: tuple[str, ...] = ()
     lame_duck: bool = False
+    id: str = ""
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Self:
         """:raises ProtocolError: a value has a wrong type"""
         urls = info.get("connect_urls") or []
         size = info.get("max_payload", _DEFAULT_MAX_PAYLOAD)
-        texts = [info.get(key, "") for key in ("server_name", "version", "nonce")]
+        texts = [info.get(key, "") for key in ("server_name", "version", "nonce", "server_id")]
         if not (isinstance(urls, list) and all(isinstance(text, str) for text in [*urls, *texts])):
             raise ProtocolError("INFO holds a value of a wrong type")
         if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= parser.MAX_MESSAGE:
@@ -85,8 +87,8 @@ class ServerInfo:
             "lame_duck": "ldm",
         }
         flags = {name: info.get(key) is True for name, key in fields.items()}
-        name, version, nonce = texts
-        return cls(name, version, size, nonce=nonce, connect_urls=tuple(urls), **flags)
+        name, version, nonce, server_id = texts
+        return cls(name, version, size, nonce=nonce, connect_urls=tuple(urls), id=server_id, **flags)
 
     @property
     def version_numbers(self) -> tuple[int, int]:

@@ -68,12 +68,13 @@ class ServerPool:
 
     :param urls: of the options
     :param chance: source of the order and of the random part of delays
+    :param only: the one server to connect to, instead of all
     :ivar current: that was chosen last
     """
 
-    def __init__(self, urls: Sequence[str], chance: random.Random) -> None:
-        self._chance = chance
-        self._servers = [Server.of(url) for url in urls]
+    def __init__(self, urls: Sequence[str], chance: random.Random, only: Server | None = None) -> None:
+        self._chance, self._only = chance, only
+        self._servers = [Server.of(url) for url in urls] if only is None else [only]
         chance.shuffle(self._servers)
         self.current = self._servers[0]
         self._tried = self._rounds = 0  # servers of this round, and rounds, since a connection came about
@@ -109,6 +110,8 @@ class ServerPool:
         down, but not more than :data:`_LEARNED` of these, the oldest go. A bare address must have the certificate, and
         gets the login, of the current server.
         """
+        if self._only is not None:
+            return False
         known = {server.address for server in self._servers}
         new = [s for s in map(self._learned, dict.fromkeys(addresses)) if s is not None and s.address not in known]
         self._chance.shuffle(new)
@@ -119,16 +122,20 @@ class ServerPool:
         ]  # the current one is the last
         return bool(new)
 
+    def at(self, address: str) -> Server | None:
+        """The server of this host and port, one of the cluster; None: it is no address."""
+        return next((server for server in self._servers if server.address == address), self._learned(address))
+
     def _learned(self, address: str) -> Server | None:
         try:
             server = Server.of(address)
         except ConfigError:
             return None
-        name = self.current.tls_name if _is_ip(server.host) and not _is_ip(self.current.tls_name) else server.tls_name
+        name = self.current.tls_name if is_ip(server.host) and not is_ip(self.current.tls_name) else server.tls_name
         return replace(server, tls_name=name, login=self.current.login, learned=True)
 
 
-def _is_ip(host: str) -> bool:
+def is_ip(host: str) -> bool:
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

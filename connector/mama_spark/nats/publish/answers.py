@@ -22,6 +22,7 @@ from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import TOKEN_WIDTH
 from .ack_queue import AckQueue
 from .fast_ingest import FastIngestPublisher
+from .fences import Fences
 from .stream_router import StreamRouter
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class NatsAnswers:
 
     :param fast_ingest: None: there are no batches
     :param warn: called with warnings for the log
+    :param fences: hears which connection there is; None = nobody asks
     :ivar base: token on the wire of the bridge's token 0
     :ivar unacknowledged: bytes and tokens of sends that are answered once they are written
     :ivar waiting_for_capacity: the publisher has more to send, and is woken when there is room
@@ -47,9 +49,11 @@ class NatsAnswers:
         queue: AckQueue,
         router: StreamRouter,
         warn: Callable[[str], None],
+        fences: Fences | None = None,
     ) -> None:
         self._connection, self._fast_ingest, self._queue = connection, fast_ingest, queue
         self._router, self._warn, self.base = router, warn, connection.next_token
+        self._fences = fences
         self.sent_topics = SentTopics()
         self.unacknowledged: deque[tuple[int, Int64s]] = deque()
         self.waiting_for_capacity = False
@@ -131,12 +135,16 @@ class NatsAnswers:
 
     def on_disconnected(self, why: str = "") -> None:
         self.unacknowledged.clear()
+        if self._fences is not None:
+            self._fences.disconnected()
         if self._fast_ingest is not None:
             self._fast_ingest.on_disconnected()
         text = "the connection to NATS was lost" + (why and f": {why}")
         self._queue.event(BridgeEvent(EventKind.DISCONNECTED, text, time.monotonic()))
 
     def on_reconnected(self) -> None:
+        if self._fences is not None:
+            self._fences.connected()
         if self._fast_ingest is None or not self._fast_ingest.resolve(self._reconnected):
             self._reconnected()
 

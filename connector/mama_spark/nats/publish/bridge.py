@@ -17,6 +17,7 @@ from mama_spark.contracts.bridge import (
     BridgeEvent,
     Capabilities,
     EventKind,
+    OnTheWay,
     PollResult,
     PublisherBridge,
     Refusals,
@@ -38,6 +39,7 @@ from ..stream_set import StreamSet
 from .ack_queue import AckQueue
 from .answers import NatsAnswers
 from .fast_ingest import FastIngestPublisher
+from .fences import Fences
 from .missing_acks import ANSWER_TIME
 from .requests import NatsRequests
 from .stream_router import StreamRouter
@@ -63,6 +65,7 @@ class NatsBridge(PublisherBridge):
         self._framer: Framer | None = None
         self._fast_ingest: FastIngestPublisher | None = None
         self._answers: NatsAnswers | None = None
+        self._fences: Fences | None = None  # with exactlyOnce
         self._requests: NatsRequests | None = None
         self._checked_for = 0  # bytes of a message, at most, as far as messages were checked
 
@@ -121,8 +124,10 @@ class NatsBridge(PublisherBridge):
         self._fast_ingest = FastIngestPublisher(
             connection, self._ack_queue, self.settings, self._router, self._write, self._drive
         )
+        if self.settings.exactly_once:
+            self._fences = Fences(self.settings, connection, lambda: list(self._router.topic_of_each_stream().values()))
         connection.listener = self._answers = NatsAnswers(
-            connection, self._fast_ingest, self._ack_queue, self._router, self._warn
+            connection, self._fast_ingest, self._ack_queue, self._router, self._warn, self._fences
         )
         try:
             self._router.check(connection)
@@ -193,10 +198,14 @@ class NatsBridge(PublisherBridge):
             assert self._fast_ingest is not None
             stream_for = self._router.stream_for if self._set is None else self._set.stream_of_subject
             taken = self._fast_ingest.send(part, first_token, stream_for)
+            if self._fences is not None:
+                self._fences.sent = first_token + taken
             answers.waiting_for_capacity = taken < n
             answers.sent_topics.add(first_token, part.topics.slice(0, taken))
             return taken
         answers.sent_topics.add(first_token, part.topics)
+        if self._fences is not None:
+            self._fences.sent = first_token + len(part)
         self._write(part, first_token, order)
         return len(part)
 
@@ -262,6 +271,14 @@ class NatsBridge(PublisherBridge):
         except MamaError as e:
             return f"{self.connected_to} acknowledges nothing, and does not say why: {e}"
 
+    def on_the_way(self, tokens: Int64s) -> OnTheWay | None:
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        return None if self._fences is None else self._fences.on_the_way(tokens)
+
+    def sent_to(self) -> tuple[str, ...]:
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        return () if self._fences is None else self._fences.sent_to()
+
     def requests(self) -> NatsRequests | None:
         """Requests and replies over the same connection; see :class:`~mama_spark.contracts.bridge.RequestBridge`.
 
@@ -281,5 +298,8 @@ class NatsBridge(PublisherBridge):
         if self._requests is not None:
             self._requests.close()
             self._requests = None
+        if self._fences is not None:
+            self._fences.close()
+            self._fences = None
         connection.listener = None
         POOL.give_back(self.settings, connection)

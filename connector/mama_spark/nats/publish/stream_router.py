@@ -52,6 +52,14 @@ class StreamRouter:
         named = {self.settings.stream} if self.settings.stream else set(self._owners.values())
         return sorted(name for name in named if name)
 
+    def topic_of_each_stream(self) -> dict[str, str]:
+        """A topic, as it is sent, by each known stream that takes one."""
+        topics = {stream: topic for topic, stream in self._owners.items() if stream}
+        if self.set is None or not topics:
+            return topics
+        subjects = self.set.route(pa.array(list(topics.values())).dictionary_encode())[0]
+        return dict(zip(topics, subjects.to_pylist(), strict=True))
+
     def stray(self, stream: str, topics: Callable[[], Iterable[str]]) -> ConfigError | None:
         """Why nothing can be published any more when this stream has acknowledged messages; None: it may.
 

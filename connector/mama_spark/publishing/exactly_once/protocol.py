@@ -55,7 +55,7 @@ still between a look at its marker and the send that follows, for longer than a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -134,6 +134,7 @@ class TaskMarker:
     """:ivar after: last sequence of the stream before the first attempt of this run
     :ivar released: its owner publishes nothing any more
     :ivar renewed: how often
+    :ivar servers: that may still hand on what its owner, or those before it, have sent
     """
 
     batch: int
@@ -142,6 +143,7 @@ class TaskMarker:
     after: int
     released: bool = False
     renewed: int = 0
+    servers: tuple[str, ...] = ()
 
 
 def encode(marker: BatchMarker | TaskMarker) -> bytes:
@@ -157,7 +159,14 @@ def batch_marker(value: bytes) -> BatchMarker | None:
 def task_marker(value: bytes) -> TaskMarker | None:
     """:raises ConfigError: it is none of ours"""
     found = _decoded(value)
-    return None if found is None else TaskMarker(**found)
+    return None if found is None else TaskMarker(**{**found, "servers": tuple(found.get("servers", ()))})
+
+
+def servers_of(markers: Iterable[Marker], batch: int) -> tuple[str, ...]:
+    """All that the task markers of a batch name."""
+    found = (task_marker(marker.value) for marker in markers)
+    names = [server for task in found if task is not None and task.batch == batch for server in task.servers]
+    return tuple(dict.fromkeys(names))
 
 
 def _decoded(value: bytes) -> dict[str, Any] | None:
@@ -173,6 +182,12 @@ def _decoded(value: bytes) -> dict[str, Any] | None:
 
 class Superseded(Unavailable):
     """Another attempt has taken over: this one publishes nothing any more."""
+
+
+def require_run(me: Attempt, found: BatchMarker | None) -> None:
+    """:raises Superseded: the batch marker does not name this run"""
+    if found is None or (found.batch, found.run) != (me.batch, me.run):
+        raise taken_over(me)
 
 
 def taken_over(me: Attempt) -> Superseded:
@@ -211,7 +226,7 @@ class BatchTurn(Turn):
     """Has the batch marker name this run. It ends with ``GO``, or with ``OLDER``: where the batch began is not known.
 
     :param bounds: of the stream at a moment before this partition is published
-    :param ask_last: the last sequence of the stream now
+    :param ask_last: the last sequence of the stream when nothing of earlier runs is on its way any more
     :ivar last: sequence of the last message at a moment before this partition is published
     """
 
@@ -243,25 +258,30 @@ class TaskTurn(Turn):
     """Has the task marker name this attempt. It ends with ``GO``.
 
     :param after: last sequence of the stream at some moment before
+    :param servers: that this attempt sends to
     :ivar began: when the marker was not written yet, in the seconds of ``now``
     :ivar repeated: there was an attempt before in this run
+    :ivar before: servers that may still hand on what the attempts before have sent
     """
 
-    def __init__(self, me: Attempt, lease: float, after: int, now: float) -> None:
+    def __init__(self, me: Attempt, lease: float, after: int, now: float, servers: tuple[str, ...] = ()) -> None:
         super().__init__(me, lease)
         self._after, self.began, self.repeated = after, now, False
+        self._servers, self.before = servers, tuple[str, ...]()
 
     def step(self, marker: Marker, now: float) -> TaskMarker | float | Step:
         me, found, wait = self._me, task_marker(marker.value), self._wait(marker, now)
         if found is None or (found.batch, found.run) != (me.batch, me.run):  # nobody of this run has begun
             self.began = now
-            return TaskMarker(me.batch, me.run, me.owner, self._after)
+            return TaskMarker(me.batch, me.run, me.owner, self._after, servers=self._servers)
         if found.owner == me.owner:
             return Step.GO
         if not found.released and wait > 0:
             return wait
-        self.began, self.repeated = now, True
-        return replace(found, owner=me.owner, after=min(found.after, self._after), released=False, renewed=0)
+        self.began, self.repeated, self.before = now, True, found.servers
+        both = tuple(dict.fromkeys((*found.servers, *self._servers)))
+        after = min(found.after, self._after)
+        return replace(found, owner=me.owner, after=after, released=False, renewed=0, servers=both)
 
 
 def check_same_write(me: Attempt, found: BatchMarker) -> None:

@@ -9,21 +9,23 @@ topics, under one lock, which nobody holds while the middleware is asked.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from mama_spark.contracts.batch_ledger import BatchLedger, Marker, MarkerChanged
-from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
-from mama_spark.publishing.ids.id_lifetime import known_for
 from mama_spark.publishing.ids.ids import Digests
-from mama_spark.publishing.outage_reporter import retry_while_unavailable
+from mama_spark.publishing.outage_reporter import WARNING_INTERVAL, retry_while_unavailable
 from mama_spark.publishing.window.flight_batch import StoredFlights
 
 from . import protocol
@@ -57,6 +59,7 @@ logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
 _POLL = 0.05  #: seconds between two looks at a marker
+_ENDS = 1024  #: moments of which it is known where a stream ended
 
 
 class DataRemoved(ConfigError):
@@ -68,12 +71,16 @@ class Rules(NamedTuple):
     :ivar publish_anyway: what cannot be read back is published again, instead of an error
     :ivar wait: go on asking while the middleware does not answer
     :ivar reader: which rows the messages of the batch carry
+    :ivar patience: seconds to wait for a server that may still hand on what an attempt before this one has sent
+    :ivar publish_unfenced: then publish what is not found, instead of an error
     """
 
     lease: float
     publish_anyway: bool = False
     wait: bool = False
     reader: IdReader = IdReader()
+    patience: float = math.inf
+    publish_unfenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +88,15 @@ class PartitionLease:
     """That this attempt owns the partition in one stream.
 
     :ivar task: the marker; ``revision``: of it
-    :ivar since: last sequence before this attempt published
+    :ivar ends: when the end of the stream was asked for, monotonic seconds, and its last sequence: first before this
+        attempt published, then with each renewal
     :ivar until: monotonic seconds until which nobody takes over
     """
 
     key: str
     task: TaskMarker
     revision: int
-    since: int
+    ends: tuple[tuple[float, int], ...]
     until: float
 
 
@@ -96,17 +104,22 @@ class BatchSession:
     """Calls: :meth:`open`, and :meth:`close` in any case.
 
     :param me: this attempt
+    :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
+    :ivar unfenced: what an attempt before this one has sent may still be stored, and is published all the same
     """
 
-    def __init__(self, ledger: BatchLedger, me: Attempt, rules: Rules) -> None:
-        self._ledger, self._me, self._rules = ledger, me, rules
+    def __init__(
+        self, ledger: BatchLedger, me: Attempt, rules: Rules, sent_to: Callable[[], tuple[str, ...]] = tuple
+    ) -> None:
+        self._ledger, self._me, self._rules, self._sent_to = ledger, me, rules, sent_to
+        self.unfenced = self._all_answered = False
         self._matching = Matching(me.partition, shared=rules.reader.prefixed)  # of the task's thread
         self._claims_read: dict[str, int] = {}  # so is this
         self._lock = threading.Lock()
         self._stream_of: dict[str, str | None] = {}  # by topic; None = without markers
         self._leases: dict[str, PartitionLease] = {}  # by stream
         self._lost: list[MamaError] = []
-        self._closed = threading.Event()
+        self._closed, self._renew_now = threading.Event(), threading.Event()
         self._keeper = threading.Thread(target=self._renew_all, name="mama-batch-lease", daemon=True)
 
     def open(self) -> None:
@@ -116,12 +129,15 @@ class BatchSession:
     def close(self) -> None:
         """Nothing is published any more: the next attempt need not wait. Never raises, may be repeated."""
         self._closed.set()
+        self._renew_now.set()
         if self._keeper.ident is not None:
             self._keeper.join()
         with self._lock:
             leases, self._leases = self._leases, {}
         for lease in leases.values():
-            self._ledger.release_marker(lease.key, protocol.encode(replace(lease.task, released=True)), lease.revision)
+            servers = () if self._all_answered else lease.task.servers
+            released = protocol.encode(replace(lease.task, released=True, servers=servers))
+            self._ledger.release_marker(lease.key, released, lease.revision)
         self._ledger.close()
 
     def _ask(self, ask: Callable[[], T]) -> T:
@@ -151,9 +167,10 @@ class BatchSession:
     def _begin_stream(self, name: str) -> None:
         me, lease = self._me, self._rules.lease
         keys = [me.key(name, "batch"), me.key(name, "task", me.partition)]
+        asked = time.monotonic()
         seen, bounds = self._ask(lambda: self._ledger.markers_and_bounds(name, keys))
-        of_batch = BatchTurn(me, lease, bounds, lambda: self._last(name))
-        step, marker = self._take(of_batch, keys[0], seen[0])
+        of_batch = BatchTurn(me, lease, bounds, lambda: self._end_of_earlier_runs(name))
+        step, marker, had = self._take(of_batch, keys[0], seen[0], asked)
         batch = protocol.batch_marker(marker.value)
         assert batch is not None
         if step is Step.OLDER:
@@ -163,10 +180,12 @@ class BatchSession:
             )
             return
         # what earlier runs have stored lies up to ``until``, and is not looked for twice
-        of_task = TaskTurn(me, lease, max(of_batch.last, batch.until or 0), time.monotonic())
-        _, marker = self._take(of_task, keys[1], seen[1])
+        of_task = TaskTurn(me, lease, max(of_batch.last, batch.until or 0), time.monotonic(), self._sent_to())
+        _, marker, _ = self._take(of_task, keys[1], seen[1], asked, lambda: self._require_batch(keys[0]))
         task = protocol.task_marker(marker.value)
         assert task is not None
+        self._await_fences(name, of_task.before)
+        asked = time.monotonic()
         since = self._last(name) if of_task.repeated else task.after
         earlier = own = None
         if batch.until is not None:
@@ -174,23 +193,30 @@ class BatchSession:
         if of_task.repeated:
             own = self._read_back(name, batch.identity, task.after, since, me.own_prefix)
         self._matching.streams[name] = StreamTables(own, earlier)
-        mine = PartitionLease(keys[1], task, marker.revision, since, of_task.began + LEASE_MARGIN * lease)
+        until = min(had, of_task.began) + LEASE_MARGIN * lease
+        mine = PartitionLease(keys[1], task, marker.revision, ((asked, since),), until)
         with self._lock:
             self._leases[name] = mine
         if self._keeper.ident is None:
             self._keeper.start()
+        if time.monotonic() >= until:
+            self._renew_now.set()
 
-    def _take(self, turn: Turn, key: str, marker: Marker) -> tuple[Step, Marker]:
-        """Go through the steps of a marker; the last one, and the marker as it is then.
+    def _take(
+        self, turn: Turn, key: str, marker: Marker, at: float, check: Callable[[], None] = lambda: None
+    ) -> tuple[Step, Marker, float]:
+        """Go through the steps of a marker; the last one, the marker as it is then, and when it was certainly so.
 
-        :param marker: at some moment before: if it has changed, it is not replaced
+        :param marker: after ``at``: if it has changed, it is not replaced
+        :param check: called when it was read again: raises if it may not be replaced any more
         """
         waits = False
         while True:
             step = turn.step(marker, time.monotonic())
             if isinstance(step, Step):
-                return step, marker
+                return step, marker, at
             now: Marker | None = None
+            at = time.monotonic()
             if not isinstance(step, float):
                 now = self._try_set(key, step, marker)
             else:
@@ -198,7 +224,48 @@ class BatchSession:
                     logger.info("partition %d waits until nobody else publishes it any more", self._me.partition)
                 waits = True
                 time.sleep(min(_POLL, step))
-            marker = now or self._ask(lambda: self._ledger.marker(key))
+            if now is None:
+                at, now = time.monotonic(), self._ask(lambda: self._ledger.marker(key))
+                check()
+            marker = now
+
+    def _require_batch(self, key: str) -> None:
+        """:raises Superseded: another run has the batch"""
+        batch = protocol.batch_marker(self._ask(lambda: self._ledger.marker(key)).value)
+        protocol.require_run(self._me, batch)
+
+    def _end_of_earlier_runs(self, name: str) -> int:
+        if self._sent_to():
+            key = self._me.key(name, "task")
+            markers = self._ask(lambda: self._ledger.markers_below(key))
+            self._await_fences(name, protocol.servers_of(markers, self._me.batch))
+        return self._last(name)
+
+    def _await_fences(self, name: str, servers: Iterable[str]) -> None:
+        """Wait until nothing that was sent to these servers can be stored any more.
+
+        :raises Unavailable: it may be for too long
+        """
+        for server in servers:
+            began, warned = time.monotonic(), -math.inf
+            while why := self._ask(partial(self._ledger.why_unfenced, name, server)):
+                now = time.monotonic()
+                if now - began >= self._rules.patience:
+                    if not self._rules.publish_unfenced:
+                        raise Unavailable(
+                            f"an attempt before this one has sent rows of partition {self._me.partition}, and {why}. "
+                            "A repetition waits again; if the server is gone for good, set onSilentServer=publish"
+                        )
+                    logger.warning("%s; publishing what is not found all the same (onSilentServer=publish)", why)
+                    self.unfenced = True
+                    break
+                if now >= warned + WARNING_INTERVAL:
+                    warned = now
+                    logger.warning(
+                        "partition %d waits, because an attempt before this one has sent rows, and %s",
+                        self._me.partition, why,
+                    )  # fmt: skip
+                time.sleep(_POLL)
 
     def _try_set(self, key: str, value: BatchMarker | TaskMarker, read: Marker) -> Marker | None:
         """The marker as it is stored now; None: it has changed meanwhile, or nobody knows."""
@@ -299,6 +366,7 @@ class BatchSession:
         marker = self._ask(lambda: self._ledger.marker(key))
         found = decode_claim(marker.value)
         if found is None or (found.batch, found.run) != (me.batch, me.run):
+            self._require_batch(me.key(stream, "batch"))
             try:
                 self._ask(lambda: self._ledger.set_marker(key, mine, marker.revision))
             except MarkerChanged:
@@ -313,42 +381,52 @@ class BatchSession:
     def may_send(self) -> bool:
         """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         with self._lock:
-            lost, until = self._lost, [lease.until for lease in self._leases.values()]
+            lost, leases = self._lost, list(self._leases.values())
         if lost:
             raise lost[0]
-        now = time.monotonic()
-        return all(now < one for one in until)
+        now, servers = time.monotonic(), self._sent_to()
+        if any(server not in lease.task.servers for lease in leases for server in servers):
+            self._renew_now.set()  # nothing is sent to a server before the marker names it
+            return False
+        return all(now < lease.until for lease in leases)
 
-    @property
-    def certain_for(self) -> float:
-        """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
-        with self._lock:
-            names = list(self._leases)
-        return known_for(min(map(self._ledger.duplicate_window, names), default=0.0))
+    def all_answered(self) -> None:
+        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
+        self._all_answered = True
 
-    def stored(self, messages: MessageBatch) -> list[StoredFlights]:
+    def stored(self, messages: MessageBatch, since: float) -> list[StoredFlights]:
         """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
         assert messages.ids is not None
         texts, parts = messages.ids.cast(pa.binary()).to_pylist(), []
         prefix = self._me.own_prefix if self._rules.reader.prefixed else b""
         for name, rows in self._by_stream(messages.topics):
             with self._lock:
-                since = self._leases[name].since
+                ends = self._leases[name].ends
+            after = ends[max(0, bisect_right(ends, (since, -1)) - 1)][1]
             wanted, found = {texts[row]: row for row in rows.tolist()}, dict[int, int]()
-            for some in self._ledger.read(name, since, self._ledger.bounds(name).last, prefix):
+            now, last = time.monotonic(), self._ledger.bounds(name).last
+            for some in self._ledger.read(name, after, last, prefix):
                 for text, sequence in zip(some.ids, some.sequences.tolist(), strict=True):
                     if text in wanted:
                         found.setdefault(wanted[text], sequence)
+            self._note_end(name, now, last)
             logger.info("of %d messages without an answer, %d are stored", len(wanted), len(found))
             if found:
                 at = np.array(sorted(found), np.int64)
                 parts.append(StoredFlights(name, at, np.array([found[row] for row in at.tolist()], np.int64)))
         return parts
 
+    def _note_end(self, name: str, at: float, last: int) -> None:
+        with self._lock:
+            if (lease := self._leases.get(name)) is not None:
+                self._leases[name] = replace(lease, ends=_with_end(lease.ends, at, last))
+
     # --- the thread that renews --------------------------------------------------------------------------------------
 
     def _renew_all(self) -> None:
-        while not self._closed.wait(self._rules.lease * RENEWAL):
+        while not self._closed.is_set():
+            self._renew_now.wait(self._rules.lease * RENEWAL)
+            self._renew_now.clear()
             with self._lock:
                 leases = dict(self._leases)
             for name, lease in leases.items():
@@ -362,16 +440,17 @@ class BatchSession:
                     return
                 except MamaError as e:  # nothing is sent until it succeeds
                     logger.info("the marker of partition %d is not renewed: %s", self._me.partition, e)
+                    self._closed.wait(_POLL)
                     continue
                 with self._lock:
-                    self._leases[name] = renewed
+                    self._leases[name] = replace(renewed, ends=self._leases[name].ends)
 
     def _renewed(self, name: str, lease: PartitionLease) -> PartitionLease:
-        me, began = self._me, time.monotonic()
-        batch = protocol.batch_marker(self._ledger.marker(me.key(name, "batch")).value)
-        if batch is None or (batch.batch, batch.run) != (me.batch, me.run):
-            raise protocol.taken_over(me)
-        mine = replace(lease.task, renewed=lease.task.renewed + 1)
+        me, began, servers = self._me, time.monotonic(), self._sent_to()
+        markers, bounds = self._ledger.markers_and_bounds(name, [me.key(name, "batch")])
+        protocol.require_run(me, protocol.batch_marker(markers[0].value))
+        self._note_end(name, began, bounds.last)
+        mine = replace(lease.task, renewed=lease.task.renewed + 1, servers=servers)
         try:
             revision = self._ledger.set_marker(lease.key, protocol.encode(mine), lease.revision)
         except MarkerChanged:
@@ -379,5 +458,10 @@ class BatchSession:
             found = protocol.task_marker(marker.value)
             if found is None or found.owner != me.owner:
                 raise Superseded(f"another attempt publishes partition {me.partition} by now") from None
-            revision = marker.revision
+            mine, revision = found, marker.revision
         return replace(lease, task=mine, revision=revision, until=began + LEASE_MARGIN * self._rules.lease)
+
+
+def _with_end(ends: tuple[tuple[float, int], ...], at: float, last: int) -> tuple[tuple[float, int], ...]:
+    """The first, and the latest ones, ascending."""
+    return tuple(sorted((*ends[:1], *ends[1:][-_ENDS:], (at, last))))

@@ -126,6 +126,8 @@ class FlightAccounts:
         if launched:
             self.in_flight -= n
             self.bytes_in_flight -= flights.bytes_of(rows)
+        if step in (Transition.FAIL, Transition.EXPIRE) and launched:
+            self.counters.in_doubt += int(flights.doubt[rows].sum())
         if step in (Transition.ACK, Transition.FIND):
             self.counters.acked += n
         elif step is Transition.SEND_UNACKNOWLEDGED:

@@ -33,13 +33,14 @@ class FlightBatch:
     :ivar doubt: one of its sends may have been stored, and no acknowledgement of it came
     :ivar errors: row -> the last error, for rows that had one
     :ivar absent: when the middleware certainly had none of what was sent before, monotonic seconds; None = never known
+    :ivar copied: sent again while an earlier copy might still be stored: perhaps twice; None = none of them
     :ivar non_retriable: see :class:`~mama_spark.contracts.bridge.ValidationResult`
     :ivar ends: payload bytes of all rows before row i, n + 1 elements
     """
 
     __slots__ = (
         "n", "open", "messages", "context", "state", "sends", "blocked", "token", "published", "settled", "sequence",
-        "duplicate", "stream", "doubt", "errors", "absent", "non_retriable", "ends",
+        "duplicate", "stream", "doubt", "errors", "absent", "copied", "non_retriable", "ends",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +66,7 @@ class FlightBatch:
         self.doubt: Bools = np.zeros(n, np.bool_)
         self.errors: dict[int, PublishError] = {}
         self.absent: Seconds | None = None
+        self.copied: Bools | None = None
         self.non_retriable = non_retriable
         self.ends: Int64s = np.zeros(n + 1, np.int64)
         if sizes is not None:
@@ -75,6 +77,12 @@ class FlightBatch:
         if self.absent is None:
             self.absent = np.full(self.n, -math.inf)
         self.absent[rows] = now
+
+    def send_anyway(self, rows: Int64s) -> None:
+        """These go again although they may be stored later."""
+        if self.copied is None:
+            self.copied = np.zeros(self.n, np.bool_)
+        self.copied[rows] = True
 
     def stored_from(self, rows: Int64s) -> Seconds:
         """When these, which were sent, may have been stored at the earliest."""
@@ -133,6 +141,7 @@ class FlightCounters:
     duplicates: int = 0
     failed: int = 0
     timed_out: int = 0
+    in_doubt: int = 0  #: of those that failed or timed out: they may be stored all the same
     published: int = 0  #: sent to a middleware that acknowledges nothing
     sends: int = 0
     resends: int = 0

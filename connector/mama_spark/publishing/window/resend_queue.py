@@ -28,6 +28,7 @@ class PendingResend:
     :ivar due: monotonic seconds; ``order``: of arrival, among those that are due at the same time
     :ivar deadline: the earliest time at which one of the rows may not be sent again any more
     :ivar rows: may contain rows that were acknowledged meanwhile
+    :ivar held: they may not go, whatever the time
     """
 
     due: float
@@ -35,12 +36,14 @@ class PendingResend:
     deadline: float = field(compare=False)
     flights: FlightBatch = field(compare=False)
     rows: Int64s = field(compare=False)
+    held: bool = field(compare=False, default=False)
 
 
 class ResendQueue:
     """Applies :mod:`~mama_spark.publishing.window.retry` to flights; their retry deadlines can be suspended for an
     outage.
 
+    :ivar patient: outages are waited for
     :ivar next_deadline: no flight that waits has an earlier deadline
     """
 
@@ -48,6 +51,7 @@ class ResendQueue:
         self._policy = policy
         self._heap: list[PendingResend] = []
         self._order = count()
+        self.patient = False
         self.next_deadline = math.inf
         self._deadlines_from = -math.inf  # retry deadlines count from here at the earliest
 
@@ -121,11 +125,25 @@ class ResendQueue:
             due = now + policy.retry.backoff(sends if error.answered else sends - 1)
         self.push(due, flights, rows)
 
-    def push(self, due: float, flights: FlightBatch, rows: Int64s) -> None:
+    def push(self, due: float, flights: FlightBatch, rows: Int64s, *, held: bool = False) -> None:
         """Add flights in state WAITING."""
         deadline = float(self._deadlines(flights, rows, due).min())
         self.next_deadline = min(self.next_deadline, deadline)
-        heapq.heappush(self._heap, PendingResend(due, next(self._order), deadline, flights, rows))
+        heapq.heappush(self._heap, PendingResend(due, next(self._order), deadline, flights, rows, held))
+
+    def hold(self, flights: FlightBatch, rows: Int64s, until: float, now: float) -> None:
+        """Flights that wait are due later. Where outages are waited for, retry deadlines count from now."""
+        for entry in self._heap:
+            if entry.flights is flights:
+                entry.rows = entry.rows[~np.isin(entry.rows, rows)]
+        if self.patient and not self.deadlines_suspended:
+            self.resume_deadlines(now)
+        self.push(until, flights, rows, held=True)
+
+    def held(self) -> tuple[int, int]:
+        """How many flights are held, and their payload bytes."""
+        parts = [(entry.flights, _waiting(entry.flights, entry.rows)) for entry in self._heap if entry.held]
+        return sum(len(rows) for _, rows in parts), sum(flights.bytes_of(rows) for flights, rows in parts)
 
     def head(self) -> PendingResend | None:
         """What is due first, with only those rows that still wait; None if nothing does."""

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from mama_spark.contracts.bridge import Ack, BridgeEvent, EventKind, PollResult, PublisherBridge
-from mama_spark.contracts.errors import PublishError, Unavailable
+from mama_spark.contracts.errors import OutcomeUnknown, PublishError, Unavailable
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.contracts.standstill import stood_still
 
@@ -39,19 +39,16 @@ Span = tuple[int, int]
 
 #: Seconds after which the middleware is asked again what it has, when it could not say.
 _ASK_AGAIN = 0.5
+_HOLD = 0.2  #: seconds after which it is seen again whether what was sent may still be stored
 
 
 class StoredCheck(Protocol):
-    """Looks for messages whose acknowledgements are lost, where the middleware forgets ids soon."""
+    """Looks for messages whose acknowledgements are lost, where each must be stored once, however late."""
 
-    @property
-    def certain_for(self) -> float:
-        """Seconds for which the middleware surely knows the id of a stored message."""
-        ...
-
-    def stored(self, messages: MessageBatch) -> list[StoredFlights]:
+    def stored(self, messages: MessageBatch, since: float) -> list[StoredFlights]:
         """Those of the messages that are stored, as rows of ``messages``.
 
+        :param since: monotonic seconds before which none of them was
         :raises Unavailable: the middleware does not say
         """
         ...
@@ -63,7 +60,9 @@ class SendLoop:
     :param on_event: called with each event of the transport before the window learns of it
     :param outage_timeout: seconds without progress after which an outage is declared
     :param notice: seconds without progress after which it is worth to ask why; None = an acknowledgement's timeout
-    :param check: what may be stored and is not known any more is looked for before it is sent again; None = it is sent
+    :param check: what may be stored is looked for before it is sent again, and not before all copies of it are stored
+        or lost; None = it is sent
+    :param patience: seconds that flights wait for that, at most; then they are looked for, sent, and marked
     :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = they are sent as they
         are
     :param clock: monotonic seconds
@@ -82,13 +81,14 @@ class SendLoop:
         outage_timeout: float = math.inf,
         notice: float | None = None,
         check: StoredCheck | None = None,
+        patience: float = math.inf,
         outgoing: Callable[[MessageBatch], MessageBatch] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bridge, self.window, self.clock = bridge, window, clock
         self._outgoing = outgoing or _unchanged
         self.outage = OutageDetector(outage_timeout, window.policy.wait_timeout if notice is None else notice)
-        self._on_event, self._check, self._ask_at = on_event, check, -math.inf
+        self._on_event, self._check, self._patience, self._ask_at = on_event, check, patience, -math.inf
         self.bridge_full = self.unflushed = self.refused = False
         self.last_send = 0.0
         self.last_cause = ""
@@ -163,10 +163,10 @@ class SendLoop:
 
     def resend(self) -> None:
         """Send again what is due, until the bridge takes no more."""
-        self.bridge_full = False
-        if self._check is not None and self.window.resends and not self._find_stored(self._check):
+        self.bridge_full, now = False, self.clock()
+        if self._check is not None and self.window.resends and not self._find_stored(self._check, now):
             return
-        for flights, due in self.window.due(self.clock()):
+        for flights, due in self.window.due(now):
             rows = _one_call(flights, due)
             taken = self.bridge.send(self._outgoing(messages_of(flights).take(rows)), self.window.next_token)
             if taken:
@@ -176,28 +176,43 @@ class SendLoop:
                 self.bridge_full = True
                 return
 
-    def _find_stored(self, check: StoredCheck) -> bool:
-        """Settle what is stored of the resends whose ids the middleware may have forgotten; False = it does not say."""
-        now = self.clock()
-        doubtful = self.window.resends_past_dedup_window(check.certain_for, now)
-        if not doubtful:
-            return True
-        if now < self._ask_at:
+    def _find_stored(self, check: StoredCheck, now: float) -> bool:
+        """Settle what is stored of the resends that may be; False = the middleware does not say.
+
+        So there is one copy of a message at a time on its way, whatever the middleware remembers of ids."""
+        doubtful = self.window.resends_in_doubt(now)
+        if doubtful and now < self._ask_at:
             self.bridge_full = True
             return False
-        for flights, rows in doubtful:
+        for flights, due in doubtful:
+            rows = self._not_on_the_way(flights, due, now)
+            if not len(rows):
+                continue
             try:
-                found = check.stored(messages_of(flights).take(rows))
+                found = check.stored(messages_of(flights).take(rows), float(flights.stored_from(rows).min()))
             except Unavailable as e:
                 self.last_cause, self.bridge_full = str(e), True
                 self._ask_at = self.clock() + _ASK_AGAIN
                 return False
             flights.not_stored_at(rows, now)
+            flights.doubt[rows] = False
             for some in found:
                 here = StoredFlights(some.stream, rows[some.rows], some.sequences)
                 self.window.find(flights, here, self.clock())
                 self._progressed()
         return True
+
+    def _not_on_the_way(self, flights: FlightBatch, rows: Int64s, now: float) -> Int64s:
+        """Those that nobody will store any more, or that were waited for long enough; the others are held."""
+        there = self.bridge.on_the_way(flights.token[rows])
+        if there is None:
+            return rows
+        if now - there.since >= self._patience:
+            flights.send_anyway(rows[there.rows])
+            return rows
+        self.last_cause = there.why
+        self.window.hold(flights, rows[there.rows], OutcomeUnknown(there.why), now + _HOLD, now)
+        return rows[~there.rows]
 
     def flush(self) -> None:
         """Make the middleware answer for what was sent since the last call."""

@@ -94,10 +94,10 @@ class Window(FlightAccounts):
         self.counters.sends += n
         self._settle(flights, rows, Transition.SEND_UNACKNOWLEDGED, now)
 
-    def resends_past_dedup_window(self, certain_for: float, now: float) -> list[tuple[FlightBatch, Int64s]]:
-        """Due resends whose id may have left the duplicate window.
+    def resends_in_doubt(self, now: float, certain_for: float = 0.0) -> list[tuple[FlightBatch, Int64s]]:
+        """Due resends that may be stored.
 
-        :param certain_for: seconds for which the middleware surely knows the id of what it stored
+        :param certain_for: without those of which the middleware surely knows the id, if it knows it for so many seconds
         """
         if not self._may_send(now) or (self.policy.ordered and self._index.unanswered()):
             return []
@@ -108,9 +108,19 @@ class Window(FlightAccounts):
                 found.append((flights, old))
         return found
 
+    def hold(self, flights: FlightBatch, rows: Int64s, error: PublishError, until: float, now: float) -> None:
+        """Due resends wait longer, and the window lets in others in their place.
+
+        :param error: why
+        """
+        self._record_error(flights, rows, error)
+        self.resends.hold(flights, rows, until, now)
+        self._refill()
+
     def capacity(self, flights: FlightBatch, start: int, now: float) -> int:
         """How many flights from ``start`` on may be launched now."""
-        free = self.limit - self.in_flight
+        held, held_bytes = self.resends.held()
+        free = self.limit - self.in_flight + held
         if free <= 0 or self.holding or not self._may_send(now):
             return 0
         if self._probing():
@@ -122,7 +132,7 @@ class Window(FlightAccounts):
             return 0  # resends go first
         free = min(free, flights.n - start)
         if self.policy.max_bytes is not None and free > 0:
-            budget = self.policy.max_bytes - self.bytes_in_flight
+            budget = self.policy.max_bytes - self.bytes_in_flight + held_bytes
             upto = int(np.searchsorted(flights.ends, flights.ends[start] + budget, "right")) - 1
             free = min(free, max(upto - start, 1 if self.in_flight == 0 else 0))
         return free
@@ -132,7 +142,7 @@ class Window(FlightAccounts):
         flights.published[rows] = now
         self.in_flight += length_of(rows)
         self.bytes_in_flight += flights.bytes_of(rows)
-        if self.in_flight >= self.limit:
+        if self.in_flight - self.resends.held()[0] >= self.limit:
             self.holding = True
         return self._sent(flights, rows, now)
 
@@ -315,5 +325,8 @@ class Window(FlightAccounts):
 
     def _settle(self, flights: FlightBatch, rows: Rows, step: Transition, now: float) -> None:
         super()._settle(flights, rows, step, now)
-        if self.holding and self.in_flight <= self.refill_at:
+        self._refill()
+
+    def _refill(self) -> None:
+        if self.holding and self.in_flight - self.resends.held()[0] <= self.refill_at:
             self.holding = False

@@ -164,6 +164,8 @@ class _Committer:
             self._leave_note(reports, total, committed=committed, repeats=repeats)
         if repeats:
             logger.warning("mamapub: %s: its rows are in the tables as not committed", REPEATS)
+        if total.perhaps_twice:
+            logger.warning("mamapub: %s", total.summary())
         if total.doubled_ids:
             logger.warning("mamapub: of %s rows, %s", f"{total.rows:,}", total.doubled_ids_text())
         return total

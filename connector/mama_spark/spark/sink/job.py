@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from mama_spark.contracts.errors import ConfigError, DoubledId
+from mama_spark.contracts.errors import PERHAPS_TWICE, ConfigError, DoubledId
 
 from ..option_loading import DiscoveryProperties
 
@@ -164,6 +164,7 @@ class OutcomeCounts:
 
     :ivar row_errors: failed rows of which the row itself is the cause; ``outage_errors``: all other failed rows
     :ivar reasons: failed rows by reason; ``first_failures``: (topic, id, reason) of the first of some of them
+    :ivar perhaps_twice: acknowledged rows that were sent while a copy of them might still be stored
     :ivar doubled_ids: rows with the id of a row before them in their task; ``first_doubled_id``: (id, topic) of one
     """
 
@@ -176,6 +177,7 @@ class OutcomeCounts:
     row_errors: int = 0
     outage_errors: int = 0
     dead_lettered: int = 0
+    perhaps_twice: int = 0
     first_failures: list[tuple[str | None, str | None, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     doubled_ids: int = 0
@@ -184,7 +186,7 @@ class OutcomeCounts:
     def add(self, other: OutcomeCounts) -> None:
         for name in (
             "rows", "acked", "published", "duplicates", "failed", "timed_out", "row_errors", "outage_errors",
-            "dead_lettered", "doubled_ids",
+            "dead_lettered", "perhaps_twice", "doubled_ids",
         ):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.first_doubled_id = self.first_doubled_id or other.first_doubled_id
@@ -241,6 +243,8 @@ class OutcomeCounts:
         parts += [f"{self.failed:,} failed", f"{self.timed_out:,} timed out"]
         if self.dead_lettered:
             parts.append(f"{self.dead_lettered:,} sent to the dead letters")
+        if self.perhaps_twice:
+            parts.append(f"{self.perhaps_twice:,} {PERHAPS_TWICE} (onSilentServer=publish)")
         if self.doubled_ids:
             parts.append(self.doubled_ids_text())
         return f"{self.rows:,} row{'' if self.rows == 1 else 's'}: {', '.join(parts)}"
@@ -255,7 +259,7 @@ class OutcomeCounts:
 
     def summary(self) -> str:
         """``336,776 rows, all acknowledged``, or all counts where that is not so."""
-        if self.rows == self.acked and not self.doubled_ids:
+        if self.rows == self.acked and not (self.doubled_ids or self.perhaps_twice):
             text = f"{self.rows:,} row{'' if self.rows == 1 else 's'}" + (", all acknowledged" if self.rows else "")
             return text + (f" ({self.duplicates_text()})" if self.duplicates else "")
         return self._counts()

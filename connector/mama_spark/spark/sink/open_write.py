@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -103,7 +104,7 @@ def open_write(
 
     opened.callback(bridge.close)
     opened.callback(_quietly, disconnect)
-    session = _session(job, task, ids, codec, opened) if o.exactly_once else None
+    session = _session(job, task, ids, codec, bridge, opened) if o.exactly_once else None
     metrics = _metrics(recorder, o, opened)
     trace = _trace_headers(o, task.partition, report, opened)
 
@@ -127,6 +128,7 @@ def open_write(
         on_finished=recorder.on_finished if metrics is None else metrics.on_finished,
         config=BatchConfig(
             on_outage=on_outage(o),
+            patience=_patience(o) if o.on_silent_server == "publish" else math.inf,
             rate=o.max_rate_per_partition,
             poll_time=min(o.poll_time, o.hold_pause_time),
             name=str(task.partition),
@@ -196,7 +198,12 @@ def _id_maker(job: SinkJob, task: TaskInfo, memory: int) -> IdMaker:
 
 
 def _session(
-    job: SinkJob, task: TaskInfo, ids: IdMaker, codec: Codec | None, opened: contextlib.ExitStack
+    job: SinkJob,
+    task: TaskInfo,
+    ids: IdMaker,
+    codec: Codec | None,
+    bridge: PublisherBridge,
+    opened: contextlib.ExitStack,
 ) -> BatchSession:
     """What says which rows are stored already."""
     o, own_ids = job.options, job.plan.id is not None and codec is None
@@ -209,10 +216,21 @@ def _session(
     session = BatchSession(
         batch_ledger(o),
         Attempt(*_write(job, task), run, task.partition, owner, ids.prefix, form),
-        Rules(o.wait_timeout, o.on_retention == "publish", o.on_unavailable == "wait", reader),
-    )
+        Rules(
+            o.wait_timeout, o.on_retention == "publish", o.on_unavailable == "wait", reader,
+            _patience(o), o.on_silent_server == "publish",
+        ),
+        bridge.sent_to,
+    )  # fmt: skip
     opened.callback(session.close)
     return session
+
+
+def _patience(o: SinkOptions) -> float:
+    """Seconds to wait for a server that may still hand on what was sent to it."""
+    if o.on_silent_server == "publish":
+        return o.wait_timeout
+    return math.inf if o.on_unavailable == "wait" else o.retry_deadline
 
 
 def _metrics(recorder: OutcomeRecorder, o: SinkOptions, opened: contextlib.ExitStack) -> PartitionMetrics | None:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.bridge import Ack, Capabilities
-from mama_spark.contracts.errors import BadRow, DoubledId, PublishError
-from mama_spark.contracts.message import Int64s, MessageBatch, decimal_digits, fixed_width
+from mama_spark.contracts.errors import PERHAPS_TWICE, BadRow, DoubledId, PublishError
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch, decimal_digits, fixed_width
 from mama_spark.flightlog.columns import FlightColumns, Reason
 from mama_spark.flightlog.schema import EVENTS, FAILED, PUBLISHED
 from mama_spark.publishing.clock import WallClock
@@ -27,6 +27,9 @@ _EVENT_OF_STATE = np.full(len(FlightState), 255, np.uint8)
 for _state, _name in EVENT.items():
     _EVENT_OF_STATE[_state] = EVENTS.index(_name)
 _IS_FAILED = np.isin(np.arange(256), list(FAILED))  #: by event index
+
+
+_COPIED = f"{PERHAPS_TWICE}: sent while a server that may have a copy of it did not answer (onSilentServer=publish)"
 
 
 def with_nulls(column: pa.Array, name: str, errors: Mapping[int, PublishError]) -> pa.Array:
@@ -159,14 +162,24 @@ def _kept(batch: MessageBatch, event: npt.NDArray[np.uint8], which: str) -> tupl
 
 
 def _reasons(flights: FlightBatch, doubled: Int64s | None) -> dict[int, Reason]:
-    """Reasons of flights that failed. One that was acknowledged in the end has a reason only if its id is doubled."""
+    """Reasons of flights that failed. One that was acknowledged in the end has a reason only if its id is doubled, or if
+    it may be stored twice."""
     reasons: dict[int, Reason] = {}
     if doubled is not None:
         reasons = dict.fromkeys(doubled.tolist(), (None, None, DoubledId.label))
+    reasons |= dict.fromkeys(np.flatnonzero(_copied(flights)).tolist(), (None, None, _COPIED))
     if flights.errors:
         bad = flights.state > FlightState.ACKED
         reasons |= {row: (e.status, e.code or None, e.info) for row, e in flights.errors.items() if bad[row]}
     return reasons
+
+
+def _copied(flights: FlightBatch) -> Bools:
+    """Which are acknowledged, and may be stored twice."""
+    if flights.copied is None:
+        return np.zeros(flights.n, np.bool_)
+    found: Bools = flights.copied & (flights.state == FlightState.ACKED) & (flights.sends > 0)
+    return found
 
 
 def count_outcomes(
@@ -184,6 +197,7 @@ def count_outcomes(
     counts.failed += int(states[FlightState.COMPLETED_EXCEPTIONALLY])
     counts.timed_out += int(states[FlightState.TIMEOUT])
     counts.duplicates += int(weights[flights.duplicate].sum())
+    counts.perhaps_twice += int(weights[_copied(flights)].sum())
     if not flights.errors:
         return
     topics = with_nulls(batch.topics, "topics", flights.errors)

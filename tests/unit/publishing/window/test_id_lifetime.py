@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
-
 from mama_spark.nats.jetstream.answers import StreamInfo
 from mama_spark.nats.jetstream.streams import duplicate_window
 from mama_spark.nats.publish.stream_router import StreamRouter
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.publishing.exactly_once.session import BatchSession
 from mama_spark.publishing.ids.id_lifetime import known_for, window_for
 
 
 def test_publishers_and_streams_trust_an_id_for_the_same_time() -> None:
     assert known_for(120.0) == 60.0, "half is left for what is on its way"
-    session = BatchSession(Mock(duplicate_window={"S": 120.0, "T": 240.0}.get), Mock(), Mock())
-    session._leases = {"S": Mock(), "T": Mock()}
-    assert session.certain_for == known_for(120.0)
     settings = NatsSettings(retry_deadline=known_for(120.0))
     warnings: list[str] = []
     router = StreamRouter(settings, warnings.append)

@@ -244,7 +244,7 @@ class StreamPublisher:
     # --- sending -------------------------------------------------------------------------------------------------
 
     def _send(self, now: float) -> None:
-        for flights, rows in self._window.resends_past_dedup_window(self._known_for, now):
+        for flights, rows in self._window.resends_in_doubt(now, self._known_for):
             silent = now - float(flights.stored_from(rows).min())
             raise Unavailable(
                 f"nothing was heard of NATS for {silent:.0f} s; the server surely recognises what was sent before for "

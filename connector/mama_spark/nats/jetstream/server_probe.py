@@ -1,0 +1,126 @@
+"""Whether messages that were sent to a server over a connection that is left may still be stored.
+
+They may be in the buffers of that server for as long as it stands still. So it is asked again, over a connection of its
+own: a server that is alive has read what came before, and a message that no stream stores
+(:data:`~mama_spark.nats.jetstream.streams.NOBODY`) takes the way of the others to the leader of the stream, whose answer
+comes behind them. After :data:`~mama_spark.contracts.batch_ledger.SETTLE` it is asked once more, lest it has stood still
+meanwhile. A server that is gone, or was started again, has no buffers.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import orjson
+
+from mama_spark.contracts.batch_ledger import SETTLE
+from mama_spark.contracts.errors import ConfigError, MamaError
+
+from ..connection.socket_connection import SocketConnection
+from ..protocol.parser import Frame
+from ..protocol.server_pool import Server, ServerPool, is_ip
+from ..settings import NatsSettings
+from .streams import NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class SentTo:
+    """A server that messages were sent to.
+
+    :ivar id: of its process
+    :ivar own: its address is surely its own: nobody else can refuse connections there
+    """
+
+    name: str
+    id: str
+    address: str
+    own: bool
+
+    @classmethod
+    def over(cls, connection: SocketConnection) -> Self:
+        """That which a connection leads to."""
+        info, server = connection.info, connection.driver.servers.current
+        own = is_ip(server.host) or server.address in info.connect_urls
+        return cls(info.name, info.id, server.address, own)
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """:raises ConfigError: it is none of ours"""
+        try:
+            found: dict[str, Any] = orjson.loads(text)
+            return cls(**found)
+        except (ValueError, TypeError) as e:
+            raise ConfigError(f"not a server as mama-spark notes it: {text[:100]!r}") from e
+
+    @property
+    def text(self) -> str:
+        return orjson.dumps(self).decode()
+
+    def __str__(self) -> str:
+        return f"server {self.name!r} at {self.address}"
+
+
+def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) -> str:
+    """Why what was sent to a server before now may still be stored, for people; empty: it may not. Waits ``SETTLE``
+    seconds, and for answers.
+
+    :param topics: one of each stream that was published to
+    """
+    pool, why = ServerPool(settings.servers, random.Random()), "it does not answer"
+    asked, waiting = {server.address}, deque([server.address])
+    while waiting:
+        target = pool.at(waiting.popleft())
+        if target is None:
+            continue
+        refused = _refuses(target, settings.connect_timeout)
+        if refused is None:
+            connection = SocketConnection(settings, only=target)
+            try:
+                connection.open()
+                if connection.info.name == server.name:
+                    why = _why_unsettled(connection, server, topics, settings.connect_timeout)
+                    break
+                others = [address for address in connection.info.connect_urls if address not in asked]
+                asked.update(others)
+                waiting.extend(others)
+                why = f"another one answers there ({connection.info.name!r})"
+            except MamaError:
+                continue  # silent
+            finally:
+                connection.close()
+        elif refused and target.address == server.address:
+            if server.own:  # the process is gone, and what it had not handed on
+                time.sleep(SETTLE)
+                return ""
+            why = "nothing listens there, which may be the word of a proxy or a load balancer"
+    return why and f"{server} may still have messages: {why}"
+
+
+def _refuses(server: Server, timeout: float) -> bool | None:
+    """Whether nobody listens there; None: somebody does."""
+    try:
+        socket.create_connection((server.host, server.port), timeout).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return None
+
+
+def _why_unsettled(connection: SocketConnection, server: SentTo, topics: Sequence[str], timeout: float) -> str:
+    if connection.info.id != server.id:  # it was started again
+        time.sleep(SETTLE)
+        return ""
+    lost = connection.loss()
+    for pause in (SETTLE, 0.0):
+        answers = connection.request_all([(topic, b"", NOBODY) for topic in topics], timeout)
+        if not all(isinstance(answer, Frame) for answer in answers):
+            return "it is there, and the leader of the stream does not answer through it"
+        connection.drive(pause, lost)
+    return "it is there, and does not stay" if lost() else ""

@@ -1,0 +1,192 @@
+"""Option ``exactlyOnce`` while a server stands still that has our messages in the buffers of its sockets, for longer than
+any server remembers their ids."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from multiprocessing import get_context
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from mama_spark.nats.protocol import client
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.testing.waiting import eventually
+
+from tests.support.nats.nats_cluster import Cluster
+from tests.support.nats.nats_servers import Admin
+from tests.support.proxy import Proxy
+from tests.support.spark.attempts import STREAM, Query, Row, batches, rows, values
+
+pytestmark = [pytest.mark.thorough, pytest.mark.own_server]
+WINDOW = 1_000_000_000  #: nanoseconds in which the stream recognises ids
+IN_FLIGHT = 256
+OPTIONS = {"maxInFlight": str(IN_FLIGHT), "retryDeadline": "120s", "waitTimeout": "2s"}
+
+
+def forgotten() -> None:
+    """Returns when no server remembers an id."""
+    time.sleep(4 * WINDOW / 1e9)
+
+
+class Aside:
+    """Runs something on another thread, and waits for its end."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+
+class FreezingCluster:
+    """Three servers and a stream; publishers begin at one that does not lead it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster = Cluster(folder)
+
+    def __enter__(self) -> FreezingCluster:
+        self.cluster.start()
+        config = {"name": STREAM, "subjects": ["once.>"], "num_replicas": 3, "duplicate_window": WINDOW}
+        with Admin(self.cluster.url) as admin:
+            eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{STREAM}", config), "three peers are known")
+            leader = eventually(lambda: admin.info(STREAM)["cluster"].get("leader"), "a leader")
+        self.node = next(node for node in self.cluster.nodes if node.name != leader)
+        self.admin = Admin(self.cluster.node(str(leader)).url).__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.admin.__exit__(None, None, None)
+        self.node.resume()
+        self.cluster.stop()
+
+    @property
+    def stored(self) -> int:
+        found: int = self.admin.info(STREAM)["state"]["messages"]
+        return found
+
+    @property
+    def paused(self) -> bool:
+        """The server of the publishers stands still."""
+        assert self.node.pid is not None
+        return Path(f"/proc/{self.node.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+    def doubled(self, given: list[Row]) -> int:
+        """How many rows are stored twice; none may be missing."""
+        found = values(self.admin.messages(STREAM))
+        assert set(found) == set(given)
+        return found.total() - len(given)
+
+    def freeze_at(self, stored: int) -> None:
+        """When so many rows are stored."""
+        eventually(lambda: self.stored == stored, "they are stored")
+        self.node.pause()
+
+    def rows(self, given: list[Row], at: int, wait: float = 0.0) -> Iterator[pa.RecordBatch]:
+        """Those from ``at`` on come when the server stands still, the last one ``wait`` seconds after the others."""
+        yield from batches(given[:at])
+        eventually(lambda: self.paused, "the server stands still")
+        yield from batches(given[at:-1])
+        time.sleep(wait)
+        yield from batches(given[-1:])
+
+
+@pytest.fixture
+def frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FreezingCluster]:
+    monkeypatch.setattr(client, "PING_INTERVAL", 1.0)
+    with FreezingCluster(tmp_path) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("end", ["wakes up", "is killed"])
+def test_what_is_in_the_buffers_of_a_frozen_server_is_not_sent_again_before_it_is_certain(
+    frozen: FreezingCluster, end: str
+) -> None:
+    """All others go on over other servers meanwhile."""
+    given = rows(0, 3_000)
+
+    def wake_up() -> None:
+        frozen.freeze_at(500)
+        eventually(lambda: frozen.stored >= len(given) - IN_FLIGHT, "others go on")
+        forgotten()
+        frozen.node.resume() if end == "wakes up" else frozen.node.kill()
+
+    with Aside(wake_up):
+        report = Query(frozen.node.url, OPTIONS).attempt(frozen.rows(given, 500))
+    assert report.counts.acked == len(given)
+    assert frozen.doubled(given) == 0
+
+
+def test_a_repetition_waits_for_the_server_that_a_killed_attempt_has_sent_to(
+    frozen: FreezingCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "mama_spark")
+    given, query = rows(0, 1_000), Query(frozen.node.url, OPTIONS)
+    first = get_context("fork").Process(target=query.attempt, args=(frozen.rows(given, 500, wait=60.0),))
+    first.start()
+    frozen.freeze_at(500)
+    time.sleep(1.0)  # the rows are in its buffers
+    first.kill()
+    first.join()
+    others = ",".join(node.url for node in frozen.cluster.nodes if node is not frozen.node)
+
+    def wake_up() -> None:
+        eventually(lambda: "has sent rows, and server" in caplog.text or frozen.stored == len(given), "it waits")
+        forgotten()
+        frozen.node.resume()
+
+    with Aside(wake_up):
+        again = Query(others, OPTIONS).attempt(given, attempt=1)
+    assert again.counts.acked == len(given)
+    assert frozen.doubled(given) == 0
+
+
+def test_who_does_not_wait_is_told_each_row_that_is_stored_twice(frozen: FreezingCluster, tmp_path: Path) -> None:
+    given = rows(0, 1_000)
+
+    def wake_up() -> None:
+        frozen.freeze_at(500)
+        eventually(lambda: frozen.stored == len(given), "all are sent again")
+        forgotten()
+        frozen.node.resume()
+
+    more = {"onSilentServer": "publish", "flightLog": str(tmp_path / "log")}
+    with Aside(wake_up):
+        report = Query(frozen.node.url, {**OPTIONS, **more}).attempt(frozen.rows(given, 500))
+    eventually(lambda: frozen.stored > len(given), "the server hands on what it has")
+    named = [pq.read_table(tmp_path / "log" / part.path) for part in report.parts]
+    ids = {row["flight_id"] for table in named for row in table.to_pylist() if "stored twice" in (row["info"] or "")}
+    assert report.counts.perhaps_twice == len(ids) > 0
+    stored = Counter(message.headers["Nats-Msg-Id"][0] for message in frozen.admin.messages(STREAM))
+    assert {one for one, n in stored.items() if n > 1} <= ids
+
+
+def test_a_link_that_is_slower_than_ids_are_remembered_doubles_nothing(nats_server: NatsServer) -> None:
+    given = rows(0, 1_000)
+    with Admin(nats_server.url) as admin, Proxy(nats_server.url) as proxy:
+        admin.create_stream(STREAM, ["once.>"], duplicate_window=WINDOW)
+
+        def come() -> Iterator[pa.RecordBatch]:
+            yield from batches(given[:500])
+            eventually(lambda: admin.info(STREAM)["state"]["messages"] == 500, "they are stored")
+            proxy.slow(3.0)
+            yield from batches(given[500:])
+
+        def be_fast_again() -> None:
+            eventually(lambda: admin.info(STREAM)["state"]["messages"] > 500, "the first ones come")
+            time.sleep(4.0)
+            proxy.slow(0.0)
+
+        with Aside(be_fast_again):
+            report = Query(proxy.url, {**OPTIONS, "waitTimeout": "1s"}).attempt(come())
+        assert report.counts.acked == len(given)
+        found = values(admin.messages(STREAM))
+    assert found == Counter(given), f"{found.total() - len(given)} are doubled"
