@@ -17,7 +17,7 @@ in the partitions of a run than are stored (*lost*).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
@@ -38,6 +38,7 @@ from mama_spark.publishing.exactly_once.protocol import (
     Superseded,
     TaskMarker,
     TaskTurn,
+    servers_of,
 )
 from mama_spark.publishing.ids.ids import Digests
 from xxhash import xxh3_128_digest
@@ -68,11 +69,6 @@ FAULTS = {
     "clock stands still": "the clock of a task stands still with it",
     "stands still before a send": "a task stands still between the look at its lease and the send",
 }
-TODAY = frozenset(
-    "no fence,no settling,ids are trusted,named too late,names are dropped,opened without a fence,lease begins late,"
-    "renewed without a change,overwritten,released too early,sent after the end,sent after the lease".split(",")
-)
-
 
 class Id(NamedTuple):
     partition: int
@@ -93,6 +89,7 @@ class Scope:
     """What is explored.
 
     :ivar earlier: what a run before these has stored
+    :ivar left: what an attempt before these has sent over server 0, which stands still
     :ivar gives_up: how many tasks end with messages without an answer; ``freezes``: how often a server stands still
     :ivar slow: messages that stay in the buffer of their sender; ``lost``: acknowledgements and answers that are lost
     """
@@ -104,14 +101,8 @@ class Scope:
     lost: int = 0
     servers: int = 2
     earlier: tuple[Id, ...] = ()
+    left: Id | None = None
     faults: frozenset[str] = frozenset()
-
-
-class Named(NamedTuple):
-    """A task marker, with the servers that it names."""
-
-    marker: TaskMarker
-    servers: frozenset[int] = frozenset()
 
 
 class Claim(NamedTuple):
@@ -157,15 +148,14 @@ class Actor(NamedTuple):
     changed: frozenset[str] = frozenset()
     waited: int | None = None
     last: int = 0
-    seen: Named | None = None
+    seen: TaskMarker | None = None
     write: Any = None
     batch: BatchMarker | None = None
     task: TaskMarker | None = None
     repeated: bool = False
     age: int = 0
     renewing: int | None = None
-    need: frozenset[int] | None = None
-    named: frozenset[int] = frozenset()
+    need: tuple[str, ...] | None = None
     probes: tuple[int | None, ...] = ()
     since: int = 0
     claims: tuple[Claim, ...] = ()
@@ -211,9 +201,18 @@ class Model:
         markers: tuple[tuple[str, Any], ...] = ()
         if s.earlier:
             markers = (("batch", BatchMarker(0, ("run 0",), PREFIX, "rows", "", 0)),)
+        copies: tuple[Copy, ...] = ()
+        runs = (True,) * s.servers
+        if s.left:
+            me = self._me[0]
+            markers = (
+                ("batch", BatchMarker(0, (me.run,), PREFIX, "rows", "", 0)),
+                (self._key(0), TaskMarker(0, me.run, "before", 0, servers=("0",))),
+            )
+            copies, runs = (Copy(-1, 0, s.left, 0, at_sender=False),), (False, *runs[1:])
         actors = (Actor(),) * len(s.tasks)
         return World(
-            markers, s.earlier, len(s.earlier), (), (True,) * s.servers, actors, s.gives_up, s.freezes, s.slow, s.lost,
+            markers, s.earlier, len(s.earlier), copies, runs, actors, s.gives_up, s.freezes, s.slow, s.lost,
             int("clock stands still" in s.faults),
         )  # fmt: skip
 
@@ -264,7 +263,7 @@ class Model:
                 twice = c.id in w.stored[w.forgotten :]
                 then = w._replace(copies=left, stored=w.stored if twice else (*w.stored, c.id))
                 done = f"the broker knows {what}" if twice else f"{what} is stored"
-                a = w.actors[c.task]
+                a = w.actors[c.task] if c.task >= 0 else Actor("crashed")
                 waits = a.at == "publish" and a.rows[c.row].state != "settled"
                 if waits:
                     yield f"{done} and acknowledged", _row(then, c.task, c.row, state="settled", age=0)
@@ -310,8 +309,8 @@ class Model:
         w = w._replace(copies=tuple(c for c in w.copies if c.task != i or not c.at_sender))
         assert a.task is not None
         if self._key(i) not in a.changed:
-            servers = frozenset[int]() if "released too early" in self.faults else _doubtful(a)
-            w = _write(w, i, self._key(i), Named(replace(a.task, released=True), servers))
+            servers = () if "released too early" in self.faults else _names(_doubtful(a))
+            w = _write(w, i, self._key(i), replace(a.task, released=True, servers=servers))
         return _set(w, i, _over(at, a.rows if at == "done" else ()))
 
     def _failed(self, w: World, i: int) -> World:
@@ -331,7 +330,7 @@ class Model:
 
     def _step(self, w: World, i: int, a: Actor) -> Next:
         if a.need and (a.at in ("batch", "fence") or "fenced before the take" in self.faults):
-            yield from self._probe(w, i, a, a.need)
+            yield from self._probe(w, i, a, map(int, a.need))
         match a.at:
             case "batch":
                 yield f"task {i} looks at the batch marker", self._look_at_batch(w, i)
@@ -342,8 +341,7 @@ class Model:
             case "task":
                 yield f"task {i} looks at the task marker", self._look_at_task(w, i)
             case "write task":
-                for s in self._servers_to_take(w):
-                    yield from self._write_task(w, i, a, s)
+                yield f"task {i} writes its marker, which names servers {a.write.servers}", self._write_task(w, i, a)
             case "fence":
                 if self._fenced(a, a.need or ()):
                     yield f"task {i} reads back", self._match(w, i, a._replace(since=len(w.stored), need=None))
@@ -367,10 +365,9 @@ class Model:
             return _set(w, i, a._replace(at="batch", waited=waited or 0, need=None))
         opens = step.open and step.until is not None
         if opens and "opened without a fence" not in self.faults:
-            need = frozenset[int]().union(
-                *(v.servers for k, v in w.markers if k.startswith("task") and v.marker.run != self._me[i].run)
-            )
-            if a.need is None or not need <= a.need:
+            found = [Marker(1, protocol.encode(v)) for k, v in w.markers if k.startswith("task")]
+            need = servers_of(found, 0)
+            if a.need is None or not set(need) <= set(a.need):
                 return _set(w, i, a._replace(at="batch", need=need, probes=(None,) * len(w.runs)))
             if not self._fenced(a, need):
                 return _set(w, i, a)
@@ -389,33 +386,32 @@ class Model:
             return self._failed(w, i)
         found = _get(w, key) if again else a.seen
         waited = None if again and key in a.changed else a.waited
-        step, repeated = _task_step(me, None if found is None else found.marker, waited, max(a.last, a.batch.until or 0))
+        after, server = max(a.last, a.batch.until or 0), self._server(w)
+        step, repeated, before = _task_step(me, found, waited, after, server)
         a = a._replace(repeated=a.repeated or repeated, changed=a.changed - {key} if again else a.changed)
         if (again and "overwritten" not in self.faults) or "lease begins late" in self.faults:
             a = a._replace(age=0)
         if isinstance(step, float):
             return _set(w, i, a._replace(at="task", waited=waited or 0))
-        older = found.servers if repeated and found is not None else frozenset[int]()
-        need = frozenset() if "no fence" in self.faults else older
-        return _set(w, i, a._replace(at="write task", write=Named(step, older), need=need, waited=None, seen=None))
+        if "named too late" in self.faults:
+            step = replace(step, servers=before)
+        if "names are dropped" in self.faults:
+            step = replace(step, servers=(server,))
+        a = a._replace(need=before, server=int(server), waited=None, seen=None)
+        return _set(w, i, a._replace(at="write task", write=step))
 
-    def _write_task(self, w: World, i: int, a: Actor, server: int) -> Next:
+    def _server(self, w: World) -> str:
+        """Over which an attempt begins."""
+        return str(next((s for s, runs in enumerate(w.runs) if runs), 0))
+
+    def _write_task(self, w: World, i: int, a: Actor) -> World:
         if self._key(i) in a.changed:
-            yield f"task {i} cannot write its marker", self._look_at_task(_with(w, i, at="task", write=None), i)
-            return
-        servers = frozenset() if "named too late" in self.faults else frozenset({server})
-        if "names are dropped" not in self.faults:
-            servers |= a.write.servers
-        w = _write(w, i, self._key(i), Named(a.write.marker, servers))
-        a = w.actors[i]._replace(task=a.write.marker, named=servers, server=server, write=None)
-        a = a if "fenced before the take" in self.faults else a._replace(probes=(None,) * len(w.runs))
-        then = _set(w, i, a._replace(at="fence")) if a.repeated else self._match(w, i, a._replace(since=a.task.after))
-        yield f"task {i} writes its marker and names servers {sorted(servers)}", then
-
-    def _servers_to_take(self, w: World) -> Iterator[int]:
-        if all(not a.rows for a in w.actors) and all(w.runs):
-            return iter((0,))  # they are alike
-        return (s for s, runs in enumerate(w.runs) if runs)
+            return self._look_at_task(_with(w, i, at="task", write=None), i)
+        w = _write(w, i, self._key(i), a.write)
+        a = w.actors[i]._replace(task=a.write, write=None)
+        if "fenced before the take" not in self.faults:
+            a = a._replace(probes=(None,) * len(w.runs))
+        return _set(w, i, a._replace(at="fence")) if a.repeated else self._match(w, i, a._replace(since=a.task.after))
 
     # --- an attempt: what is stored ------------------------------------------------------------------------------------
 
@@ -432,7 +428,7 @@ class Model:
         rows, wanted = _matched(me.partition, self.scope.tasks[i].rows, own, earlier, log)
         if wanted:
             return _set(w, i, a._replace(at="claim", write=Claim(me.run, me.partition, wanted)))
-        return _set(w, i, a._replace(at="publish", rows=rows, claims=(), write=None, batch=None, last=0, repeated=False))
+        return _set(w, i, a._replace(at="publish", rows=rows, claims=(), write=None, batch=None, last=0, need=None))
 
     def _look_at_claim(self, w: World, i: int, a: Actor) -> World:
         key, me = f"claim {len(a.claims)}", self._me[i]
@@ -465,14 +461,16 @@ class Model:
                 if s != a.server and runs:
                     copies = tuple(c for c in w.copies if c.task != i or not c.at_sender)
                     yield f"task {i} goes on over server {s}", _with(w._replace(copies=copies), i, server=s)
-        if a.server not in a.named:
-            named = _doubtful(a) | {a.server}
+        assert a.task is not None
+        named = str(a.server) in a.task.servers
+        if not named:
             if self._key(i) in a.changed:
                 yield f"task {i} is superseded", self._failed(w, i)
             else:
-                then = _write(w, i, self._key(i), Named(a.task, named))  # type: ignore[arg-type]
-                yield f"task {i} names servers {sorted(named)}", _with(then, i, named=named)
-        if a.server in a.named or "named too late" in self.faults:
+                task = replace(a.task, servers=_names(_doubtful(a) | {a.server}))
+                then = _with(_write(w, i, self._key(i), task), i, task=task)
+                yield f"task {i} names servers {task.servers}", then
+        if named or "named too late" in self.faults:
             yield from self._send(w, i, a)
         doubt = [n for n, r in enumerate(a.rows) if r.state == "sent" and self._fenced(a, {r.server})]
         doubt = [n for n in doubt if a.rows[n].age or not self._counts]
@@ -515,13 +513,13 @@ class Model:
             then = self._failed(w, i) if lost else _with(w, i, renewing=0)
             yield f"task {i} looks at the batch marker to renew its lease", then
         elif key not in a.changed:
-            then = _write(w, i, key, Named(a.task, a.named))  # type: ignore[arg-type]
+            then = _write(w, i, key, a.task)
             yield f"task {i} renews its lease", _with(then, i, age=a.renewing, renewing=None)
             if w.lost:
                 then = then._replace(lost=w.lost - 1)
                 lost_answer = _with(then, i, renewing=None, changed=a.changed | {key})
                 yield f"task {i} renews its lease, the answer is lost", lost_answer
-        elif _get(w, key).marker.owner == me.owner:
+        elif _get(w, key).owner == me.owner:
             age = a.renewing if "renewed without a change" in self.faults else a.age
             then = _with(w, i, age=age, renewing=None, changed=a.changed - {key})
             yield f"task {i} finds its lease renewed", then
@@ -535,7 +533,7 @@ class Model:
         """What is in the buffer of the attempt's socket stays there."""
         return (a.at not in ENDED and self._may_send(a)) or (a.at == "crashed" and "sent after the end" in self.faults)
 
-    def _probe(self, w: World, i: int, a: Actor, servers: frozenset[int]) -> Next:
+    def _probe(self, w: World, i: int, a: Actor, servers: Iterable[int]) -> Next:
         for s in sorted(servers):
             mine = any(c.task == i and c.server == s and c.at_sender for c in w.copies)
             if a.probes[s] is None and w.runs[s] and not mine:
@@ -544,7 +542,7 @@ class Model:
                 yield f"task {i} sees that server {s} is alive", _with(w, i, probes=probes)
 
     def _fenced(self, a: Actor, servers: Any) -> bool:
-        return "no fence" in self.faults or all((a.probes[s] or 0) >= SETTLE for s in servers)
+        return "no fence" in self.faults or all((a.probes[int(s)] or 0) >= SETTLE for s in servers)
 
     def tidy(self, w: World) -> World:
         """Without differences that make none."""
@@ -554,7 +552,7 @@ class Model:
     def _tidy(self, i: int, a: Actor) -> Actor:
         if a.at in ENDED:
             return a
-        doubtful = _doubtful(a) if a.at == "publish" else a.need or ()
+        doubtful = _doubtful(a) if a.at == "publish" else set(map(int, a.need or ()))
         probes = tuple(p if s in doubtful else None for s, p in enumerate(a.probes))
         watched = (self._key(i), *_WATCHED.get(a.at, ()))
         return a._replace(probes=probes, changed=frozenset(k for k in a.changed if k.startswith(watched)))
@@ -580,7 +578,7 @@ class Result(NamedTuple):
     """:ivar wrong: what was found, and ``trace``: the shortest way to it"""
 
     states: int
-    committed: int
+    done: int
     wrong: str | None = None
     trace: Sequence[str] = ()
 
@@ -590,7 +588,7 @@ def explore(scope: Scope, most: int = 10_000_000) -> Result:
     model = Model(scope)
     start = model.first()
     came: dict[int, tuple[int, str]] = {hash(start): (0, "")}
-    level, committed = [start], 0
+    level, done = [start], 0
     while level:
         after = []
         for w in level:
@@ -600,14 +598,14 @@ def explore(scope: Scope, most: int = 10_000_000) -> Result:
                 if key in came:
                     continue
                 came[key] = (hash(w), label)
-                committed += any(a.at == "done" for a in then.actors)
+                done += any(a.at == "done" for a in then.actors)
                 if wrong := model.wrong(then):
-                    return Result(len(came), committed, wrong, _trace(came, key))
+                    return Result(len(came), done, wrong, _trace(came, key))
                 after.append(then)
         level = after
         if len(came) > most:
             raise AssertionError(f"more than {most:,} states")
-    return Result(len(came), committed)
+    return Result(len(came), done)
 
 
 def _trace(came: dict[int, tuple[int, str]], key: int) -> list[str]:
@@ -636,12 +634,14 @@ def _batch_step(
 
 
 @lru_cache(None)
-def _task_step(me: Attempt, found: TaskMarker | None, waited: int | None, after: int) -> tuple[Any, bool]:
-    turn = TaskTurn(me, LEASE, after, 0.0)
+def _task_step(
+    me: Attempt, found: TaskMarker | None, waited: int | None, after: int, server: str
+) -> tuple[Any, bool, tuple[str, ...]]:
+    turn = TaskTurn(me, LEASE, after, 0.0, (server,))
     marker = Marker(int(found is not None), b"" if found is None else protocol.encode(found))
     if waited:
         turn.step(marker, -float(waited))
-    return turn.step(marker, 0.0), turn.repeated
+    return turn.step(marker, 0.0), turn.repeated, turn.before
 
 
 @lru_cache(None)
@@ -726,6 +726,10 @@ def _with(w: World, i: int, **changes: Any) -> World:
 def _doubtful(a: Actor) -> frozenset[int]:
     """Servers that have messages of which nobody knows whether they will be stored."""
     return frozenset(r.server for r in a.rows if r.state == "sent")
+
+
+def _names(servers: Iterable[int]) -> tuple[str, ...]:
+    return tuple(sorted(map(str, servers)))
 
 
 def _over(at: str, rows: tuple[Row, ...] = ()) -> Actor:
