@@ -1,17 +1,17 @@
 """The protocol of exactly once in a world where everything goes wrong, explored state by state, breadth first.
 
 Attempts are step machines that follow ``session.py`` and ask the product's own :class:`.BatchTurn`, :class:`.TaskTurn`
-and :class:`.Matching` what to do. The world around them is the model: markers changed by compare-and-set, a stream with
-a duplicate window, servers that stand still with messages in their buffers, and clocks. Between any two steps of an
-attempt anything else may happen, for any time: an attempt may stand still everywhere but between a look at its lease
+and :class:`.Matching` what to do. The world around them is the model: markers changed by compare-and-set, a stream that
+remembers no id, servers that stand still with messages in their buffers, messages that stay in the buffer of their
+sender, answers that are lost. Between any two steps of an attempt anything else may happen, for any time, so a task
+that is killed is one that takes no step any more. An attempt stands still everywhere but between a look at its lease
 and the send.
 
-Time goes in ticks. A lease, a duplicate window and the time to settle are one tick each; what a running server has in
-its buffers is stored before the next tick. Ages are kept up to the age at which they make no difference any more, so
-there are finitely many states.
+Time goes in ticks: a lease and the time to settle are one each, and what a running server has in its buffers is stored
+before the next one. Ages are kept only as far as they make a difference, so there are finitely many states.
 
-In every state: no content is stored more often than the batch has it (*doubled*); no more rows of a content are settled
-in the partitions of a run than are stored (*lost*).
+In each state no content is stored more often than the batch has it (*doubled*), and the partitions of a run have no
+more rows of a content settled than are stored (*lost*).
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from mama_spark.publishing.exactly_once.protocol import (
 from mama_spark.publishing.ids.ids import Digests
 from xxhash import xxh3_128_digest
 
-LEASE = WINDOW = SETTLE = 1  # ticks
+LEASE = SETTLE = 1  # ticks
+SERVERS = 2
 STREAM, PREFIX = "S", "w-0-"
 ENDED = ("idle", "done", "failed", "crashed")
 
@@ -69,6 +70,7 @@ FAULTS = {
     "clock stands still": "the clock of a task stands still with it",
     "stands still before a send": "a task stands still between the look at its lease and the send",
 }
+
 
 class Id(NamedTuple):
     partition: int
@@ -99,7 +101,6 @@ class Scope:
     freezes: int = 0
     slow: int = 0
     lost: int = 0
-    servers: int = 2
     earlier: tuple[Id, ...] = ()
     left: Id | None = None
     faults: frozenset[str] = frozenset()
@@ -202,7 +203,7 @@ class Model:
         if s.earlier:
             markers = (("batch", BatchMarker(0, ("run 0",), PREFIX, "rows", "", 0)),)
         copies: tuple[Copy, ...] = ()
-        runs = (True,) * s.servers
+        runs = (True,) * SERVERS
         if s.left:
             me = self._me[0]
             markers = (
@@ -216,7 +217,7 @@ class Model:
             int("clock stands still" in s.faults),
         )  # fmt: skip
 
-    # --- the world -------------------------------------------------------------------------------------------------
+    # --- the world --------------------------------------------------------------------------------------------
 
     def next(self, w: World) -> Next:
         yield from self._servers(w)
@@ -236,6 +237,7 @@ class Model:
 
     def _servers(self, w: World) -> Next:
         for s, runs in enumerate(w.runs):
+
             def to(state: bool, s: int = s) -> World:
                 return w._replace(runs=(*w.runs[:s], state, *w.runs[s + 1 :]))
 
@@ -295,7 +297,7 @@ class Model:
         still = not runs and "settling by the clock" not in self.faults
         return None if probe is None or (still and probe < SETTLE) else SETTLE
 
-    # --- an attempt: ends --------------------------------------------------------------------------------------------
+    # --- an attempt: ends -------------------------------------------------------------------------------------
 
     def _end(self, w: World, i: int, a: Actor) -> Next:
         """A task that is killed is one that takes no step any more."""
@@ -320,7 +322,7 @@ class Model:
     def _key(self, i: int) -> str:
         return f"task {self._me[i].partition}"
 
-    # --- an attempt: markers ------------------------------------------------------------------------------------------
+    # --- an attempt: markers ----------------------------------------------------------------------------------
 
     def _begin(self, w: World, i: int, a: Actor) -> Next:
         if any(w.actors[n].at == "idle" and self.scope.tasks[n][:2] == self.scope.tasks[i][:2] for n in range(i)):
@@ -413,7 +415,7 @@ class Model:
             a = a._replace(probes=(None,) * len(w.runs))
         return _set(w, i, a._replace(at="fence")) if a.repeated else self._match(w, i, a._replace(since=a.task.after))
 
-    # --- an attempt: what is stored ------------------------------------------------------------------------------------
+    # --- an attempt: what is stored ---------------------------------------------------------------------------
 
     def _match(self, w: World, i: int, a: Actor) -> World:
         me, batch, task = self._me[i], a.batch, a.task
@@ -448,7 +450,7 @@ class Model:
             return _set(w, i, a._replace(at="claim"))
         return self._match(w, i, a._replace(claims=(*a.claims, a.write)))
 
-    # --- an attempt: publishes ------------------------------------------------------------------------------------------
+    # --- an attempt: publishes --------------------------------------------------------------------------------
 
     def _publish(self, w: World, i: int, a: Actor) -> Next:
         if all(r.state == "settled" for r in a.rows):
@@ -557,7 +559,7 @@ class Model:
         watched = (self._key(i), *_WATCHED.get(a.at, ()))
         return a._replace(probes=probes, changed=frozenset(k for k in a.changed if k.startswith(watched)))
 
-    # --- what must be true ------------------------------------------------------------------------------------------------
+    # --- what must be true ------------------------------------------------------------------------------------
 
     def wrong(self, w: World) -> str | None:
         stored = Counter(one.content for one in w.stored)
@@ -616,7 +618,7 @@ def _trace(came: dict[int, tuple[int, str]], key: int) -> list[str]:
     return steps
 
 
-# --- the product's decisions -------------------------------------------------------------------------------------------
+# --- the product's decisions ----------------------------------------------------------------------------------
 
 
 @lru_cache(None)
@@ -693,13 +695,14 @@ def _table(found: tuple[tuple[int, Id], ...]) -> StoredRows:
     table = StoredRows(0, len(PREFIX))
     if found:
         sequences, ids = zip(*found, strict=True)
-        columns = [np.array(column, np.int64) for column in (sequences, [i.partition for i in ids], [i.number for i in ids])]
-        table.rows.add(keys_of(_digests("".join(i.content for i in ids))), *columns)
+        partitions, contents, numbers = zip(*ids, strict=True)
+        columns = (np.array(column, np.int64) for column in (sequences, partitions, numbers))
+        table.rows.add(keys_of(_digests("".join(contents))), *columns)
     table.finish()
     return table
 
 
-# --- worlds --------------------------------------------------------------------------------------------------------------
+# --- worlds ---------------------------------------------------------------------------------------------------
 
 
 def _get(w: World, key: str) -> Any:

@@ -22,7 +22,7 @@ X = Id(0, "x", 0)
     "scope",
     [
         pytest.param(Scope(attempts("x"), freezes=1), id="a server stands still"),
-        pytest.param(Scope(attempts("x"), slow=1, lost=1), id="a message stays in its buffer"),
+        pytest.param(Scope(attempts("x"), slow=1), id="a message stays in its buffer"),
         pytest.param(Scope(RUNS, freezes=1), id="two runs"),
         pytest.param(
             Scope((Task("run 1", 0, "x"), Task("run 1", 1, "x")), earlier=(X,)), id="two partitions claim a row"
@@ -31,10 +31,10 @@ X = Id(0, "x", 0)
             pytest.param(scope, id=name, marks=pytest.mark.thorough)
             for name, scope in {
                 "three rows": Scope(attempts("xxy"), freezes=1),
-                "three attempts": Scope(attempts("x", 3), left=X, freezes=1),
+                "three attempts": Scope(attempts("x", 3), left=X),
                 "a server stands still twice": Scope(attempts("x"), freezes=2),
                 "a task gives up": Scope(attempts("x"), freezes=1, lost=1, gives_up=1),
-                "a server stands still, a message stays": Scope(attempts("x"), freezes=1, slow=1),
+                "a message stays, acknowledgements are lost": Scope(attempts("x"), slow=1, lost=1),
                 "two attempts of a second run": Scope((*RUNS, RUNS[1])),
                 "other partitions": Scope((Task("run 1", 0, "xx"), Task("run 2", 0, "x"), Task("run 2", 1, "x"))),
                 "another run claims": Scope((*(Task("run 1", n, "x") for n in (0, 1)), RUNS[1]), earlier=(X,)),
