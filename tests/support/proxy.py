@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import struct
 import threading
@@ -32,7 +33,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._speaking = threading.Event()
         self._speaking.set()
-        self._delay = 0.0
+        self._delay, self._rate = 0.0, math.inf
         self._threads: list[threading.Thread] = []
 
     @property
@@ -84,6 +85,10 @@ class Proxy:
         """Forward each piece, of at most 64 KiB, ``delay`` seconds after the one before; 0 = at full speed again."""
         self._delay = delay
 
+    def narrow(self, rate: float) -> None:
+        """Forward at most so many bytes a second of each connection, in each direction."""
+        self._rate = rate
+
     def _run(self, work: object, *args: socket.socket) -> None:
         thread = threading.Thread(target=work, args=args, daemon=True)  # type: ignore[arg-type]
         self._threads.append(thread)
@@ -111,7 +116,7 @@ class Proxy:
                 self._speaking.wait()
                 if self._keep:
                     self.heard += data
-                time.sleep(self._delay)
+                time.sleep(self._delay + len(data) / self._rate)
                 sink.sendall(data)
         for one in (source, sink):
             with contextlib.suppress(OSError):

@@ -16,9 +16,9 @@ from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Bounds, Records
 
-#: Seconds after which what a live server had read, or had in the buffers of its sockets, is surely stored or dropped: it
-#: reads 16 MB in some 10 ms, hands them to the leader over a route, and the leader stores or refuses what is queued
-#: there; all of that in much less than a second also on a busy machine.
+#: Seconds after which what a live server had in the buffers of its sockets is surely stored or dropped: it reads 16 MB
+#: in some 10 ms, hands them to the leader over a route, and the leader stores or refuses what is queued there; all of
+#: that in much less than a second also on a busy machine.
 SETTLE = 2.0
 
 MARKERS_KEPT = 30 * 86_400  #: seconds that a marker is kept which nobody changes

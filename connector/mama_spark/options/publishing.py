@@ -184,10 +184,10 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     on_silent_server: str = option(
         "`wait`, `publish`", one_of("wait", "publish"), "wait", _DELIVERY,
-        "With `exactlyOnce`, when a server that messages were sent to has not answered since (frozen, or cut off: it may "
-        "hand them on when it wakes up): rows that may be there wait until it is known to have none, as long as "
-        "`onUnavailable` says (`wait`), or are sent again after `waitTimeout` (`publish`), and the flight log names "
-        "those that may be stored twice.", scope=NATS,
+        "With `exactlyOnce`, when a server that messages were sent to does not answer any more (it stands still, or is "
+        "cut off, and may store them later): rows that may be there wait until it is known to have none, as long as "
+        "`onUnavailable` says (`wait`); or they are sent again after `waitTimeout`, and the flight log says which may "
+        "be stored twice (`publish`).", scope=NATS,
     )  # fmt: skip
     batches_stream: str = option(
         "text", single_token, "MAMA_BATCHES", _DELIVERY,

@@ -102,7 +102,8 @@ class ReportData:
     only where no write was committed.
 
     :ivar totals: of committed writes: flights (messages), rows and outcomes, duplicates, resent, dead_lettered,
-        in_doubt, perhaps_twice, topics, runs, p50, p99, longest, first, last; counts are 0 and the others None without flights
+        in_doubt, perhaps_twice, topics, runs, p50, p99, longest, first, last; counts are 0 and the others None
+        without flights
     :ivar not_committed: the same of all other attempts
     :ivar width: µs of a bin of ``timeline``
     :ivar timeline: one row for each bin, also where nothing happened: at (its begin), rows and outcomes, resent, p50,

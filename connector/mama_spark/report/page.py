@@ -138,7 +138,14 @@ def state(data: ReportData) -> str:
         return "empty"
     if totals["failed"] or totals["timed_out"] or not totals["flights"]:
         return "failed"
-    doubts = totals["resent"] or totals["perhaps_twice"] or totals["duplicates"] or data.standstills or others["failed"] or others["timed_out"]
+    doubts = (
+        totals["resent"]
+        or totals["perhaps_twice"]
+        or totals["duplicates"]
+        or data.standstills
+        or others["failed"]
+        or others["timed_out"]
+    )
     return "attention" if doubts else "good"
 
 

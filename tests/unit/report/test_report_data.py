@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.contracts.errors import FlightLogError
+from mama_spark.contracts.errors import PERHAPS_TWICE, FlightLogError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.folder import WriteId
@@ -90,10 +90,13 @@ def test_totals_count_each_message_once(tmp_path: Path) -> None:
         may_have_landed=np.ones(2, np.bool_), sends=np.full(2, 3, np.int32),
     )  # fmt: skip
     departed = flights(3, event=np.full(3, PUBLISHED, np.uint8))
-    put(tmp_path, departed, flights(3), late, flights(1, "twice", duplicate=np.ones(1, np.bool_)), level=Level.ALL)
+    copied = flights(1, "copied", reasons={0: (None, None, f"{PERHAPS_TWICE}: a server was silent")})
+    twice = flights(1, "twice", duplicate=np.ones(1, np.bool_))
+    put(tmp_path, departed, flights(3), late, twice, copied, level=Level.ALL)
     totals = read_report(str(tmp_path), {}, NOW).totals
     names = ("flights", "acked", "failed", "timed_out", "duplicates", "resent", "in_doubt", "topics", "runs")
-    assert [totals[name] for name in names] == [6, 4, 0, 2, 1, 2, 2, 1, 1]
+    assert [totals[name] for name in names] == [7, 5, 0, 2, 1, 2, 2, 1, 1]
+    assert totals["perhaps_twice"] == 1
 
 
 def test_every_latency_is_in_its_bin(tmp_path: Path) -> None:

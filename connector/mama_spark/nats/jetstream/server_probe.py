@@ -2,9 +2,9 @@
 
 They may be in the buffers of that server for as long as it stands still. So it is asked again, over a connection of its
 own: a server that is alive has read what came before, and a message that no stream stores
-(:data:`~mama_spark.nats.jetstream.streams.NOBODY`) takes the way of the others to the leader of the stream, whose answer
-comes behind them. After :data:`~mama_spark.contracts.batch_ledger.SETTLE` it is asked once more, lest it has stood still
-meanwhile. A server that is gone, or was started again, has no buffers.
+(:data:`~mama_spark.nats.jetstream.streams.NOBODY`) takes the way of the others to the leader of the stream, whose
+answer comes behind them. After :data:`~mama_spark.contracts.batch_ledger.SETTLE` it is asked once more, lest it has
+stood still meanwhile. A server that is gone, or was started again, has no buffers.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ The states of one partition and stream, in the order in which an attempt passes 
 
     batch marker:  another batch ── new ──────────────► this batch, this run, open
                    this batch, another run ── seize ──► this batch, this run, not open
-                   not open ── wait a lease, end ─────► open, with the end of what earlier runs stored
+                   not open ── wait a lease, servers ─► open, with the end of what earlier runs stored
     task marker:   another run ── new ────────────────► owned: first attempt
                    released ── take ──────────────────► owned: repetition
                    owned by another ── wait a lease ──► owned: repetition
-    repetition:    read back ─► settle what is there ─► publish the rest
+    repetition:    wait for servers ─► read back ─► settle what is there ─► publish the rest
     at last:       release; Spark commits
 
 *Nothing is published before both markers are stored*, so what this batch has in the stream lies behind the sequence
@@ -31,14 +31,16 @@ has, so no broker drops it as another row.
 
 **Why a row is not doubled.** Before an attempt reads back, nobody else publishes rows of its partition: the owner
 renews its task marker, and sends nothing when it could not renew it for a lease; the next attempt changes the marker
-only after it has stood still for a lease. So attempts follow one another, and each reads all that those before it have
-stored, but for what was still on its way from the last of them. Those messages carry the ids that the next attempt
-gives the same rows, and the broker drops the second of two for its duplicate window, which need not be longer than a
-message can be on its way. The runs of a batch follow one another in the same way: owners look at the batch marker, too,
-when they renew.
+only after it has stood still for a lease. So attempts follow one another. What is still on its way from the one before
+is waited for: a task marker names the *servers* that its owner sends to, each before the first message goes there, and
+who takes it over first has the ledger say of each that it will hand on nothing any more
+(:meth:`~mama_spark.contracts.batch_ledger.BatchLedger.why_unfenced`). So each attempt reads all that those before it
+have stored, or will store. A marker that is released names none if all was answered. The runs of a batch follow one
+another in the same way: owners look at the batch marker, too, when they renew, and who opens it has waited for the
+servers of all task markers of the batch.
 
-**A message whose acknowledgement is lost** is sent again only while the broker surely knows its id; later it is looked
-for in the stream first.
+**A message whose acknowledgement is lost** is looked for in the stream before it is sent again, and not before it is
+stored or lost, so that there is one copy of it at a time. What the broker remembers of ids is not relied upon.
 
 **A stream that ends before the batch began** was restored from an older copy, and has none of the batch: from there on
 what the repetition stores is read back. (A stream that has grown again since lacks what it lost, and nothing else.)
@@ -48,8 +50,9 @@ through by every task, and a stored row is *claimed* before it settles one: see 
 lies before the end that its batch marker names, so no task claims what another one of this run has just published.
 
 **Limits of the guarantee**: messages that are removed before they are read back (then the write fails, or publishes
-all, by ``onRetention``), markers that are removed, rows that are others in the repetition, and a process that stands
-still between a look at its marker and the send that follows, for longer than a lease and the duplicate window together.
+all, by ``onRetention``), markers that are removed, rows that are others in the repetition, servers that are not waited
+for (``onSilentServer``), and a process that stands still between a look at its marker and the send that follows, or
+with messages in the buffers of its own socket, for longer than a lease and the duplicate window together.
 """
 
 from __future__ import annotations

@@ -58,8 +58,14 @@ from .protocol import (
 logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
+
 _POLL = 0.05  #: seconds between two looks at a marker
 _ENDS = 1024  #: moments of which it is known where a stream ended
+
+
+def _lease_clock() -> float:
+    """Seconds, with those in which the machine sleeps, where its clock counts them."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class DataRemoved(ConfigError):
@@ -90,7 +96,7 @@ class PartitionLease:
     :ivar task: the marker; ``revision``: of it
     :ivar ends: when the end of the stream was asked for, monotonic seconds, and its last sequence: first before this
         attempt published, then with each renewal
-    :ivar until: monotonic seconds until which nobody takes over
+    :ivar until: until when nobody takes over, in the seconds of leases
     """
 
     key: str
@@ -167,7 +173,7 @@ class BatchSession:
     def _begin_stream(self, name: str) -> None:
         me, lease = self._me, self._rules.lease
         keys = [me.key(name, "batch"), me.key(name, "task", me.partition)]
-        asked = time.monotonic()
+        asked = _lease_clock()
         seen, bounds = self._ask(lambda: self._ledger.markers_and_bounds(name, keys))
         of_batch = BatchTurn(me, lease, bounds, lambda: self._end_of_earlier_runs(name))
         step, marker, had = self._take(of_batch, keys[0], seen[0], asked)
@@ -180,7 +186,7 @@ class BatchSession:
             )
             return
         # what earlier runs have stored lies up to ``until``, and is not looked for twice
-        of_task = TaskTurn(me, lease, max(of_batch.last, batch.until or 0), time.monotonic(), self._sent_to())
+        of_task = TaskTurn(me, lease, max(of_batch.last, batch.until or 0), _lease_clock(), self._sent_to())
         _, marker, _ = self._take(of_task, keys[1], seen[1], asked, lambda: self._require_batch(keys[0]))
         task = protocol.task_marker(marker.value)
         assert task is not None
@@ -199,7 +205,7 @@ class BatchSession:
             self._leases[name] = mine
         if self._keeper.ident is None:
             self._keeper.start()
-        if time.monotonic() >= until:
+        if _lease_clock() >= until:
             self._renew_now.set()
 
     def _take(
@@ -212,11 +218,11 @@ class BatchSession:
         """
         waits = False
         while True:
-            step = turn.step(marker, time.monotonic())
+            step = turn.step(marker, _lease_clock())
             if isinstance(step, Step):
                 return step, marker, at
             now: Marker | None = None
-            at = time.monotonic()
+            at = _lease_clock()
             if not isinstance(step, float):
                 now = self._try_set(key, step, marker)
             else:
@@ -225,7 +231,7 @@ class BatchSession:
                 waits = True
                 time.sleep(min(_POLL, step))
             if now is None:
-                at, now = time.monotonic(), self._ask(lambda: self._ledger.marker(key))
+                at, now = _lease_clock(), self._ask(lambda: self._ledger.marker(key))
                 check()
             marker = now
 
@@ -384,7 +390,7 @@ class BatchSession:
             lost, leases = self._lost, list(self._leases.values())
         if lost:
             raise lost[0]
-        now, servers = time.monotonic(), self._sent_to()
+        now, servers = _lease_clock(), self._sent_to()
         if any(server not in lease.task.servers for lease in leases for server in servers):
             self._renew_now.set()  # nothing is sent to a server before the marker names it
             return False
@@ -446,10 +452,11 @@ class BatchSession:
                     self._leases[name] = replace(renewed, ends=self._leases[name].ends)
 
     def _renewed(self, name: str, lease: PartitionLease) -> PartitionLease:
-        me, began, servers = self._me, time.monotonic(), self._sent_to()
+        me, began, servers = self._me, _lease_clock(), self._sent_to()
+        asked = time.monotonic()
         markers, bounds = self._ledger.markers_and_bounds(name, [me.key(name, "batch")])
         protocol.require_run(me, protocol.batch_marker(markers[0].value))
-        self._note_end(name, began, bounds.last)
+        self._note_end(name, asked, bounds.last)
         mine = replace(lease.task, renewed=lease.task.renewed + 1, servers=servers)
         try:
             revision = self._ledger.set_marker(lease.key, protocol.encode(mine), lease.revision)
@@ -458,7 +465,8 @@ class BatchSession:
             found = protocol.task_marker(marker.value)
             if found is None or found.owner != me.owner:
                 raise Superseded(f"another attempt publishes partition {me.partition} by now") from None
-            mine, revision = found, marker.revision
+            self._renew_now.set()  # the answer of a renewal was lost: nobody knows since when the marker stands still
+            return replace(lease, task=found, revision=marker.revision)
         return replace(lease, task=mine, revision=revision, until=began + LEASE_MARGIN * self._rules.lease)
 
 

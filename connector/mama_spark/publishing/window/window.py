@@ -97,7 +97,7 @@ class Window(FlightAccounts):
     def resends_in_doubt(self, now: float, certain_for: float = 0.0) -> list[tuple[FlightBatch, Int64s]]:
         """Due resends that may be stored.
 
-        :param certain_for: without those of which the middleware surely knows the id, if it knows it for so many seconds
+        :param certain_for: without those of which the middleware surely knows the id, which it does for so many seconds
         """
         if not self._may_send(now) or (self.policy.ordered and self._index.unanswered()):
             return []

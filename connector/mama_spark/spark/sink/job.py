@@ -177,11 +177,11 @@ class OutcomeCounts:
     row_errors: int = 0
     outage_errors: int = 0
     dead_lettered: int = 0
-    perhaps_twice: int = 0
     first_failures: list[tuple[str | None, str | None, str]] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     doubled_ids: int = 0
     first_doubled_id: tuple[str, str] | None = None
+    perhaps_twice: int = 0
 
     def add(self, other: OutcomeCounts) -> None:
         for name in (

@@ -162,8 +162,8 @@ def _kept(batch: MessageBatch, event: npt.NDArray[np.uint8], which: str) -> tupl
 
 
 def _reasons(flights: FlightBatch, doubled: Int64s | None) -> dict[int, Reason]:
-    """Reasons of flights that failed. One that was acknowledged in the end has a reason only if its id is doubled, or if
-    it may be stored twice."""
+    """Reasons of flights that failed. One that was acknowledged in the end has a reason only if its id is doubled, or
+    if it may be stored twice."""
     reasons: dict[int, Reason] = {}
     if doubled is not None:
         reasons = dict.fromkeys(doubled.tolist(), (None, None, DoubledId.label))

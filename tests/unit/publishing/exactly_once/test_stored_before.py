@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +111,33 @@ def test_an_attempt_takes_a_partition_from_another_one_when_a_lease_has_passed(
     assert (turn.began, turn.repeated) == (waited, stored is not None and stored.owner == "other")
 
 
+@each(
+    ("stored", "written", "before"),
+    [
+        (None, ("b", "c"), ()),
+        (replace(TASK, run="r1", servers=("a",)), ("b", "c"), ()),  # who opened the batch has waited for it
+        (replace(TASK, owner="other", released=True, servers=("a", "b")), ("a", "b", "c"), ("a", "b")),
+        (replace(TASK, owner="other", released=True), ("b", "c"), ()),
+    ],
+)
+def test_a_marker_names_the_servers_of_its_owner_and_those_that_are_not_waited_for_yet(
+    stored: TaskMarker | None, written: tuple[str, ...], before: tuple[str, ...]
+) -> None:
+    turn = TaskTurn(ME, 5.0, 100, 0.0, ("b", "c"))
+    assert taken(turn, stored, end=9.0) == ([replace(TASK, servers=written), Step.GO], 0.0)
+    assert turn.before == before
+
+
+def test_a_run_waits_for_the_servers_of_all_partitions_of_the_runs_before() -> None:
+    tasks = [
+        replace(TASK, servers=("a", "b")),
+        replace(TASK, run="r1", servers=("b", "c")),
+        replace(TASK, batch=6, servers=("d",)),
+    ]
+    markers = [Marker(1, p.encode(task)) for task in tasks]
+    assert p.servers_of([*markers, Marker(0, b"")], 7) == ("a", "b", "c")
+
+
 def test_a_marker_that_is_renewed_is_not_taken() -> None:
     turn = TaskTurn(ME, 5.0, 100, 0.0)
     for n in range(20):
@@ -120,7 +148,10 @@ def test_a_marker_that_is_renewed_is_not_taken() -> None:
 def test_markers_survive_their_encoding() -> None:
     for batch in (BATCH, OPENED):
         assert p.batch_marker(p.encode(batch)) == batch
-    assert p.task_marker(p.encode(TASK)) == TASK
+    for task in (TASK, replace(TASK, servers=("a", "b"))):
+        assert p.task_marker(p.encode(task)) == task
+    without = orjson.dumps({name: value for name, value in orjson.loads(p.encode(TASK)).items() if name != "servers"})
+    assert p.task_marker(without) == TASK
     assert p.batch_marker(b"") is None
     assert p.task_marker(b"") is None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from uuid import uuid4
 
 import numpy as np
 import pytest
-from mama_spark.contracts.bridge import BridgeEvent, EventKind, PollResult, Refusals
+from mama_spark.contracts.bridge import BridgeEvent, EventKind, OnTheWay, PollResult, Refusals
 from mama_spark.contracts.errors import (
     AckTimeout,
     BadRow,
@@ -23,11 +24,11 @@ from mama_spark.contracts.errors import (
     Stopped,
     Unavailable,
 )
-from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import FlightState
-from mama_spark.publishing.window.flight_batch import FlightBatch, messages_of
+from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights, messages_of
 from mama_spark.publishing.window.retry import is_final, may_resend, may_resend_elsewhere
 from mama_spark.publishing.window.send_loop import MAX_SEND_BYTES, MAX_SEND_MESSAGES, SendLoop, spans_of
 from mama_spark.publishing.window.window import Window
@@ -224,3 +225,122 @@ def test_final_is_what_was_rejected_and_is_not_stored() -> None:
     assert all(map(is_final, (Rejected("no"), PermissionDenied("no"), BadRow("null"))))
     unsure = (AckTimeout("late"), OutcomeUnknown("lost"), DuplicateInFlight("409"))
     assert not any(map(is_final, (Stopped("s"), NoResponders("nobody"), *unsure)))
+
+
+# --- with a check: what may be stored is looked for, and not before all copies are stored or lost ---------------------
+
+
+class Fenced(Recording):
+    """Its sends below ``certain`` are stored or lost."""
+
+    certain, since = 0, 100.0
+
+    def on_the_way(self, tokens: Int64s) -> OnTheWay | None:
+        there = tokens >= self.certain
+        return OnTheWay(there, self.since, "server 'a' is silent") if there.any() else None
+
+
+class Looking:
+    """Notes what is looked for, and finds some of it."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[list[bytes], float]] = []
+        self.has: list[bytes] = []
+
+    def stored(self, messages: MessageBatch, since: float) -> list[StoredFlights]:
+        payloads = messages.payloads.to_pylist()
+        self.looks.append((payloads, since))
+        rows = np.array([row for row, payload in enumerate(payloads) if payload in self.has], np.int64)
+        return [StoredFlights("S", rows, rows + 1)] if len(rows) else []
+
+
+class Doubting:
+    """Ten messages in a window of four, of which the answers to the first four are lost; the time is given."""
+
+    def __init__(
+        self, patience: float = math.inf, *, patient: bool = False, policy: WindowConfig | None = None
+    ) -> None:
+        self.bridge, self.check, self.now = Fenced(uuid4().hex), Looking(), 100.0
+        self.bridge.open()
+        self.bridge.broker.then(["lose"] * 4)
+        policy = policy or WindowConfig(4, 2, 1.0, RetryPolicy(None, (0.0,), 10.0))
+        self.window = Window(policy)
+        self.window.resends.patient = patient
+        self.loop = SendLoop(
+            self.bridge, self.window, check=self.check, patience=patience, clock=lambda: self.now
+        )  # fmt: skip
+        messages = MessageBatch.of(["t"] * 10, [b"%d" % n for n in range(10)])
+        self.flights = self.window.open(10, messages)
+        self.spans = self.loop.prepare(self.flights)
+        self.round()
+        self.later(1.0)  # their time is up
+
+    def round(self) -> None:
+        self.loop.resend()
+        self.loop.launch_spans(self.flights, self.spans)
+        self.loop.receive(0.0)
+
+    def later(self, seconds: float) -> None:
+        self.now += seconds
+        self.round()
+        self.round()
+
+    @property
+    def sends(self) -> list[int]:
+        return self.flights.sends.tolist()
+
+
+def test_what_may_be_on_its_way_waits_and_others_go_in_its_place() -> None:
+    one = Doubting()
+    one.later(0.5)
+    one.later(0.5)
+    assert one.sends == [1] * 10
+    assert one.window.counters.acked == 6
+    assert not one.check.looks
+    assert one.loop.last_cause == "server 'a' is silent"
+    one.bridge.certain, one.check.has = 3, [b"1"]
+    one.later(0.5)
+    assert one.check.looks == [([b"0", b"1", b"2"], 100.0)]
+    assert one.sends == [2, 1, 2, 1, *[1] * 6]
+    assert one.flights.duplicate.tolist() == [False, True, *[False] * 8]
+    one.bridge.certain = 4
+    one.later(0.5)
+    assert [row for rows, _ in one.check.looks[1:] for row in rows] == [b"3"], "none is looked for twice"
+    assert one.window.counters.acked == 10
+    assert one.flights.copied is None
+
+
+def test_what_waits_for_a_silent_server_ends_at_the_deadline_and_not_where_outages_are_waited_for() -> None:
+    for patient in (False, True):
+        one = Doubting(patient=patient)
+        for _ in range(40):
+            one.later(0.5)
+        assert one.window.counters.timed_out == (0 if patient else 4)
+        assert one.window.counters.in_doubt == one.window.counters.timed_out
+        if not patient:
+            assert "server 'a' is silent" in str(one.flights.errors[0])
+            continue
+        one.bridge.certain = 100
+        one.later(0.5)
+        assert one.window.counters.acked == 10
+
+
+def test_who_does_not_wait_marks_what_is_sent_again() -> None:
+    one = Doubting(patience=5.0)
+    one.check.has = [b"2"]
+    one.later(2.0)
+    assert one.sends[:4] == [1] * 4
+    one.later(3.0)
+    assert one.sends[:4] == [2, 2, 1, 2]
+    assert one.flights.copied is not None
+    assert one.flights.copied.tolist() == [True] * 4 + [False] * 6, "one of them was found: it was not sent again"
+
+
+def test_in_order_all_wait_for_what_may_be_on_its_way() -> None:
+    one = Doubting(policy=WindowConfig(4, 2, 1.0, RetryPolicy(None, (0.0,), 100.0), ordered=True))
+    one.later(0.5)
+    assert one.sends == [1] * 4 + [0] * 6
+    one.bridge.certain = 4
+    one.later(0.5)
+    one.later(0.5)
+    assert one.window.counters.acked == 10

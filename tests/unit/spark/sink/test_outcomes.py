@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import (
+    PERHAPS_TWICE,
     ConfigError,
     PublishError,
     Rejected,
@@ -24,6 +25,8 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBroker
 from mama_spark.options import SinkOptions
 from mama_spark.publishing.batch_config import OnOutage
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.spark.sink.dead_letter_queue import DeadLetterQueue
 from mama_spark.spark.sink.failure_policy import (
     failures_of_write,
@@ -32,7 +35,7 @@ from mama_spark.spark.sink.failure_policy import (
     tolerates_outages,
 )
 from mama_spark.spark.sink.job import OutcomeCounts, PartitionReport, SinkJob, task_info
-from mama_spark.spark.sink.outcomes import joined_ids
+from mama_spark.spark.sink.outcomes import _reasons, count_outcomes, joined_ids
 from mama_spark.spark.sink.partition_writer import publish_partition
 
 from tests.support.spark import memory_harness
@@ -65,6 +68,20 @@ def test_the_sentence_of_a_report_names_what_there_is() -> None:
     counts.add_failure("t", "id", "no", 1, is_row_error=True)
     counts.add_failure("u", "jd", "no", 1, is_row_error=True)
     assert counts.sentence().endswith("; first failures: 2 x no (topic 't', id 'id')")
+
+
+def test_rows_that_may_be_stored_twice_are_counted_and_told() -> None:
+    """Those that were sent while nobody knew where an earlier copy was; not one that was found, nor one that failed."""
+    batch, counts = MessageBatch.of(["t"] * 4, [b"x"] * 4), OutcomeCounts()
+    flights = FlightBatch(4, batch)
+    flights.state[:] = [FlightState.ACKED] * 3 + [FlightState.TIMEOUT]
+    flights.sends[:] = [2, 0, 1, 2]
+    flights.send_anyway(np.array([0, 1, 3]))
+    count_outcomes(counts, flights, batch, pa.nulls(4, pa.string()), None)
+    assert counts.summary() == (
+        "4 rows: 3 acked, 0 failed, 1 timed out, 1 perhaps stored twice (onSilentServer=publish)"
+    )
+    assert [(row, info[2][:20]) for row, info in _reasons(flights, None).items()] == [(0, PERHAPS_TWICE)]  # type: ignore[index]
 
 
 def test_failures_are_told_by_reason_with_the_first_row_of_each() -> None:

@@ -1,0 +1,110 @@
+"""Which sends of a bridge may still be stored: over its connection, and over those that it had before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from mama_spark.contracts.batch_ledger import SETTLE
+from mama_spark.nats.jetstream.server_probe import SentTo
+from mama_spark.nats.protocol.client_events import ServerInfo
+from mama_spark.nats.publish import fences as module
+from mama_spark.nats.publish.fences import Fences
+from mama_spark.nats.settings import NatsSettings
+from mama_spark.testing.waiting import eventually
+
+A, B = SentTo("a", "A1", "127.0.0.1:1", True), SentTo("b", "B1", "127.0.0.1:2", True)
+ANSWER, NOBODY_THERE = SimpleNamespace(status=0, payload=b"{}"), SimpleNamespace(status=503, payload=b"")
+
+
+class Connection:
+    """Notes what is asked, and has a clock."""
+
+    def __init__(self) -> None:
+        self.now, self.asked = 100.0, list[Callable[[Any], None]]()
+        self.answers = SimpleNamespace(forget=lambda number: None)
+        self.lead_to(A)
+
+    def lead_to(self, server: SentTo) -> None:
+        self.info = ServerInfo(server.name, id=server.id)
+        host, port = server.address.split(":")
+        current = SimpleNamespace(host=host, address=server.address, port=port)
+        self.driver = SimpleNamespace(servers=SimpleNamespace(current=current))
+
+    def ask(self, subject: str, payload: bytes, headers: dict[str, str], answered: Callable[[Any], None]) -> int:
+        assert (subject, payload, headers) == ("t", b"", {"Nats-Expected-Stream": "?"})
+        self.asked.append(answered)
+        return len(self.asked)
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection()
+
+
+@pytest.fixture
+def fences(connection: Connection) -> Fences:
+    return Fences(NatsSettings(), connection, lambda: ["t"], lambda: connection.now)  # type: ignore[arg-type]
+
+
+def held(fences: Fences, *tokens: int) -> list[int]:
+    there = fences.on_the_way(np.array(tokens, np.int64))
+    return [] if there is None else np.array(tokens)[there.rows].tolist()
+
+
+def test_sends_are_certain_when_the_leader_has_answered_behind_them_twice(
+    fences: Fences, connection: Connection
+) -> None:
+    fences.sent = 10
+    assert held(fences, 3, 9) == [3, 9]
+    fences.sent = 20
+    assert held(fences, 9, 15) == [9, 15]
+    assert len(connection.asked) == 1, "once for all"
+    connection.asked[0](NOBODY_THERE)
+    connection.now += 10
+    assert held(fences, 9) == [9]
+    assert len(connection.asked) == 2, "a leader may be there by now"
+    connection.asked[1](ANSWER)
+    assert held(fences, 9) == [9]
+    connection.now += SETTLE
+    assert held(fences, 9) == [9], "the leader may have stood still"
+    connection.asked[2](ANSWER)
+    assert held(fences, 9, 15) == [15]
+    assert len(connection.asked) == 4, "about the others"
+
+
+def test_what_was_sent_over_another_connection_is_certain_when_its_server_says_so(
+    fences: Fences, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = ["silent"]
+    monkeypatch.setattr(module, "_PROBE_AGAIN", 0.001)
+    monkeypatch.setattr(module, "why_unfenced", lambda settings, server, topics: why[0] if server == A else "?")
+    fences.sent = 10
+    fences.disconnected()
+    connection.lead_to(B)
+    fences.connected()
+    assert fences.sent_to() == (A.text, B.text)
+    fences.sent = 12
+    assert held(fences, 3) == [3]
+    assert not connection.asked, "nothing of the present one is in doubt"
+    eventually(lambda: (there := fences.on_the_way(np.array([3]))) is not None and there.why == "silent", "it is asked")
+    assert fences.on_the_way(np.array([3])).since == 100.0  # type: ignore[union-attr]
+    why[0] = ""
+    eventually(lambda: not held(fences, 3), "it has said so")
+    assert held(fences, 3, 11) == [11]
+    assert fences.sent_to() == (B.text,)
+
+
+def test_a_connection_that_nothing_was_sent_over_is_not_asked_about(fences: Fences, connection: Connection) -> None:
+    fences.disconnected()
+    connection.lead_to(B)
+    fences.connected()
+    assert fences.sent_to() == (B.text,)
+
+
+def test_a_server_is_noted_with_what_tells_it_from_others() -> None:
+    assert SentTo.of(A.text) == A
+    assert str(A) == "server 'a' at 127.0.0.1:1"
