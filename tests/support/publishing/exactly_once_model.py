@@ -48,7 +48,7 @@ SERVERS = 2
 STREAM, PREFIX = "S", "w-0-"
 ENDED = ("idle", "done", "failed", "crashed")
 
-#: What may be done otherwise than by the rules of the protocol: each must be found out.
+#: What may be done otherwise than by the rules of the protocol: each makes rows double, or loses one.
 FAULTS = {
     "no fence": "a message is looked for while the server to which it was sent stands still",
     "no settling": "a server that was seen alive is believed to have nothing in its buffers any more",
@@ -65,6 +65,7 @@ FAULTS = {
     "overwritten": "a task marker or claim is replaced without another look at the batch marker",
     "claim not read again": "a claim that was not written counts all the same",
     "released too early": "a task that gives up messages without an answer names no server in its marker",
+    # limits of the guarantee, as far as the socket and the clock do not exclude them
     "sent after the end": "what a killed task has in the buffer of its socket is still sent",
     "sent after the lease": "what a task without a lease has in the buffer of its socket is still sent",
     "clock stands still": "the clock of a task stands still with it",
@@ -87,7 +88,7 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scope:
+class ModelScope:
     """What is explored.
 
     :ivar earlier: what a run before these has stored
@@ -106,7 +107,7 @@ class Scope:
     faults: frozenset[str] = frozenset()
 
 
-class Claim(NamedTuple):
+class Claimed(NamedTuple):
     run: str
     partition: int
     contents: tuple[tuple[str, int], ...]
@@ -159,7 +160,7 @@ class Actor(NamedTuple):
     need: tuple[str, ...] | None = None
     probes: tuple[int | None, ...] = ()
     since: int = 0
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[Claimed, ...] = ()
     rows: tuple[Row, ...] = ()
     server: int = 0
     stopped: bool = False
@@ -187,7 +188,7 @@ Next = Iterator[tuple[str, World]]
 
 
 class Model:
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: ModelScope) -> None:
         self.scope, self.faults = scope, scope.faults
         self._counts = bool(self.faults & {"ids are trusted", "no fence"})
         self._runs = len({task.run for task in scope.tasks})
@@ -429,7 +430,7 @@ class Model:
         log = tuple((c.contents, c.partition == me.partition) for c in a.claims)
         rows, wanted = _matched(me.partition, self.scope.tasks[i].rows, own, earlier, log)
         if wanted:
-            return _set(w, i, a._replace(at="claim", write=Claim(me.run, me.partition, wanted)))
+            return _set(w, i, a._replace(at="claim", write=Claimed(me.run, me.partition, wanted)))
         return _set(w, i, a._replace(at="publish", rows=rows, claims=(), write=None, batch=None, last=0, need=None))
 
     def _look_at_claim(self, w: World, i: int, a: Actor) -> World:
@@ -585,7 +586,7 @@ class Result(NamedTuple):
     trace: Sequence[str] = ()
 
 
-def explore(scope: Scope, most: int = 10_000_000) -> Result:
+def explore(scope: ModelScope, most: int = 10_000_000) -> Result:
     """All states of the scope, or those on the way to the first that is wrong."""
     model = Model(scope)
     start = model.first()
