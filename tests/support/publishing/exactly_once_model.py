@@ -338,13 +338,16 @@ class Model:
             case "batch":
                 yield f"task {i} looks at the batch marker", self._look_at_batch(w, i)
             case "write batch":
-                yield f"task {i} writes {_words(a.write)}", self._write_batch(w, i, a)
+                what = "finds the batch marker changed" if "batch" in a.changed else f"writes {_words(a.write)}"
+                yield f"task {i} {what}", self._write_batch(w, i, a)
             case "first look":
                 yield f"task {i} takes the task marker as it was", self._look_at_task(w, i, again=False)
             case "task":
                 yield f"task {i} looks at the task marker", self._look_at_task(w, i)
             case "write task":
-                yield f"task {i} writes its marker, which names servers {a.write.servers}", self._write_task(w, i, a)
+                what = f"writes its marker, which names servers {', '.join(a.write.servers)}"
+                what = "finds the task marker changed" if self._key(i) in a.changed else what
+                yield f"task {i} {what}", self._write_task(w, i, a)
             case "fence":
                 if self._fenced(a, a.need or ()):
                     yield f"task {i} reads back", self._match(w, i, a._replace(since=len(w.stored), need=None))
@@ -472,7 +475,7 @@ class Model:
             else:
                 task = replace(a.task, servers=_names(_doubtful(a) | {a.server}))
                 then = _with(_write(w, i, self._key(i), task), i, task=task)
-                yield f"task {i} names servers {task.servers}", then
+                yield f"task {i} names servers {', '.join(task.servers)}", then
         if named or "named too late" in self.faults:
             yield from self._send(w, i, a)
         doubt = [n for n, r in enumerate(a.rows) if r.state == "sent" and self._fenced(a, {r.server})]
