@@ -263,7 +263,7 @@ class BatchPublisher:
             self._opened.set()
 
     def _round(self) -> None:
-        if self._guard is None or self._guard.may_send():
+        if self._may_send():
             self._loop.resend()
             self._launch()
         else:
@@ -281,11 +281,14 @@ class BatchPublisher:
             raise Unavailable(why)
         self._end_outage(now)
 
+    def _may_send(self) -> bool:
+        return self._guard is None or self._guard.may_send()
+
     def _launch(self) -> None:
         self._held_back = True
         while self._queue and not self._loop.bridge_full:
             queued = self._queue[0]
-            prepared = queued.prepared or self._prepare(queued)
+            prepared = queued.prepared or (self._prepare(queued) and self._may_send())  # it may be connected elsewhere
             if not (prepared and self._loop.launch_spans(queued.flights, queued.spans, self._limiter)):
                 return
             with self._changed:

@@ -92,6 +92,14 @@ class NonBlockingSocket:
         self._dial()
 
     @property
+    def peer(self) -> str:
+        """Host and port of the other end, in numbers; empty: there is none."""
+        with contextlib.suppress(OSError):
+            host, port = self._socket.getpeername()[:2]
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return ""
+
+    @property
     def secured(self) -> bool:
         """TLS is there."""
         return self._tls is not None and self._tls.secured

@@ -103,6 +103,11 @@ class SocketDriver:
         """The server of the last attempt took the connection, and did not greet."""
         return self._was_silent or self._is_silent()
 
+    @property
+    def peer(self) -> str:
+        """Host and port of the other end, in numbers; empty: there is none."""
+        return "" if self._socket is None else self._socket.peer
+
     def close(self) -> None:
         """Do not connect again. Never raises."""
         with self.turn:

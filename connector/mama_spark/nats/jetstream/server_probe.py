@@ -3,12 +3,13 @@
 They may be in the buffers of that server for as long as it stands still. So it is asked again, over a connection of its
 own: a server that is alive has read what came before, and a message that no stream stores
 (:data:`~mama_spark.nats.jetstream.streams.NOBODY`) takes the way of the others to the leader of the stream, whose
-answer comes behind them. After :data:`~mama_spark.contracts.batch_ledger.SETTLE` it is asked once more, lest it has
-stood still meanwhile. A server that is gone, or was started again, has no buffers.
+answer comes behind them. It is asked again for :data:`~mama_spark.contracts.batch_ledger.SETTLE`, lest it has stood
+still meanwhile. A server that is gone, or was started again, has no buffers.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import socket
 import time
@@ -24,9 +25,12 @@ from mama_spark.contracts.errors import ConfigError, MamaError
 
 from ..connection.socket_connection import SocketConnection
 from ..protocol.parser import Frame
-from ..protocol.server_pool import Server, ServerPool, is_ip
+from ..protocol.server_pool import Server, ServerPool
 from ..settings import NatsSettings
 from .streams import NOBODY
+
+_QUESTIONS = 5  #: to a server, until all has settled
+_LATE = 0.5  #: seconds by which an answer may come later than the first one: else it has stood still
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,8 @@ class SentTo:
     def over(cls, connection: SocketConnection) -> Self:
         """That which a connection leads to."""
         info, server = connection.info, connection.driver.servers.current
-        own = is_ip(server.host) or server.address in info.connect_urls
-        return cls(info.name, info.id, server.address, own)
+        named = {info.address, *info.connect_urls}
+        return cls(info.name, info.id, server.address, bool(named & {server.address, connection.driver.peer}))
 
     @classmethod
     def of(cls, text: str) -> Self:
@@ -105,10 +109,10 @@ def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) 
 def _refuses(server: Server, timeout: float) -> bool | None:
     """Whether nobody listens there; None: somebody does."""
     try:
-        socket.create_connection((server.host, server.port), timeout).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
+        socket.create_connection((server.host, server.port), timeout, all_errors=True).close()
+    except ExceptionGroup as e:
+        return all(isinstance(one, ConnectionRefusedError) for one in e.exceptions)
+    except OSError:  # its name is not known
         return False
     return None
 
@@ -117,10 +121,15 @@ def _why_unsettled(connection: SocketConnection, server: SentTo, topics: Sequenc
     if connection.info.id != server.id:  # it was started again
         time.sleep(SETTLE)
         return ""
-    lost = connection.loss()
-    for pause in (SETTLE, 0.0):
+    lost, first = connection.loss(), math.inf
+    for pause in (*[SETTLE / _QUESTIONS] * _QUESTIONS, 0.0):
+        asked = time.monotonic()
         answers = connection.request_all([(topic, b"", NOBODY) for topic in topics], timeout)
+        took = time.monotonic() - asked
         if not all(isinstance(answer, Frame) for answer in answers):
             return "it is there, and the leader of the stream does not answer through it"
+        if lost() or took > first + _LATE:
+            return "it is there, and does not answer steadily"
+        first = min(first, took)
         connection.drive(pause, lost)
-    return "it is there, and does not stay" if lost() else ""
+    return ""

@@ -54,6 +54,7 @@ class ServerInfo:
     """What a server says of itself in INFO.
 
     :ivar id: of this process of the server
+    :ivar address: host and port that it listens on
     :ivar nonce: to be signed by who logs in with a key
     :ivar connect_urls: host and port of all servers of the cluster
     :ivar lame_duck: it will close its connections soon
@@ -69,6 +70,7 @@ class ServerInfo:
     connect_urls: tuple[str, ...] = ()
     lame_duck: bool = False
     id: str = ""
+    address: str = ""
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Self:
@@ -88,7 +90,10 @@ class ServerInfo:
         }
         flags = {name: info.get(key) is True for name, key in fields.items()}
         name, version, nonce, server_id = texts
-        return cls(name, version, size, nonce=nonce, connect_urls=tuple(urls), id=server_id, **flags)
+        address = f"{info.get('host')}:{info.get('port')}"
+        return cls(
+            name, version, size, nonce=nonce, connect_urls=tuple(urls), id=server_id, address=address, **flags
+        )  # fmt: skip
 
     @property
     def version_numbers(self) -> tuple[int, int]:

@@ -131,11 +131,11 @@ class ServerPool:
             server = Server.of(address)
         except ConfigError:
             return None
-        name = self.current.tls_name if is_ip(server.host) and not is_ip(self.current.tls_name) else server.tls_name
+        name = self.current.tls_name if _is_ip(server.host) and not _is_ip(self.current.tls_name) else server.tls_name
         return replace(server, tls_name=name, login=self.current.login, learned=True)
 
 
-def is_ip(host: str) -> bool:
+def _is_ip(host: str) -> bool:
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -46,6 +46,7 @@ from .stream_router import StreamRouter
 
 #: Maximum bytes of frames of one call of ``send``.
 _CHUNK = 4 * 1024 * 1024
+_LAST_WORD = 1.0  #: seconds in which the server has read what it has got, or is left
 _MAX_PAYLOAD = 1024 * 1024  #: before a server has said it
 
 
@@ -298,8 +299,12 @@ class NatsBridge(PublisherBridge):
         if self._requests is not None:
             self._requests.close()
             self._requests = None
+        connection.listener = None
         if self._fences is not None:
             self._fences.close()
             self._fences = None
-        connection.listener = None
+            try:
+                connection.ping(_LAST_WORD)
+            except MamaError:  # who comes next must not find messages of this bridge on their way
+                connection.close()
         POOL.give_back(self.settings, connection)

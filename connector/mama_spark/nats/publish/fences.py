@@ -89,6 +89,13 @@ class Fences:
 
     def connected(self) -> None:
         self._server = SentTo.over(self._connection)
+        self._name_servers()
+
+    def _name_servers(self) -> None:
+        self._left = [left for left in self._left if not left.certain]
+        self._names = tuple(
+            dict.fromkeys(server.text for server in [*(left.server for left in self._left), self._server])
+        )
 
     def disconnected(self) -> None:
         self._drop_fence()
@@ -103,11 +110,12 @@ class Fences:
 
     def sent_to(self) -> tuple[str, ...]:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        return tuple(dict.fromkeys(server.text for server in [*(left.server for left in self._left), self._server]))
+        return self._names
 
     def on_the_way(self, tokens: Int64s) -> OnTheWay | None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        self._left = [left for left in self._left if not left.certain]
+        if any(left.certain for left in self._left):
+            self._name_servers()
         rows, since, why = np.zeros(len(tokens), np.bool_), self._clock(), ""
         for left in self._left:
             mine = (tokens >= left.first) & (tokens < left.end)

@@ -94,8 +94,8 @@ class PartitionLease:
     """That this attempt owns the partition in one stream.
 
     :ivar task: the marker; ``revision``: of it
-    :ivar ends: when the end of the stream was asked for, monotonic seconds, and its last sequence: first before this
-        attempt published, then with each renewal
+    :ivar ends: moments, monotonic seconds, with the last sequence of the stream a little before: the first one is that
+        before this attempt published, others come with each renewal and look
     :ivar until: until when nobody takes over, in the seconds of leases
     """
 
@@ -191,7 +191,6 @@ class BatchSession:
         task = protocol.task_marker(marker.value)
         assert task is not None
         self._await_fences(name, of_task.before)
-        asked = time.monotonic()
         since = self._last(name) if of_task.repeated else task.after
         earlier = own = None
         if batch.until is not None:
@@ -200,7 +199,7 @@ class BatchSession:
             own = self._read_back(name, batch.identity, task.after, since, me.own_prefix)
         self._matching.streams[name] = StreamTables(own, earlier)
         until = min(had, of_task.began) + LEASE_MARGIN * lease
-        mine = PartitionLease(keys[1], task, marker.revision, ((asked, since),), until)
+        mine = PartitionLease(keys[1], task, marker.revision, ((-math.inf, since),), until)
         with self._lock:
             self._leases[name] = mine
         if self._keeper.ident is None:
@@ -410,22 +409,23 @@ class BatchSession:
                 ends = self._leases[name].ends
             after = ends[max(0, bisect_right(ends, (since, -1)) - 1)][1]
             wanted, found = {texts[row]: row for row in rows.tolist()}, dict[int, int]()
-            now, last = time.monotonic(), self._ledger.bounds(name).last
+            last = self._ledger.bounds(name).last
+            self._note_end(name, last)
             for some in self._ledger.read(name, after, last, prefix):
                 for text, sequence in zip(some.ids, some.sequences.tolist(), strict=True):
                     if text in wanted:
                         found.setdefault(wanted[text], sequence)
-            self._note_end(name, now, last)
             logger.info("of %d messages without an answer, %d are stored", len(wanted), len(found))
             if found:
                 at = np.array(sorted(found), np.int64)
                 parts.append(StoredFlights(name, at, np.array([found[row] for row in at.tolist()], np.int64)))
         return parts
 
-    def _note_end(self, name: str, at: float, last: int) -> None:
+    def _note_end(self, name: str, last: int) -> None:
+        """What is sent from now on is stored behind this sequence."""
         with self._lock:
             if (lease := self._leases.get(name)) is not None:
-                self._leases[name] = replace(lease, ends=_with_end(lease.ends, at, last))
+                self._leases[name] = replace(lease, ends=_with_end(lease.ends, time.monotonic(), last))
 
     # --- the thread that renews --------------------------------------------------------------------------------------
 
@@ -453,10 +453,9 @@ class BatchSession:
 
     def _renewed(self, name: str, lease: PartitionLease) -> PartitionLease:
         me, began, servers = self._me, _lease_clock(), self._sent_to()
-        asked = time.monotonic()
         markers, bounds = self._ledger.markers_and_bounds(name, [me.key(name, "batch")])
+        self._note_end(name, bounds.last)
         protocol.require_run(me, protocol.batch_marker(markers[0].value))
-        self._note_end(name, asked, bounds.last)
         mine = replace(lease.task, renewed=lease.task.renewed + 1, servers=servers)
         try:
             revision = self._ledger.set_marker(lease.key, protocol.encode(mine), lease.revision)

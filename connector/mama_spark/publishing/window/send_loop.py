@@ -194,7 +194,7 @@ class SendLoop:
                 self.last_cause, self.bridge_full = str(e), True
                 self._ask_at = self.clock() + _ASK_AGAIN
                 return False
-            flights.not_stored_at(rows, now)
+            flights.not_stored_at(rows, self.clock())
             flights.doubt[rows] = False
             for some in found:
                 here = StoredFlights(some.stream, rows[some.rows], some.sequences)

@@ -29,10 +29,10 @@ class Connection:
         self.lead_to(A)
 
     def lead_to(self, server: SentTo) -> None:
-        self.info = ServerInfo(server.name, id=server.id)
+        self.info = ServerInfo(server.name, id=server.id, address=server.address)
         host, port = server.address.split(":")
         current = SimpleNamespace(host=host, address=server.address, port=port)
-        self.driver = SimpleNamespace(servers=SimpleNamespace(current=current))
+        self.driver = SimpleNamespace(servers=SimpleNamespace(current=current), peer="")
 
     def ask(self, subject: str, payload: bytes, headers: dict[str, str], answered: Callable[[Any], None]) -> int:
         assert (subject, payload, headers) == ("t", b"", {"Nats-Expected-Stream": "?"})

@@ -287,7 +287,7 @@ class Doubting:
 
     @property
     def sends(self) -> list[int]:
-        return self.flights.sends.tolist()
+        return [int(n) for n in self.flights.sends]
 
 
 def test_what_may_be_on_its_way_waits_and_others_go_in_its_place() -> None:
