@@ -27,8 +27,8 @@ import numpy as np
 from mama_spark.contracts.batch_ledger import Marker
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.publishing.exactly_once import protocol
-from mama_spark.publishing.exactly_once.found_rows import Distinct, FoundRows
-from mama_spark.publishing.exactly_once.matching import Matching, StoredRows, StreamTables, keys_of
+from mama_spark.publishing.exactly_once.found_rows import Distinct, FoundRows, keys_of
+from mama_spark.publishing.exactly_once.matching import Matching, StoredRows, StreamTables
 from mama_spark.publishing.exactly_once.protocol import (
     LEASE_MARGIN,
     Attempt,
@@ -414,10 +414,11 @@ class Model:
         if self._key(i) in a.changed:
             return self._look_at_task(_with(w, i, at="task", write=None), i)
         w = _write(w, i, self._key(i), a.write)
-        a = w.actors[i]._replace(task=a.write, write=None)
+        task: TaskMarker = a.write
+        a = w.actors[i]._replace(task=task, write=None)
         if "fenced before the take" not in self.faults:
             a = a._replace(probes=(None,) * len(w.runs))
-        return _set(w, i, a._replace(at="fence")) if a.repeated else self._match(w, i, a._replace(since=a.task.after))
+        return _set(w, i, a._replace(at="fence")) if a.repeated else self._match(w, i, a._replace(since=task.after))
 
     # --- an attempt: what is stored ---------------------------------------------------------------------------
 
