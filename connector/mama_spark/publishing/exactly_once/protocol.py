@@ -53,6 +53,8 @@ lies before the end that its batch marker names, so no task claims what another 
 all, by ``onRetention``), markers that are removed, rows that are others in the repetition, servers that are not waited
 for (``onSilentServer``), and a process that stands still between a look at its marker and the send that follows, or
 with messages in the buffers of its own socket, for longer than a lease and the duplicate window together.
+
+``tests/support/publishing/exactly_once_model.py`` explores all this in every order of steps, and each limit, too.
 """
 
 from __future__ import annotations
