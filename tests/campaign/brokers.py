@@ -21,7 +21,6 @@ from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
 
 SUBJECTS = ["campaign.>"]
-_WINDOW = 3_600_000_000_000
 
 
 class BrokerServer(Protocol):
@@ -108,14 +107,15 @@ def largest_file(folder: Path) -> int:
 
 
 class SingleNats(CampaignBroker):
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, id_window: float) -> None:
         super().__init__()
         self.server: NatsServer = NatsServer(folder)
+        self._window = int(id_window * 1e9)
 
     def _serve(self, exits: contextlib.ExitStack) -> list[str]:
         exits.enter_context(self.server)
         with Admin(self.server.url) as admin:
-            admin.create_stream(STREAM, SUBJECTS, allow_batched=True, duplicate_window=_WINDOW)
+            admin.create_stream(STREAM, SUBJECTS, allow_batched=True, duplicate_window=self._window)
         return [self.server.url]
 
     def messages(self) -> list[StoredMessage]:
@@ -177,14 +177,14 @@ class Leader:
 class ReplicatedNats(CampaignBroker):
     """Three servers, a stream on all of them; what is killed or paused is its leader."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, id_window: float) -> None:
         super().__init__()
-        self.cluster = Cluster(folder)
+        self.cluster, self._window = Cluster(folder), int(id_window * 1e9)
         self.server: Leader = Leader(self.cluster)
 
     def _serve(self, exits: contextlib.ExitStack) -> list[str]:
         exits.enter_context(self.cluster)
-        self.server.create(STREAM, SUBJECTS, _WINDOW)
+        self.server.create(STREAM, SUBJECTS, self._window)
         return [node.url for node in self.cluster.nodes]
 
     @property
@@ -206,7 +206,7 @@ class ReplicatedNats(CampaignBroker):
 class DurableMalamute(CampaignBroker):
     heals = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, _: float) -> None:
         super().__init__()
         self.server: RestartableMalamuteBroker = RestartableMalamuteBroker(folder)
 
@@ -221,8 +221,8 @@ class DurableMalamute(CampaignBroker):
         return self.server.streams
 
 
-def broker(bridge: str, folder: Path) -> CampaignBroker:
-    """For one of :data:`~.configurations.BRIDGES`."""
-    kinds: dict[str, Callable[[Path], CampaignBroker]]
+def broker(bridge: str, folder: Path, id_window: float) -> CampaignBroker:
+    """For one of :data:`~.configurations.BRIDGES`; a JetStream stream knows ids for so many seconds."""
+    kinds: dict[str, Callable[[Path, float], CampaignBroker]]
     kinds = {"NATS R1": SingleNats, "NATS R3": ReplicatedNats, "Malamute": DurableMalamute}
-    return kinds[bridge](folder)
+    return kinds[bridge](folder, id_window)

@@ -19,6 +19,7 @@ class Configuration:
     :ivar ids: option ``dedup``
     :ivar uncertain: option ``onUncertain``; with ``report``, rows may fail and the write goes on
     :ivar unavailable: option ``onUnavailable``
+    :ivar once: option ``exactlyOnce``
     """
 
     bridge: str
@@ -29,10 +30,12 @@ class Configuration:
     window: int
     uncertain: str = "resend"
     unavailable: str = "fail"
+    once: bool = False
 
     def __str__(self) -> str:
         parts = [self.bridge, f"ackMode={self.ack}", "ids" if self.ids else "no ids", f"pack={self.pack}"]
         parts += ["ordered"] * self.ordered + [f"window={self.window}"]
+        parts += ["exactlyOnce"] * self.once
         parts += [f"onUncertain={self.uncertain}"] * (self.uncertain != "resend")
         parts += [f"onUnavailable={self.unavailable}"] * (self.unavailable != "fail")
         return ", ".join(parts)
@@ -41,6 +44,11 @@ class Configuration:
     def tolerant(self) -> bool:
         """A write succeeds though rows failed; else each row of a committed batch is acknowledged."""
         return self.uncertain == "report"
+
+    @property
+    def id_window(self) -> float:
+        """Seconds for which the stream knows ids."""
+        return 1.0 if self.once else 3_600.0
 
     def options(self, log: str) -> dict[str, str]:
         """Of the sink, without the address."""
@@ -51,6 +59,8 @@ class Configuration:
         }  # fmt: skip
         if self.pack != "off":
             given["packMaxRows"] = "20"
+        if self.once:
+            given["exactlyOnce"] = "true"
         if self.ordered:
             given["order"] = "partition"
         if self.tolerant:
@@ -77,4 +87,5 @@ def draw(chance: random.Random) -> Configuration:
         other["uncertain"] = "report"
     elif chance.random() < 0.3:
         other["unavailable"] = "wait"
-    return Configuration(bridge, ack, ids, pack, False, window, **other)
+    once = ids and ack == "message" and chance.random() < 0.5
+    return Configuration(bridge, ack, ids, pack, False, window, once=once, **other)

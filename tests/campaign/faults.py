@@ -45,6 +45,15 @@ def server_paused(scene: Scene) -> None:
     scene.broker.server.resume()
 
 
+def node_stands_still(scene: Scene) -> None:
+    """Any one, for longer than clients stay with it, and than its election timer: it campaigns when it goes on."""
+    assert isinstance(scene.broker, ReplicatedNats)
+    node = scene.chance.choice(scene.broker.cluster.nodes)
+    node.pause()
+    scene.last(7, 12)
+    node.resume()
+
+
 def leader_steps_down(scene: Scene) -> None:
     assert isinstance(scene.broker, ReplicatedNats)
     scene.broker.step_down()
@@ -133,6 +142,7 @@ FAULTS = (
     Fault("none", nothing),
     Fault("server killed (-9), started again", server_killed),
     Fault("server paused (SIGSTOP)", server_paused),
+    Fault("a node stands still (SIGSTOP)", node_stands_still, ("NATS R3",)),
     Fault("leader steps down", leader_steps_down, ("NATS R3",)),
     Fault("disk of the server full", server_disk_full),
     Fault("disk of the flight log full", log_disk_full, restarts=True),

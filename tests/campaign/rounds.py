@@ -101,7 +101,7 @@ def _drawn(chance: random.Random, only: str, bridge: str, ordered: bool) -> tupl
 
 def _play(done: Round, chance: random.Random, folder: Path, amount: Amount) -> None:
     configuration, log = done.configuration, folder / "log"
-    with broker(configuration.bridge, folder / "broker") as place:
+    with broker(configuration.bridge, folder / "broker", configuration.id_window) as place:
         options = {"url": place.url, **configuration.options(str(log))}
         options |= configuration.rate(amount.rows, SECONDS_OF_A_BATCH)
         given = {"options": options, "folder": str(folder), "amount": amount.as_json()}
