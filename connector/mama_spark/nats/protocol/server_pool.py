@@ -85,6 +85,9 @@ class SilentServers:
     def discard(self, server: Server) -> None:
         self._since.pop(server.address, None)
 
+    def clear(self) -> None:
+        self._since.clear()
+
 
 class ServerPool:
     """The servers of one cluster.
@@ -137,7 +140,10 @@ class ServerPool:
 
     def connected(self) -> None:
         """The server that was chosen last has taken the login: what fails from here on is a new outage. It is still one
-        of this round: where connections end as soon as they are there, they are not made without a pause."""
+        of this round: where connections end as soon as they are there, they are not made without a pause. After an
+        outage of all, the others may be back as well."""
+        if self._rounds > 1:  # a whole one has failed
+            self._silent.clear()
         self._rounds = 0
         self._silent.discard(self.current)
 

@@ -94,6 +94,17 @@ def test_a_silent_server_is_tried_last_by_all_until_it_answers() -> None:
     assert {order(seed)[2] for seed in range(20)} == {"a", "b", "c"}, "it may be back"
 
 
+def test_after_an_outage_of_all_servers_none_is_avoided() -> None:
+    """Else all new connections went to the one that was tried first when it was over."""
+    silent = SilentServers(lambda: 0.0)
+    servers = pool("a", "b", "c", silent=silent)
+    for _ in range(7):
+        servers.next()
+        servers.silent()
+    servers.connected()
+    assert {pool("a", "b", "c", silent=silent, seed=seed).next()[0].host for seed in range(20)} == {"a", "b", "c"}
+
+
 @pytest.mark.parametrize(
     ("size", "within", "greets", "later"),
     [(1, 5, 5, 5), (2, 5, 2.5, 2.5), (3, 6, 2, 2), (5, 6, 1.2, 2), (10, 6, 1, 2), (10, 1.5, 0.5, 0.5)],
