@@ -264,3 +264,18 @@ def test_order_is_kept_in_each_of_two_streams_over_a_kill(admin: Admin, nats_ser
             driver.in_order(admin, stream)
         stored = [m.payload for name in ("S", "T") for m in admin.messages(name)]
         assert sorted(stored) == sorted(o.payload for o in driver.outcomes), "each once"
+
+
+def test_what_is_published_without_acknowledgements_arrives_over_a_slow_way(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    """The publisher ends long before that."""
+    with Proxy(nats_server.url) as proxy:
+        with Driver(proxy.url, ack_mode="none") as driver:
+            driver.put(["s.a"], 1)
+            eventually(lambda: driver.outcomes, "it is connected")
+            proxy.slow(0.02)
+            driver.put(["s.a"], 60, 100_000)
+            driver.drain()
+            assert driver.events() == {"published": 61}
+        assert len(admin.messages("S")) == 61

@@ -46,7 +46,7 @@ class NonBlockingSocket:
         self._plain = 0  # bytes that are in _encrypted
         self._tls: TlsChannel | None = None
         self.queued = self.written = 0
-        self._taken = 0  # bytes, of TLS if there is, that the system has taken
+        self._taken = self._came = 0  # bytes, of TLS if there is, that the system has taken, and has given
         self._watched = 0  # of queued
         self._watched_taken: int | None = None  # _taken when these were written
         self.connected = self._discards = False
@@ -194,6 +194,7 @@ class NonBlockingSocket:
             return b""
         if not data:
             raise ConnectionResetError("the server closed the connection")
+        self._came += len(data)
         self._much = len(data) >= _MUCH
         return data if self._tls is None else self._shake(data)
 
@@ -210,12 +211,14 @@ class NonBlockingSocket:
 
     def moved(self) -> int:
         """How far what was queued at :meth:`watch` has come: it grows as long as the system takes some of it, or passes
-        it on to the system of the other end, as far as ours tells that (Linux), and not with what was queued later."""
+        it on to the system of the other end, as far as ours tells that (Linux), and not with what was queued later;
+        also with what comes, of which TLS makes no text before a record is whole."""
         if self._watched_taken is None and self.written >= self._watched:
             self._watched_taken = self._taken
-        if self._watched_taken is None:
-            return self._taken
-        return self._watched_taken + min(self._taken - _on_their_way(self._socket), self._watched_taken)
+        moved = self._taken
+        if (all_taken := self._watched_taken) is not None:
+            moved = all_taken + min(self._taken - _on_their_way(self._socket), all_taken)
+        return self._came + moved
 
     @property
     def unsent(self) -> int:

@@ -208,8 +208,8 @@ class SocketDriver:
 
     def _begin(self) -> None:
         server = self.servers.current
-        timeout = self._settings.connect_timeout * self.servers.share
-        events = self.protocol.connect(self.clock(), lambda nonce: login_fields(self._settings, server, nonce), timeout)
+        times = self.servers.times(self._settings.connect_timeout)
+        events = self.protocol.connect(self.clock(), lambda nonce: login_fields(self._settings, server, nonce), *times)
         self._answered = 0
         try:
             self._socket = NonBlockingSocket(server)

@@ -109,10 +109,11 @@ class ClientProtocol:
         self.info = ServerInfo()
         self._why = ""  # the last connection, or attempt, has ended
         self._left = 0  # connections that were stale, one after another
-        self._begin(0.0, lambda _: {}, 0.0)
+        self._begin(0.0, lambda _: {}, 0.0, 0.0)
 
-    def _begin(self, now: float, login: Login, timeout: float) -> None:
-        self._login, self._timeout, self._begun = login, timeout, now
+    def _begin(self, now: float, login: Login, greets: float, timeout: float) -> None:
+        self._login, self._begun = login, now
+        self._greets, self._timeout = greets, timeout
         self._secure = self.informed = False
         self._complaint = ""
         self._pings: deque[int] = deque()  # sent and not answered; 0 = of tick
@@ -132,13 +133,14 @@ class ClientProtocol:
 
     # --- the connection ------------------------------------------------------------------------------------------
 
-    def connect(self, now: float, login: Login, timeout: float = 5.0) -> list[Event]:
+    def connect(self, now: float, login: Login, greets: float = 5.0, timeout: float = 5.0) -> list[Event]:
         """The socket is connected, or will be.
 
+        :param greets: seconds in which the server must greet
         :param timeout: seconds in which the connection must come about
         """
         self._require(State.LOST)
-        self._begin(now, login, timeout)
+        self._begin(now, login, greets, timeout)
         self.state = State.TLS if self._tls_first else State.CONNECTING
         return [StartTls()] if self._tls_first else []
 
@@ -166,8 +168,8 @@ class ClientProtocol:
         :param elsewhere: there is another server to go to
         """
         step, self._ticked = silent_for(self._ticked, now), now
-        if self.state in _OPENING and now >= self._begun + self._timeout:
-            return self._lose(Cause.TIMEOUT, f"no answer within {self._timeout:g} s while {self.state.value}")
+        if self.state in _OPENING and now >= self._begun + self._opens_within:
+            return self._lose(Cause.TIMEOUT, f"no answer within {self._opens_within:.3g} s while {self.state.value}")
         if self.state is not State.UP:
             return []
         waited, self._waits, self._elsewhere = self._waits and waits, waits, elsewhere
@@ -176,7 +178,6 @@ class ClientProtocol:
             self._moved = moved
             if self._quiet < self._patience:
                 return []
-            self._left = self._left + 1 if now - self._begun < _YOUNG else 1
             return self._lose(Cause.STALE, f"no answer to a ping within {self._quiet:.0f} s")
         self._quiet += step if waited else 0.0
         if self._quiet < SILENCE and now - self._heard < PING_INTERVAL:
@@ -186,16 +187,24 @@ class ClientProtocol:
         return [Write(b"PING\r\n")]
 
     @property
+    def _opens_within(self) -> float:
+        return self._timeout if self.informed else self._greets
+
+    @property
+    def _is_young(self) -> bool:
+        return self._ticked - self._begun < _YOUNG
+
+    @property
     def _patience(self) -> float:
         patience = PATIENCE if self._elsewhere else _ALONE
-        return min(patience * 2**self._left, _MOST) if self._ticked - self._begun < _YOUNG else patience
+        return min(patience * 2**self._left, _MOST) if self._is_young else patience
 
     def wake_at(self) -> float | None:
         """When :meth:`tick` has something to do, if nothing comes before."""
         if self.state is State.LOST:
             return None
         if self.state is not State.UP:
-            return self._begun + self._timeout
+            return self._begun + self._opens_within
         if self.doubts:
             return self._ticked + self._patience - self._quiet
         idle = self._heard + PING_INTERVAL
@@ -319,6 +328,7 @@ class ClientProtocol:
         return [Complaint(text)]
 
     def _lose(self, cause: Cause, text: str) -> list[Event]:
+        self._left = self._left * self._is_young + (cause is Cause.STALE)
         self.state, self._why = State.LOST, text
         self._rest = PartialFrame()
         self._login = lambda _: {}

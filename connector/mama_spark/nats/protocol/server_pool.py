@@ -21,6 +21,7 @@ from mama_spark.options.urls import with_scheme
 
 _PORT = 4222
 _REMEMBERED = 60.0  #: seconds
+_GREETING = 1.0  #: seconds that a server has to greet, at least: to look up its name, and three ways to a far one
 _LEARNED = 64  #: servers that a cluster announced; where pods come and go, addresses do not come back
 #: Between two rounds over all servers; without a random part, all clients of a server would come back at once. Short,
 #: because leases must be renewed in the seconds that a server is there.
@@ -84,6 +85,9 @@ class SilentServers:
     def discard(self, server: Server) -> None:
         self._since.pop(server.address, None)
 
+    def clear(self) -> None:
+        self._since.clear()
+
 
 class ServerPool:
     """The servers of one cluster.
@@ -126,11 +130,12 @@ class ServerPool:
         self._servers.append(self.current)
         return self.current, delay
 
-    @property
-    def share(self) -> float:
-        """Of the time in which a connection must come about, what the present attempt may take: each server of the
-        options has its turn in the first round. Later ones leave time for servers that are slow."""
-        return 1 / (min(self._given, 3) if self._rounds else self._given)
+    def times(self, within: float) -> tuple[float, float]:
+        """Seconds until which the present server must have greeted, and taken the login, where a connection must come
+        about within so many: each server of the options has its turn in the first round, if a far one has the time to
+        greet then; a dead one leaves time for the others in all."""
+        third = within / min(self._given, 3)
+        return third if self._rounds else max(within / self._given, min(third, _GREETING)), third
 
     def silent(self) -> None:
         """The server that was chosen last did not answer in time."""
@@ -138,7 +143,10 @@ class ServerPool:
 
     def connected(self) -> None:
         """The server that was chosen last has taken the login: what fails from here on is a new outage. It is still one
-        of this round: where connections end as soon as they are there, they are not made without a pause."""
+        of this round: where connections end as soon as they are there, they are not made without a pause. After an
+        outage of all, the others may be back as well."""
+        if self._rounds > 1:  # a whole one has failed
+            self._silent.clear()
         self._rounds = 0
         self._silent.discard(self.current)
 

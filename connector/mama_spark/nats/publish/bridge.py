@@ -5,6 +5,7 @@ The connection lives on the publisher's thread: its calls drive the socket.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -24,7 +25,7 @@ from mama_spark.contracts.bridge import (
     Refusals,
     ValidationResult,
 )
-from mama_spark.contracts.errors import BadRow, ClientClosed, MamaError, PublishError
+from mama_spark.contracts.errors import BadRow, ClientClosed, MamaError, PublishError, Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.options.stream_names import StreamRange
 
@@ -315,6 +316,9 @@ class NatsBridge(PublisherBridge):
         if self._requests is not None:
             self._requests.close()
             self._requests = None
+        if self.mode == "none" and connection.up:
+            with contextlib.suppress(Unavailable):  # what the server has not read ends with the connection
+                connection.ping(self.settings.retry_deadline)
         connection.listener = None
         if self._fences is not None:
             self._fences.close()

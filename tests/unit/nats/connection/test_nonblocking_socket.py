@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Iterator
 
 import pytest
@@ -57,6 +58,17 @@ def test_what_is_on_its_way_moves_as_long_as_the_other_end_takes_some(
     write(ours, 1000)
     take(ours, theirs, 1000)
     assert ours.moved() == last, "what came later does not count"
+
+
+def test_a_way_moves_also_while_a_record_of_tls_is_not_there_as_a_whole(
+    pair: tuple[NonBlockingSocket, socket.socket],
+) -> None:
+    ours, theirs = pair
+    ours.start_tls(ssl.create_default_context())
+    ours.watch()
+    before = ours.moved()
+    theirs.sendall(b"\x16\x03\x03\x40\x00part of a record")
+    eventually(lambda: ours.read() == b"" and ours.moved() > before, "it moves")
 
 
 @pytest.mark.parametrize("end", ["orderly", "reset", "killed"])

@@ -316,6 +316,15 @@ def test_a_server_that_says_nothing_is_asked_and_left(
     assert not client.lost or (isinstance(events[-1], Lost) and events[-1].cause is Cause.STALE)
 
 
+def test_a_server_that_has_greeted_may_take_longer() -> None:
+    """The time of a server that is silent is short where others wait for their turn."""
+    silent, slow = ClientProtocol("me", "1"), ClientProtocol("me", "1")
+    for client in (silent, slow):
+        client.connect(0.0, lambda _: LOGIN, 1.0, 3.0)
+    slow.receive(INFO)
+    assert (kinds(silent.tick(1.0)), kinds(slow.tick(1.0)), kinds(slow.tick(3.0))) == ([Lost], [], [Lost])
+
+
 def test_a_way_that_is_always_slow_is_not_left_for_ever() -> None:
     """Each new connection is given more time, unless the last one was there for long."""
     client, begun, lives = made(State.UP), 0.0, list[float]()
@@ -332,6 +341,23 @@ def test_a_way_that_is_always_slow_is_not_left_for_ever() -> None:
         client.connect(now, lambda _: LOGIN)
         client.receive(INFO + PONG)
     assert lives == [1 + patience for patience in (5, 10, 20, 40, 60, 60, 5, 10)]
+
+
+def test_a_connection_that_was_there_for_long_ends_the_patience_however_it_ended() -> None:
+    client = made(State.UP)
+    for now in (1.0, *range(2, 8)):
+        client.tick(now, waits=True)
+    for begun, ends in ((10.0, 200.0), (300.0, 306.0)):
+        assert client.lost
+        client.connect(begun, lambda _: LOGIN)
+        client.receive(INFO + PONG)
+        for now in range(int(begun), int(ends) + 1):
+            if begun < 300:
+                client.receive(PONG)
+            client.tick(now, waits=True)
+        if begun < 300:
+            client.closed("the server is restarted")
+    assert client.lost
 
 
 def test_pongs_tell_which_ping_they_answer() -> None:

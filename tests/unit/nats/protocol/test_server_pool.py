@@ -94,15 +94,30 @@ def test_a_silent_server_is_tried_last_by_all_until_it_answers() -> None:
     assert {order(seed)[2] for seed in range(20)} == {"a", "b", "c"}, "it may be back"
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 10])
-def test_each_server_of_a_list_has_its_turn_within_the_time(size: int) -> None:
-    servers, used, tried = pool(*(f"s{n}" for n in range(size))), 0.0, set[str]()
-    while len(tried) < size:
-        tried.add(servers.next()[0].host)
-        used += servers.share
-    assert used == pytest.approx(1.0)
+def test_after_an_outage_of_all_servers_none_is_avoided() -> None:
+    """Else all new connections went to the one that was tried first when it was over."""
+    silent = SilentServers(lambda: 0.0)
+    servers = pool("a", "b", "c", silent=silent)
+    for _ in range(7):
+        servers.next()
+        servers.silent()
+    servers.connected()
+    assert {pool("a", "b", "c", silent=silent, seed=seed).next()[0].host for seed in range(20)} == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("size", "within", "greets", "later"),
+    [(1, 5, 5, 5), (2, 5, 2.5, 2.5), (3, 6, 2, 2), (5, 6, 1.2, 2), (10, 6, 1, 2), (10, 1.5, 0.5, 0.5)],
+)
+def test_each_server_of_a_list_has_its_turn_as_far_as_that_leaves_time_for_far_ones(
+    size: int, within: float, greets: float, later: float
+) -> None:
+    servers = pool(*(f"s{n}" for n in range(size)))
+    for _ in range(size):
+        servers.next()
+        assert servers.times(within) == pytest.approx((greets, later))
     servers.next()
-    assert servers.share >= 1 / 3, "the next round has time for slow ones"
+    assert servers.times(within) == pytest.approx((later, later)), "the next round is for slow ones"
 
 
 def test_what_a_cluster_announces_comes_first() -> None:
