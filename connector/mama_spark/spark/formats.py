@@ -34,8 +34,18 @@ class _MamaDataSource(DataSource):
     @plain_errors
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__({**self.session_defaults, **options})
+        self._refuse_defaults(options)
         if "provider" in self.options and "owner" in self.options:  # Spark asks for the schema of a new table
             raise _not_a_table(self.name())
+
+    @staticmethod
+    def _refuse_defaults(options: Mapping[str, str]) -> None:
+        """Of the query: a wrong name among them would be left out in silence."""
+        for key in options:
+            if key.lower().startswith("spark.mama."):
+                from ..contracts.errors import OptionError
+
+                raise OptionError(f"{key} is a setting of Spark's configuration: the query's option is {key[11:]}")
 
     @plain_errors
     def _goes_one_way(self, *_: Any, **__: Any) -> Any:
