@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import MagicMock
+
+import mama_spark
 import pytest
 from mama_spark.contracts.errors import OptionError
 from mama_spark.options import BATCH_READ, BATCH_WRITE, SinkOptions, SubscribeOptions
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.option_loading import read_options
 from mama_spark.spark.session_defaults import session_defaults, with_session_defaults
+from pyspark.errors import AnalysisException
 
 from tests.support.canaries import CREDENTIALS, SEED
 from tests.support.tables import each
@@ -50,7 +55,7 @@ def test_a_file_that_says_otherwise_where_the_transport_is_gets_no_login() -> No
 
 
 def test_a_query_does_not_take_the_prefix_of_the_configuration() -> None:
-    with pytest.raises(OptionError, match="spark.mama.topics is a setting .* the query's option is topics"):
+    with pytest.raises(OptionError, match=r"spark.mama.topics is a setting .* the query's option is topics"):
         MamaSubDataSource({"url": "nats://h", "spark.mama.topics": "a.>"})
 
 
@@ -78,3 +83,16 @@ def test_a_default_is_left_out_where_it_has_no_effect() -> None:
 def test_what_is_no_default_is_refused(key: str, value: str, told: str) -> None:
     with pytest.raises(OptionError, match=told):
         session_defaults({key: value})
+
+
+def test_a_spark_that_keeps_the_installed_formats_refuses_defaults() -> None:
+    class Kept(AnalysisException):
+        def getCondition(self) -> str:
+            return "DATA_SOURCE_ALREADY_EXISTS"
+
+    spark: Any = MagicMock()
+    spark.sparkContext.configure_mock(master="spark://h:7077", defaultParallelism=2)
+    spark.dataSource.register.side_effect = Kept("")
+    spark.conf.getAll = CONF
+    with pytest.raises(OptionError, match=r"remove spark\.mama\.\* from its configuration"):
+        mama_spark.register(spark)
