@@ -141,12 +141,13 @@ def read_by_defaults(spark: Any, url: str, wanted: int) -> None:
     """By ``spark.mama.url`` and by a view of SQL."""
     import mama_spark
     import pyspark
+    from mama_spark.contracts.errors import OptionError
 
     session = spark.newSession()
     session.conf.set("spark.mama.url", url)
     try:
         mama_spark.register(session)
-    except mama_spark.OptionError:
+    except OptionError:
         assert pyspark.__version__.startswith("4.0")
     else:
         assert session.read.format("mamasub").option("topics", "in.>").load().count() == wanted
