@@ -137,6 +137,25 @@ def read(spark: Any, url: str, folder: Path, wanted: int) -> None:
     assert table.distinct().count() == table.count() == wanted
 
 
+def read_by_defaults(spark: Any, url: str, wanted: int) -> None:
+    """By ``spark.mama.url`` and by a view of SQL."""
+    import mama_spark
+    import pyspark
+    from mama_spark.contracts.errors import OptionError
+
+    session = spark.newSession()
+    session.conf.set("spark.mama.url", url)
+    try:
+        mama_spark.register(session)
+    except OptionError:
+        assert pyspark.__version__.startswith("4.0")
+    else:
+        assert session.read.format("mamasub").option("topics", "in.>").load().count() == wanted
+    mama_spark.register(spark)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW in_sql USING mamasub OPTIONS (url '{url}', topics 'in.>')")
+    assert spark.sql("SELECT count(*) FROM in_sql").first()[0] == wanted
+
+
 def discover(spark: Any, url: str, folder: Path) -> None:
     sources = spark.read.format("mamadiscovery").option("url", url).load().collect()
     assert [row.source_name for row in sources if row.kind == "source"] == ["pipe"], sources
@@ -178,6 +197,7 @@ def turn(folder: Path, number: int) -> None:
         rate = write(spark, server.url, folder, number)
         verdict(admin, "IN", folder / "in_log", sent=sent).raise_faults()
         read(spark, server.url, folder, stored)
+        read_by_defaults(spark, server.url, stored)
         with running_pipe(server.url, folder):
             eventually(lambda: piped(stored - ROWS + FAILED + LIMIT), "the pipe is under way", PATIENCE)
         with running_pipe(server.url, folder):

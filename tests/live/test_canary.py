@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 from mama_spark.cli.main import main
-from mama_spark.contracts.errors import MamaError
+from mama_spark.contracts.errors import MamaError, OptionError
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.configuration import load
@@ -19,6 +19,7 @@ from mama_spark.nats import NatsSettings
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, TransportOptions
 from mama_spark.registry import discovery_bridge, log_bridge, publisher_bridge
+from mama_spark.spark.session_defaults import session_defaults
 
 from tests.support.canaries import CREDENTIALS, CURVE_SECRET, ENCODED, JWT, PRIVATE_KEY, SEED, STORAGE, WORDS, shown_in
 from tests.support.nats.nats_servers import make_certificates
@@ -143,7 +144,10 @@ def attempts(options: dict[str, str]) -> Iterator[str]:
             yield repr(getattr(made, "settings", None))
         except MamaError as e:
             yield "".join(traceback.format_exception(e)) + repr(e) + repr(vars(e))
-    return
+    try:
+        session_defaults({f"spark.mama.{name}": value for name, value in options.items()})
+    except OptionError as e:
+        yield "".join(traceback.format_exception(e)) + repr(e) + repr(vars(e))
 
 
 @pytest.mark.parametrize("failure", FAILURES)

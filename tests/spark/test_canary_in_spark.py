@@ -31,7 +31,7 @@ def test_spark_shows_no_secret_anywhere(tmp_path: Path) -> None:
             admin.create_stream("S", ["s.>"])
         steps = tmp_path / "steps.json"
         steps.write_text(json.dumps(the_steps(server, kept)))
-        told = run(kept, steps)
+        told = run(kept, steps, {"url": server.url, "user": "u", "password": RAW})
     assert "which is wrong" not in told, told[-5000:]
     assert told.count("STEP ") == len(the_steps(server, kept))
     assert shown_in(told) == []
@@ -54,6 +54,10 @@ def the_steps(server: NatsServer, folder: Path) -> list[tuple[str, str, dict[str
         ("write, login in options", "write", {**login, **letters}, True),
         ("read", "read", {**login, "topics": "s.>"}, True),
         ("stream", "stream", {"servers": by_url}, True),
+        ("write, login of the session", "write", letters, True),
+        ("read, login of the session", "read", {"topics": "s.>"}, True),
+        ("stream, login of the session", "stream", {"connectTimeout": "9s"}, True),
+        ("a token in place of that login", "read", {"token": WORDS["token"], "topics": "s.>"}, False),
         ("wrong password", "write", {**login, "user": "u", **tables, "onError": "deadletter"}, False),
         ("wrong password of a read", "read", {**login, "user": "u", "topics": "s.>"}, False),
         ("wrong password of a stream", "stream", {**login, "user": "u"}, False),
@@ -67,8 +71,8 @@ def the_steps(server: NatsServer, folder: Path) -> list[tuple[str, str, dict[str
     ]
 
 
-def run(folder: Path, steps: Path) -> str:
-    """``spark-submit``; what it printed."""
+def run(folder: Path, steps: Path, defaults: dict[str, str]) -> str:
+    """``spark-submit``; what it printed. ``defaults``: of the session."""
     conf = {name: value for name, value in CONF.items() if name.startswith(OURS)} | {
         "spark.ui.enabled": "true",
         "spark.ui.port": "0",
@@ -77,6 +81,7 @@ def run(folder: Path, steps: Path) -> str:
         "spark.eventLog.compress": "false",
         "spark.eventLog.rolling.enabled": "false",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        **{f"spark.mama.{name}": value for name, value in defaults.items()},
     }
     programs = Path(sys.executable).parent
     command = [str(programs / "spark-submit"), "--master", "local[2,2]"]

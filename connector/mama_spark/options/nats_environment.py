@@ -29,8 +29,7 @@ def with_nats_environment(given: Mapping[str, str], environ: Mapping[str, str]) 
 
     :raises ConfigError: the context is not there, is no JSON, or sets what is not supported
     """
-    low = {name.lower() for name in given}
-    if low & PLACES:
+    if {name.lower() for name in given} & PLACES:
         return dict(given)
     if url := environ.get("NATS_URL"):
         return {**given, "url": url}
@@ -38,11 +37,14 @@ def with_nats_environment(given: Mapping[str, str], environ: Mapping[str, str]) 
     name = environ.get("NATS_CONTEXT") or _selected(folder)
     if not name:
         return dict(given)
-    found = _context(folder / "context" / f"{name}.json", name)
-    for one_way in (_LOGINS, _APIS):  # what is given takes the place of all that the context says of it
-        if low & one_way:
-            found = {option: value for option, value in found.items() if option.lower() not in one_way}
-    return {**{option: value for option, value in found.items() if option.lower() not in low}, **given}
+    return completed(given, _context(folder / "context" / f"{name}.json", name))
+
+
+def completed(given: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+    """``given``, and what it leaves open of ``found``: a login is one thing, of which no part is taken to another."""
+    low = {name.lower() for name in given}
+    said = low.union(*(one_way for one_way in (_LOGINS, _APIS) if low & one_way))
+    return {**{option: value for option, value in found.items() if option.lower() not in said}, **given}
 
 
 def _selected(folder: Path) -> str:

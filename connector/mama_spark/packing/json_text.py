@@ -33,6 +33,7 @@ MAX_TEXT_BYTES = 256 << 20
 _PLAIN = 64  #: a number, a date, a time, an interval, true, false or null, with punctuation
 _ESCAPED = 6  #: bytes of JSON for one byte of a string, at most
 _EPOCH = datetime(1970, 1, 1)
+_STEPS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_SERIALIZE_NUMPY
 #: What a value raises that has no JSON: a UnicodeDecodeError is a ValueError, an unknown time zone a LookupError.
 _UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException)
@@ -128,8 +129,8 @@ def _values(column: pa.Array) -> list[Any]:
 def _times(column: pa.Array) -> list[Any]:
     """A seventh of what Arrow takes to make them, where they have a time zone."""
     epoch = _EPOCH if column.type.tz is None else _EPOCH.replace(tzinfo=UTC)
-    microseconds = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
-    return [None if at is None else epoch + timedelta(microseconds=at) for at in microseconds]
+    step = _STEPS[column.type.unit]
+    return [None if at is None else epoch + at * step for at in column.cast(pa.int64()).to_pylist()]
 
 
 def _floats(column: pa.Array) -> list[Any]:

@@ -34,8 +34,18 @@ class _MamaDataSource(DataSource):
     @plain_errors
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__({**self.session_defaults, **options})
+        self._refuse_defaults(options)
         if "provider" in self.options and "owner" in self.options:  # Spark asks for the schema of a new table
             raise _not_a_table(self.name())
+
+    @staticmethod
+    def _refuse_defaults(options: Mapping[str, str]) -> None:
+        """Of the query: a wrong name among them would be left out in silence."""
+        for key in options:
+            if key.lower().startswith("spark.mama."):
+                from ..contracts.errors import OptionError
+
+                raise OptionError(f"{key} is a setting of Spark's configuration: the query's option is {key[11:]}")
 
     @plain_errors
     def _goes_one_way(self, *_: Any, **__: Any) -> Any:
@@ -54,11 +64,12 @@ class _MamaDataSource(DataSource):
         :param needed: an option
         """
         from ..contracts.errors import OptionError
+        from ..options.scopes import STREAM_WRITE
         from .session_defaults import PREFIX
 
-        if all(name.lower().startswith(PREFIX) for name in self.options):
+        if all(name.lower().startswith(PREFIX) or name.lower() in STREAM_WRITE.spark_keys for name in self.options):
             raise OptionError(
-                f"{self.name()} was given no option at all, at least option {needed} is needed. "
+                f"{self.name()} was given no option at all by the query, at least option {needed} is needed. "
                 f"{_not_a_table(self.name())}"
             )
 
@@ -102,6 +113,7 @@ class MamaPubDataSource(_MamaDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> MamaPubStreamWriter:
         from .sink.data_source import stream_writer
 
+        self._require_options("url")
         return stream_writer(dict(self.options), schema, overwrite)
 
 
@@ -142,6 +154,7 @@ class MamaSubDataSource(_MamaDataSource):
         from .features import for_this_spark
         from .subscribe.data_source import stream_reader
 
+        self._require_options("topics (or stream)")
         return for_this_spark(stream_reader(dict(self.options), schema, self.loaded_at, self.cluster_cores))
 
 

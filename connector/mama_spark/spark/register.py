@@ -16,6 +16,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
+from ..contracts.errors import OptionError
+
 logger = logging.getLogger("mama_spark")
 
 _ROOTS = ("pyspark_mamapub", "pyspark_mamasub", "pyspark_mamadiscovery")
@@ -44,7 +46,7 @@ def register(spark: SparkSession) -> None:
     has as ``spark.mama.<option>`` is the default of that option from now on.
 
     :raises ImportError: a dependency of the package is missing
-    :raises OptionError: such a default is none of any format
+    :raises OptionError: such a default is none of any format, or this is Spark 4.0 and the package is installed
     """
     archive = getattr(__spec__.loader if __spec__ else None, "archive", None)
     if archive is not None and has_jvm(spark):
@@ -77,9 +79,11 @@ def _register(source: type[DataSource], spark: SparkSession) -> None:
     except AnalysisException as e:  # Spark 4.0 keeps the source that it has found in an installed package
         if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-        if getattr(source, "session_defaults", None):
-            logger.warning("%s has no default of spark.mama.*, because this Spark keeps the format that it has found: "
-                           "give the options in the query", source.name())  # fmt: skip
+        if getattr(source, "session_defaults", None):  # what is published without them goes to another server
+            raise OptionError(
+                "this Spark keeps the formats that it finds in the installed package, which have no defaults: remove "
+                "spark.mama.* from its configuration, and give the options in the query"
+            ) from None
         here, there = len(os.sched_getaffinity(0)), getattr(source, "cluster_cores", None) or 0
         if there > here:
             logger.warning(

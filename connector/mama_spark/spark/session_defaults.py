@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..contracts.errors import OptionError
-from ..contracts.redaction import redact_url
+from ..contracts.redaction import redact, redact_url
 from ..options import FORMATS, option_names
 from ..options.declare import STORAGE
-from ..options.nats_environment import PLACES
+from ..options.nats_environment import PLACES, completed
 from ..options.values import nearest
 
 PREFIX = "spark.mama."
@@ -30,9 +30,10 @@ def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
             raise OptionError(f"{key}: Spark shows some of these in its UI; give {STORAGE}* as options of the query")
         if name.lower() not in known:
             raise OptionError(f"{key}: no format has the option {name!r}{nearest(name, known.values())}")
-        if name.lower() in PLACES and redact_url(value) != value:
+        if (redact_url if name.lower() in PLACES else redact)(value) != value:
             raise OptionError(
-                f"{key} has a login, which Spark would show in its UI: use {PREFIX}user and {PREFIX}password"
+                f"{key} holds a secret, which Spark shows in its UI: give a login as {PREFIX}user and {PREFIX}password "
+                f"or as the path of a file, and that of a table as {STORAGE}* of the query"
             )
     return found
 
@@ -41,12 +42,13 @@ def with_session_defaults(given: Mapping[str, str]) -> tuple[dict[str, str], fro
     """What a query says, completed by the defaults among ``given``, and the names of these, in lower case.
 
     They are left out where they have no effect. A query that connects to another place takes none, as the login is that
-    of theirs.
+    of theirs; ``properties`` is a place where their ``transport`` is looked up.
     """
     own = {name: value for name, value in given.items() if not name.lower().startswith(PREFIX)}
     defaults = {name.lower().removeprefix(PREFIX): value for name, value in given.items() if name not in own}
     low = {name.lower(): value for name, value in own.items()}
-    if any(defaults.get(place) != low[place] for place in PLACES & low.keys()):
+    places = {*PLACES, "properties"} if "transport" in defaults else PLACES
+    if any(defaults.get(place) != low[place] for place in places & low.keys()):
         defaults = {}
-    taken = {name: value for name, value in defaults.items() if name not in low}
-    return {**taken, **own}, frozenset(taken)
+    found = completed(own, defaults)
+    return found, frozenset(found.keys() - own.keys())

@@ -210,6 +210,7 @@ def test_times_of_any_session_time_zone_are_written_in_utc() -> None:
     [
         (pa.array([b"a", b"\xff", None]).view(pa.string()), "its text is not UTF-8"),
         (pa.array([0, 1 << 61, None], pa.int64()).cast(pa.timestamp("us")), "a date or time is not in the years 1 to"),
+        (pa.array([0, 1 << 61, None], pa.int64()).cast(pa.timestamp("s")), "a date or time is not in the years 1 to"),
         (pa.array([1000, 1, None], pa.int64()).cast(pa.time64("ns")), "would lose data"),
         (pa.array([[], [("k", 1), ("k", 2)], None], pa.map_(pa.string(), pa.int8())), "a map has one key twice"),
         (pa.array([[], [(1, 2)], None], pa.map_(pa.int8(), pa.int8())), "a map has keys that are not strings"),

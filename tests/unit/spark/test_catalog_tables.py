@@ -23,12 +23,16 @@ def test_a_table_of_the_catalog_is_refused_with_the_way_to_go(source: type[MamaS
 def test_such_a_table_is_that_of_no_default_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table with columns in its DDL is made without us, and written and read without its options."""
     monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
-    with pytest.raises(ConfigError, match=r"no option at all, .* url is needed.* CREATE TEMPORARY VIEW"):
-        MamaPubDataSource({}).writer(SCHEMA, overwrite=False)
-    with pytest.raises(
-        ConfigError, match=r"no option at all, .* topics \(or stream\) is needed.* CREATE TEMPORARY VIEW"
+    to = MamaPubDataSource({"checkpointLocation": "/here"})  # Spark hands over where a stream into a table keeps itself
+    out_of = type("Sub", (MamaSubDataSource,), {"session_defaults": {"spark.mama.topics": "a.>"}})({})
+    for call, needed in (
+        (lambda: to.writer(SCHEMA, overwrite=False), "url"),
+        (lambda: to.streamWriter(SCHEMA, overwrite=False), "url"),
+        (lambda: out_of.reader(SCHEMA), r"topics \(or stream\)"),
+        (lambda: out_of.streamReader(SCHEMA), r"topics \(or stream\)"),
     ):
-        MamaSubDataSource({}).reader(SCHEMA)
+        with pytest.raises(ConfigError, match=rf"no option at all .* {needed} is needed.* CREATE TEMPORARY VIEW"):
+            call()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import MagicMock
+
+import mama_spark
 import pytest
 from mama_spark.contracts.errors import OptionError
 from mama_spark.options import BATCH_READ, BATCH_WRITE, SinkOptions, SubscribeOptions
+from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.option_loading import read_options
 from mama_spark.spark.session_defaults import session_defaults, with_session_defaults
+from pyspark.errors import AnalysisException
 
+from tests.support.canaries import CREDENTIALS, SEED
 from tests.support.tables import each
 
 CONF = {
@@ -25,8 +32,9 @@ DESK = {"url": "nats://desk:4222", "user": "joe", "password": "pw", "flightlog":
         ({"topics": "a.>"}, {**DESK, "topics": "a.>"}),
         (
             {"flightLog": "/mine", "User": "eve"},
-            {"url": DESK["url"], "password": "pw", "flightLog": "/mine", "User": "eve"},
+            {"url": DESK["url"], "flightLog": "/mine", "User": "eve"},
         ),
+        ({"Token": "t"}, {"url": DESK["url"], "flightlog": "/log", "Token": "t"}),
         ({"url": "nats://desk:4222"}, DESK),
         ({"url": "nats://elsewhere"}, {"url": "nats://elsewhere"}),
         ({"servers": "nats://elsewhere"}, {"servers": "nats://elsewhere"}),
@@ -37,6 +45,18 @@ def test_the_query_wins_and_another_place_gets_no_login(given: dict[str, str], c
     found, names = with_session_defaults({**DEFAULTS, **given})
     assert found == completed
     assert names == found.keys() - given.keys()
+
+
+def test_a_file_that_says_otherwise_where_the_transport_is_gets_no_login() -> None:
+    defaults = session_defaults({f"spark.mama.{name}": name for name in ("transport", "properties", "password")})
+    given = {"properties": "mine"}
+    assert with_session_defaults({**defaults, **given}) == (given, frozenset())
+    assert with_session_defaults({**DEFAULTS, **given})[0] == {**DESK, **given}
+
+
+def test_a_query_does_not_take_the_prefix_of_the_configuration() -> None:
+    with pytest.raises(OptionError, match=r"spark.mama.topics is a setting .* the query's option is topics"):
+        MamaSubDataSource({"url": "nats://h", "spark.mama.topics": "a.>"})
 
 
 def test_a_default_is_left_out_where_it_has_no_effect() -> None:
@@ -52,11 +72,27 @@ def test_a_default_is_left_out_where_it_has_no_effect() -> None:
         (
             "spark.mama.url",
             "nats://joe:pw@desk",
-            "spark.mama.url has a login, .* spark.mama.user and spark.mama.password",
+            "spark.mama.url holds a secret, .* spark.mama.user and spark.mama.password",
         ),
+        ("spark.mama.flightLog", "s3://joe:pw@bucket/log", "spark.mama.flightLog holds a secret"),
+        ("spark.mama.credentials", CREDENTIALS, "spark.mama.credentials holds a secret"),
+        ("spark.mama.nkeySeed", SEED, "spark.mama.nkeySeed holds a secret"),
         ("spark.mama.storage.AWS_ACCESS_KEY_ID", "k", "as options of the query"),
     ],
 )
 def test_what_is_no_default_is_refused(key: str, value: str, told: str) -> None:
     with pytest.raises(OptionError, match=told):
         session_defaults({key: value})
+
+
+def test_a_spark_that_keeps_the_installed_formats_refuses_defaults() -> None:
+    class Kept(AnalysisException):
+        def getCondition(self) -> str:
+            return "DATA_SOURCE_ALREADY_EXISTS"
+
+    spark: Any = MagicMock()
+    spark.sparkContext.configure_mock(master="spark://h:7077", defaultParallelism=2)
+    spark.dataSource.register.side_effect = Kept("")
+    spark.conf.getAll = CONF
+    with pytest.raises(OptionError, match=r"remove spark\.mama\.\* from its configuration"):
+        mama_spark.register(spark)
