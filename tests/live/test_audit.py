@@ -215,11 +215,21 @@ def test_copies_are_deleted_after_a_question(
         monkeypatch.setattr("sys.stdin", stdin)
         assert main(command) == 2
         assert capsys.readouterr().err == error
+    nats_place.append_copy(nats_place.id_of(1))
+
+    class Slow(Terminal):
+        def readline(self, size: int = -1) -> str:
+            nats_place.stored.delete([1])
+            return "y\n"
+
+    monkeypatch.setattr("sys.stdin", Slow())
+    assert main(command) == 2
+    assert "has lost 1 messages since it was read, of which copies are stored" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     assert main(command) == 1
     assert f"deleted 1 later copies from {STREAM}" in capsys.readouterr().out
-    assert audit(nats_place)[1]["sums"] == {"content": 30}
-    assert nats_place.stored.missing(0, 31) == [(31, 31)]
+    assert audit(nats_place)[1]["sums"] == {"content": 29, "elsewhere": 1}
+    assert nats_place.stored.missing(0, 31) == [(1, 1), (31, 31)]
 
 
 def test_a_broker_of_malamute_deletes_no_copies(
