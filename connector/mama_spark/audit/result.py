@@ -151,7 +151,7 @@ class Audit:
                 if name in names:
                     lines.append(f"{title:<13}{n:,} {names[name]} ({name})")
         for name, span in self.spans.items():
-            lines.append(f"{'read':<13}{name}: sequences {span.after + 1:,} to {span.up_to:,}")
+            lines.append(f"{'read':<13}{name}: sequences {span.after + 1:,} to {span.up_to:,} of {span.bounds.last:,}")
         for row in self.rest:
             what = f"{row['event']}, ack_level {row['ack_level']}, bridge {row['bridge']}"
             lines.append(f"not compared {row['messages']:,} {what}")
