@@ -192,7 +192,8 @@ said AS (
          max(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS doubt
   FROM log WHERE {IS_OUTCOME} AND flight_id IN (SELECT id FROM free) GROUP BY flight_id),
 heads AS (SELECT DISTINCT {_head("flight_id")} AS head FROM log
-          WHERE {self._selection} AND {self._stored} AND {_head("flight_id")} <> flight_id),
+          WHERE {self._selection} AND {self._stored} AND {_head("flight_id")} <> flight_id
+            AND (query_id IS NULL AND batch_id IS NOT NULL OR {_made_by("log", "flight_id")})),
 alike AS (
   SELECT DISTINCT stream, topic, size FROM log WHERE {self._selection} AND {self._stored} AND sequence IS NULL),
 mapped AS (

@@ -67,9 +67,9 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], dic
     "own ids, no sequences": ({**OWN, **UNNUMBERED}, OWN_STORED, {}, {"id": 3}),
     "own ids that name another content": (
         FOREIGN_IDS,
-        [at(n + 1, None, id=id_.as_py(), fits=False) for n, id_ in enumerate(FOREIGN_IDS["flight_id"])],
+        [at(n, None, id=f"another-0-0-{32 * str(n)}-0", fits=False) for n in (1, 2, 3, 4)],
         {},
-        {"id": 3},
+        {"id": 3, "foreign": 1},
     ),
     "rows of a stored pack": ({"sends": 0}, [at(n, 7, pack=True, size=9) for n in (1, 2, 3)], {}, {"pack": 3}),
     "stored again": ({}, [*ALL, at(5, 0), at(6, 0)], {}, {"id": 3, "copy": 2}),
