@@ -199,14 +199,15 @@ alike AS (
 mapped AS (
   SELECT DISTINCT a.stream, a.size FROM alike a LEFT JOIN (SELECT DISTINCT stream, topic FROM stored WHERE id IS NULL) k
   ON a.stream = k.stream AND a.topic = k.topic WHERE k.topic IS NULL),
+unsaid AS (
+  SELECT f.*, d.doubt FROM free f LEFT JOIN said d ON f.id = d.id WHERE d.id IS NULL OR d.stored = 0),
 judged AS (
   SELECT m.query_id, m.run_id, m.batch_id, f.stream, f.sequence, f.id, f.topic, CASE
-    WHEN d.stored = 1 THEN NULL
-    WHEN d.doubt = 1 THEN CASE WHEN m.id IS NULL THEN NULL ELSE 'landed' END
+    WHEN f.doubt = 1 THEN CASE WHEN m.id IS NULL THEN NULL ELSE 'landed' END
     WHEN m.id IS NOT NULL OR h.head IS NOT NULL THEN 'unlogged'
     WHEN f.id IS NULL AND coalesce(a.stream, p.stream) IS NOT NULL THEN NULL
     ELSE {"'foreign'" if self._foreign else "NULL"} END AS verdict
-  FROM free f LEFT JOIN mine m ON f.id = m.id LEFT JOIN said d ON f.id = d.id
+  FROM unsaid f LEFT JOIN mine m ON f.id = m.id
   LEFT JOIN heads h ON {_head("f.id")} = h.head
   LEFT JOIN mapped p ON f.stream = p.stream AND f.size = p.size LEFT JOIN alike a
   ON f.stream = a.stream AND f.topic = a.topic AND f.size = a.size){_answer("judged", "verdict", False)}"""
