@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +198,18 @@ def test_limits_of_a_topic_are_known_where_a_broker_of_malamute_stores_in_jetstr
     assert (code, found["sums"]) == (2, {"content": 4, "expired": 25, "unsure": 1})
 
 
+def make_again(server: NatsServer) -> None:
+    with Admin(server.url) as admin:
+        admin.api(f"STREAM.DELETE.{STREAM}")
+        admin.create_stream(STREAM, ["once.>"])
+
+
 def test_copies_are_deleted_after_a_question(
-    nats_place: Place, audit: Audit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    nats_server: NatsServer,
+    nats_place: Place,
+    audit: Audit,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     nats_place.write(30, **PLAIN)
     nats_place.append_copy(nats_place.id_of(4))
@@ -206,6 +217,12 @@ def test_copies_are_deleted_after_a_question(
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
+
+    def meanwhile(do: Callable[[], object]) -> None:
+        """Something happens before the answer."""
+        terminal = Terminal()
+        monkeypatch.setattr(terminal, "readline", lambda: [do(), "y"][1])
+        monkeypatch.setattr("sys.stdin", terminal)
 
     command = ["audit", nats_place.log, "--url", nats_place.url, "--delete-copies"]
     for stdin, error in (
@@ -215,11 +232,20 @@ def test_copies_are_deleted_after_a_question(
         monkeypatch.setattr("sys.stdin", stdin)
         assert main(command) == 2
         assert capsys.readouterr().err == error
+    nats_place.append_copy(nats_place.id_of(1))
+
+    meanwhile(lambda: nats_place.stored.delete([1]))
+    assert main(command) == 2
+    assert "has lost 1 messages since it was read, of which copies are stored" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     assert main(command) == 1
     assert f"deleted 1 later copies from {STREAM}" in capsys.readouterr().out
-    assert audit(nats_place)[1]["sums"] == {"content": 30}
-    assert nats_place.stored.missing(0, 31) == [(31, 31)]
+    assert audit(nats_place)[1]["sums"] == {"content": 29, "elsewhere": 1}
+    assert nats_place.stored.missing(0, 31) == [(1, 1), (31, 31)]
+    nats_place.append_copy(nats_place.id_of(4))
+    meanwhile(partial(make_again, nats_server))
+    assert main(command) == 2
+    assert "was deleted and created again since it was read: audit once more" in capsys.readouterr().err
 
 
 def test_a_broker_of_malamute_deletes_no_copies(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, convert_to_deltalake
 
 from ..contracts.errors import ConfigError
-from ..contracts.record_log import RecordLog, RecordLogBridge
+from ..contracts.record_log import Bounds, RecordLog, RecordLogBridge
 from ..flightlog.reading import Row, open_log, query
 from ..options import SubscribeOptions
 from ..registry import log_bridge
@@ -77,17 +78,28 @@ def span_of(log: RecordLog, flights: Row) -> Span:
     low, high = (log.at(_micros(at)) for at in (flights["first"] - margin, flights["last"] + margin))
     if flights["low"] is not None:  # the clocks may differ by more
         low, high = min(low, flights["low"]), max(high, flights["high"] + 1)
-    return Span(bounds, max(low, bounds.first) - 1, min(high - 1, bounds.last), gaps=log.removes_between)
+    made, up_to = _moment(log.made), min(high - 1, bounds.last)
+    return Span(bounds, max(low, bounds.first) - 1, up_to, gaps=log.removes_between, made=made)
 
 
 def span_after(log: RecordLog, span: Span) -> Span:
     """The same after it was read: what was removed meanwhile is not missing."""
+    bounds = _bounds(log, span)
+    oldest = next(iter(log.read(bounds.first - 1, bounds.first)), None) if bounds.first > 1 else None
+    since = _moment(None if oldest is None else int(oldest.times[0]))
+    return replace(span, bounds=replace(bounds, last=span.bounds.last), since=since)
+
+
+def _bounds(log: RecordLog, span: Span) -> Bounds:
+    """:raises ConfigError: it is another one than was read"""
     bounds = log.bounds()
     if bounds.identity != span.bounds.identity:
-        raise ConfigError(f"stream {log.name!r} was deleted and created again while it was read: audit once more")
-    oldest = next(iter(log.read(bounds.first - 1, bounds.first)), None) if bounds.first > 1 else None
-    since = None if oldest is None else datetime.fromtimestamp(int(oldest.times[0]) / 1e6, UTC)
-    return replace(span, bounds=replace(bounds, last=span.bounds.last), since=since)
+        raise ConfigError(f"stream {log.name!r} was deleted and created again since it was read: audit once more")
+    return bounds
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
 
 
 def _micros(at: datetime) -> int:
@@ -104,17 +116,22 @@ def _stored(bridge: RecordLogBridge, wanted: list[Row], spans: dict[str, Span]) 
         spans[log.name] = span_after(log, span)
 
 
-def delete(o: SubscribeOptions, copies: Sequence[tuple[str, int]]) -> None:
-    """Delete messages.
+def delete(o: SubscribeOptions, found: Audit) -> None:
+    """Delete later copies; none in a stream in which one that would be kept is gone.
 
-    :param copies: stream and sequence
-
-    :raises ConfigError: the middleware cannot, or the permissions forbid it
+    :raises ConfigError: the middleware cannot, or the permissions forbid it, or something was removed since the audit
     """
     bridge = log_bridge(o, o.wait_timeout)
     bridge.open()
     try:
-        for name in dict.fromkeys(stream for stream, _ in copies):
-            bridge.log(name).delete([sequence for stream, sequence in copies if stream == name])
+        for name in dict.fromkeys(stream for stream, *_ in found.copies):
+            copies, kept = zip(*[places for stream, *places in found.copies if stream == name], strict=True)
+            log = bridge.log(name)
+            _bounds(log, found.spans[name])
+            ordered, missing = sorted(kept), log.missing(min(kept) - 1, max(kept))
+            if gone := sum(bisect_right(ordered, high) - bisect_left(ordered, low) for low, high in missing):
+                text = f"stream {name!r} has lost {gone:,} messages since it was read, of which copies are stored"
+                raise ConfigError(f"{text}: nothing was deleted there; audit once more")
+            log.delete(copies)
     finally:
         bridge.close()

@@ -71,6 +71,13 @@ def _head(column: str) -> str:
     return f"regexp_replace({column}, '-[0-9]+-[0-9a-f]{{32}}-[0-9]+$', '')"
 
 
+def _made_by(table: str, column: str = "") -> str:
+    """Whether an id of this flight, or another, begins as default ids of its query or run do. Ids of a column may look
+    like default ids of others."""
+    write = f"coalesce({table}.query_id, {table}.run_id)"
+    return f"substr({column or table + '.id'}, 1, length({write}) + 1) = {write} || '-'"
+
+
 #: In place of a range of sequences: the flights that the log has no sequence of.
 UNNUMBERED = "unnumbered"
 Part = tuple[int, int] | str
@@ -86,39 +93,41 @@ class Comparison:
     def __init__(
         self, selection: FlightSelection, bridge: str, spans: Mapping[str, Span], *, foreign: bool = False
     ) -> None:
-        self._selection, self._bridge, self._foreign = selection.sql(), _quoted(bridge), foreign
+        self._selection, self._foreign = selection.sql(), foreign
+        self._stored = f"{_ACKED} AND bridge = {_quoted(bridge)} AND stream IS NOT NULL"
         self._bounds = " UNION ALL ".join(
             f"SELECT {_quoted(name)} AS stream, {span.bounds.first} AS low, {span.bounds.last} AS high, "
-            f"{'true' if span.gaps else 'false'} AS gaps, {_moment(span.since)} AS since"
+            f"{'true' if span.gaps else 'false'} AS gaps, {_moment(span.since)} AS since, {_moment(span.made)} AS made"
             for name, span in spans.items()
         )
         self.whole = min(one.after for one in spans.values()), max(one.up_to for one in spans.values())
 
     def _placed(self, part: Part) -> str:
         """Flights, each beside what is stored at its sequence."""
-        return f"""picked AS (
+        return f"""bounds AS ({self._bounds}),
+picked AS (
   SELECT query_id, run_id, batch_id, stream, sequence, flight_id AS id, topic, size, sends, event_time,
-         coalesce(duplicate, false) AS duplicate
-  FROM log WHERE {self._selection} AND {_ACKED} AND bridge = {self._bridge} AND stream IS NOT NULL{_in(part)}),
+         coalesce(publish_time, event_time) AS publish_time, coalesce(duplicate, false) AS duplicate
+  FROM log WHERE {self._selection} AND {self._stored}{_in(part)}),
 placed AS (
   SELECT l.*, s.sequence IS NOT NULL AS taken, s.time > l.event_time + INTERVAL '{MARGIN}' SECOND AS late, CASE
     WHEN s.id = l.id AND s.fits THEN 'content'
-    WHEN s.id = l.id AND NOT s.fits AND s.topic = l.topic THEN 'other'
+    WHEN s.id = l.id AND NOT s.fits AND s.topic = l.topic AND {_made_by("l")} THEN 'other'
     WHEN s.id = l.id AND s.fits IS NULL AND s.size <> l.size AND l.sends > 0 AND NOT l.duplicate THEN 'other'
     WHEN s.id = l.id THEN 'id'
     WHEN s.time > l.event_time + INTERVAL '{MARGIN}' SECOND THEN NULL
     WHEN s.pack AND l.sends = 0 THEN 'pack'
     WHEN s.id IS NULL AND s.size = l.size AND {_head("l.id")} = l.id
-    THEN CASE WHEN s.topic = l.topic THEN 'place' ELSE 'moved' END
+    THEN CASE WHEN l.event_time < b.made THEN 'unsure' WHEN s.topic = l.topic THEN 'place' ELSE 'moved' END
     ELSE NULL END AS found
-  FROM picked l LEFT JOIN (SELECT * FROM stored WHERE true{_in(part)}) s
+  FROM picked l JOIN bounds b ON l.stream = b.stream LEFT JOIN (SELECT * FROM stored WHERE true{_in(part)}) s
   ON l.stream = s.stream AND l.sequence = s.sequence)"""
 
     def _free(self, part: Part, more: str = "") -> str:
         """What is stored at sequences that the log does not name."""
         return f"""free AS (
   SELECT s.* FROM (SELECT * FROM stored WHERE true{_in(part)}{more}) s LEFT JOIN (
-    SELECT DISTINCT stream, sequence FROM log WHERE kind = 'flight' AND event = 'acked'{_in(part)}) n
+    SELECT DISTINCT stream, sequence FROM log WHERE kind = 'flight' AND {self._stored}{_in(part)}) n
   ON s.stream = n.stream AND s.sequence = n.sequence WHERE n.sequence IS NULL)"""
 
     def _mine(self, ids: str) -> str:
@@ -127,36 +136,53 @@ placed AS (
   SELECT flight_id AS id, min(query_id) AS query_id, min(run_id) AS run_id, min(batch_id) AS batch_id
   FROM log WHERE {self._selection} AND {IS_OUTCOME} AND flight_id IN (SELECT id FROM {ids}) GROUP BY flight_id)"""
 
+    def _named(self, ids: str) -> str:
+        """Flights of committed writes, of any, that say that messages with ids of another table are stored."""
+        return f"""named AS (
+  SELECT stream, flight_id AS id, sequence FROM log
+  WHERE kind = 'flight' AND committed AND {self._stored} AND flight_id IN (SELECT id FROM {ids})),
+places AS (SELECT DISTINCT stream, sequence FROM named)"""
+
     def matches(self, part: Part) -> str:
         """What is at the sequences of the flights."""
         return f"WITH {self._placed(part)}{_answer('placed', 'found')}"
 
     def unmatched(self, part: Part) -> str:
         """The flights that :meth:`matches` has not found, or that have no sequence: by id, or else counted."""
-        return f"""WITH bounds AS ({self._bounds}), {self._placed(part)},
+        return f"""WITH {self._placed(part)},
 loose AS (SELECT * FROM placed WHERE found IS NULL),
-sought AS (
-  SELECT p.*, i.stream IS NOT NULL AS known, i.fits = 1 AS fits, row_number() OVER (
-    PARTITION BY p.stream, p.topic, p.size, i.stream IS NULL ORDER BY p.event_time) AS nth
-  FROM loose p LEFT JOIN (
-    SELECT stream, id, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fits FROM stored
-    WHERE id IN (SELECT id FROM loose) GROUP BY stream, id) i
-  ON p.stream = i.stream AND p.id = i.id),
+{self._named("loose")},
 {self._free(self.whole, " AND id IS NULL")},
+kept AS (SELECT DISTINCT stream, topic FROM free),
+sought AS (
+  SELECT p.*, i.stream IS NOT NULL AND (p.sequence IS NULL OR i.open = 1) AS known, i.fits = 1 AS fits,
+         k.topic AS counted_as, row_number() OVER (
+    PARTITION BY p.stream, k.topic, p.size, i.stream IS NULL ORDER BY p.event_time) AS nth
+  FROM loose p LEFT JOIN (
+    SELECT s.stream, s.id, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fits,
+           max(CASE WHEN n.sequence IS NULL OR {_head("s.id")} <> s.id THEN 1 ELSE 0 END) AS open
+    FROM stored s LEFT JOIN places n ON s.stream = n.stream AND s.sequence = n.sequence
+    WHERE s.id IN (SELECT id FROM loose) GROUP BY s.stream, s.id) i
+  ON p.stream = i.stream AND p.id = i.id LEFT JOIN kept k ON p.stream = k.stream AND p.topic = k.topic),
 judged AS (
   SELECT q.query_id, q.run_id, q.batch_id, q.stream, q.sequence, q.id, q.topic, CASE
     WHEN q.known AND q.sequence IS NOT NULL THEN 'elsewhere'
     WHEN q.known THEN CASE WHEN q.fits THEN 'content' ELSE 'id' END
     WHEN q.sequence IS NULL THEN CASE
-      WHEN q.nth <= c.many AND {_head("q.id")} = q.id THEN 'counted' WHEN q.event_time < b.since THEN 'expired'
-      WHEN b.gaps THEN 'unsure' ELSE 'missing' END
+      WHEN q.nth <= c.many AND {_head("q.id")} = q.id
+      THEN CASE WHEN q.event_time < b.made THEN 'unsure' ELSE 'counted' END
+      WHEN q.event_time < b.since THEN 'expired'
+      WHEN b.gaps OR q.publish_time < b.since + INTERVAL '{MARGIN}' SECOND THEN 'unsure' ELSE 'missing' END
     WHEN q.sequence > b.high OR q.late THEN 'remade'
     WHEN q.taken THEN 'other'
     WHEN q.sequence < b.low THEN 'expired'
     WHEN b.gaps THEN 'unsure' ELSE 'missing' END AS verdict
   FROM sought q JOIN bounds b ON q.stream = b.stream LEFT JOIN (
-    SELECT stream, topic, size, count(*) AS many FROM free GROUP BY stream, topic, size) c
-  ON q.stream = c.stream AND q.topic = c.topic AND q.size = c.size){_answer("judged", "verdict")}"""
+    SELECT f.stream, s.topic, f.size, count(*) AS many FROM free f LEFT JOIN (
+      SELECT DISTINCT stream, topic FROM loose) s ON f.stream = s.stream AND f.topic = s.topic
+    GROUP BY f.stream, s.topic, f.size) c
+  ON q.stream = c.stream AND coalesce(q.counted_as, '') = coalesce(c.topic, '') AND q.size = c.size
+){_answer("judged", "verdict")}"""
 
     def others(self, part: Part) -> str:
         """What is stored at sequences that the log does not name, and is no copy of what it names."""
@@ -166,18 +192,24 @@ said AS (
          max(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS doubt
   FROM log WHERE {IS_OUTCOME} AND flight_id IN (SELECT id FROM free) GROUP BY flight_id),
 heads AS (SELECT DISTINCT {_head("flight_id")} AS head FROM log
-          WHERE {self._selection} AND {_ACKED} AND {_head("flight_id")} <> flight_id),
-alike AS (SELECT DISTINCT stream, topic, size FROM log WHERE {self._selection} AND {_ACKED} AND sequence IS NULL),
+          WHERE {self._selection} AND {self._stored} AND {_head("flight_id")} <> flight_id
+            AND (query_id IS NULL AND batch_id IS NOT NULL OR {_made_by("log", "flight_id")})),
+alike AS (
+  SELECT DISTINCT stream, topic, size FROM log WHERE {self._selection} AND {self._stored} AND sequence IS NULL),
+mapped AS (
+  SELECT DISTINCT a.stream, a.size FROM alike a LEFT JOIN (SELECT DISTINCT stream, topic FROM stored WHERE id IS NULL) k
+  ON a.stream = k.stream AND a.topic = k.topic WHERE k.topic IS NULL),
+unsaid AS (
+  SELECT f.*, d.doubt FROM free f LEFT JOIN said d ON f.id = d.id WHERE d.id IS NULL OR d.stored = 0),
 judged AS (
   SELECT m.query_id, m.run_id, m.batch_id, f.stream, f.sequence, f.id, f.topic, CASE
-    WHEN d.stored = 1 THEN NULL
-    WHEN d.doubt = 1 THEN CASE WHEN m.id IS NULL THEN NULL ELSE 'landed' END
+    WHEN f.doubt = 1 THEN CASE WHEN m.id IS NULL THEN NULL ELSE 'landed' END
     WHEN m.id IS NOT NULL OR h.head IS NOT NULL THEN 'unlogged'
-    WHEN f.id IS NULL AND a.stream IS NOT NULL THEN NULL
+    WHEN f.id IS NULL AND coalesce(a.stream, p.stream) IS NOT NULL THEN NULL
     ELSE {"'foreign'" if self._foreign else "NULL"} END AS verdict
-  FROM free f LEFT JOIN mine m ON f.id = m.id LEFT JOIN said d ON f.id = d.id
+  FROM unsaid f LEFT JOIN mine m ON f.id = m.id
   LEFT JOIN heads h ON {_head("f.id")} = h.head
-  LEFT JOIN alike a
+  LEFT JOIN mapped p ON f.stream = p.stream AND f.size = p.size LEFT JOIN alike a
   ON f.stream = a.stream AND f.topic = a.topic AND f.size = a.size){_answer("judged", "verdict", False)}"""
 
     def copies(self, digits: str) -> str:
@@ -187,13 +219,24 @@ judged AS (
         """
         more = f" AND substr(md5(id), 1, 1) IN ({', '.join(map(_quoted, digits))})"
         return f"""WITH twice AS (
-  SELECT stream, id, min(sequence) AS first_one FROM stored WHERE id IS NOT NULL{more}
-  GROUP BY stream, id HAVING count(*) > 1),
+  SELECT stream, id, min(sequence) AS first_one, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fit
+  FROM stored WHERE id IS NOT NULL{more} GROUP BY stream, id HAVING count(*) > 1),
 {self._mine("twice")},
-judged AS (
-  SELECT m.query_id, m.run_id, m.batch_id, s.stream, s.sequence, s.id, s.topic, 'copy' AS verdict
-  FROM twice t JOIN stored s ON s.stream = t.stream AND s.id = t.id JOIN mine m ON s.id = m.id
-  WHERE s.sequence > t.first_one){_answer("judged", "verdict", False)}"""
+{self._named("twice")},
+said AS (SELECT stream, id, count(DISTINCT sequence) + count(*) - count(sequence) AS many
+         FROM named GROUP BY stream, id),
+ranked AS (
+  SELECT s.stream, s.sequence, s.id, s.topic, t.first_one, t.fit, {_head("s.id")} <> s.id AS made, d.many,
+         row_number() OVER (PARTITION BY s.stream, s.id ORDER BY CASE
+    WHEN n.sequence IS NULL AND {_head("s.id")} = s.id THEN 1 ELSE 0 END, s.sequence) AS nth
+  FROM twice t JOIN stored s ON s.stream = t.stream AND s.id = t.id
+  LEFT JOIN places n ON s.stream = n.stream AND s.sequence = n.sequence
+  LEFT JOIN said d ON s.stream = d.stream AND s.id = d.id)
+SELECT m.query_id, m.run_id, m.batch_id, s.stream,
+       CASE WHEN s.made AND (s.fit = 1 OR {_made_by("m", "s.id")}) THEN 'copy' ELSE 'reused' END AS verdict,
+       s.sequence, s.id, s.topic, s.first_one AS kept, 1 AS messages
+FROM ranked s JOIN mine m ON s.id = m.id
+WHERE s.nth > CASE WHEN s.made OR s.many IS NULL THEN 1 ELSE s.many END ORDER BY 4, 6"""
 
 
 def _in(part: Part) -> str:

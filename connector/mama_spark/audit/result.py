@@ -32,6 +32,7 @@ FINDINGS = {
     "other": "another message is stored at the sequence",
     "remade": "the sequence was given again, or is yet to come: the stream was made again, or restored",
     "copy": "stored again",
+    "reused": "stored with the id of another message, and no write says so: an id of a column may be anybody's",
     "unlogged": "stored with an id of these writes, and the log does not say so",
     "foreign": "stored, and not in the log",
 }
@@ -53,6 +54,7 @@ class Span:
     :ivar after, up_to: the range
     :ivar since: when the first record that is left was stored; None: nothing was removed at the beginning
     :ivar gaps: its limits may remove messages between others
+    :ivar made: when the stream was made; None: nobody says
     """
 
     bounds: Bounds
@@ -60,6 +62,7 @@ class Span:
     up_to: int
     since: datetime | None = None
     gaps: bool = False
+    made: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -72,7 +75,7 @@ class Audit:
     :ivar spans: what was read, by stream
     :ivar counts: messages by query_id, run_id, batch_id, stream, verdict
     :ivar examples: columns of :data:`ANSWER`, by verdict
-    :ivar copies: (stream, sequence) of each later copy
+    :ivar copies: stream and sequence of each later copy, and the sequence of the first one, which is kept
     """
 
     path: str
@@ -82,7 +85,7 @@ class Audit:
     spans: dict[str, Span] = field(default_factory=dict)
     counts: Counter[tuple[Any, ...]] = field(default_factory=Counter)
     examples: dict[str, list[Row]] = field(default_factory=dict)
-    copies: list[tuple[str, int]] = field(default_factory=list)
+    copies: list[tuple[str, int, int]] = field(default_factory=list)
 
     def add(self, answer: Iterable[Row]) -> int:
         """Note an answer; how many messages have no verdict."""
@@ -94,7 +97,7 @@ class Audit:
                 continue
             self.counts[tuple(row[name] for name in ANSWER[:5])] += row["messages"]
             if verdict == "copy":
-                self.copies.append((row["stream"], row["sequence"]))
+                self.copies.append((row["stream"], row["sequence"], row["kept"]))
             if verdict not in MATCHES and len(some := self.examples.setdefault(verdict, [])) < self.limit:
                 some.append(row)
         return unjudged
@@ -148,7 +151,7 @@ class Audit:
                 if name in names:
                     lines.append(f"{title:<13}{n:,} {names[name]} ({name})")
         for name, span in self.spans.items():
-            lines.append(f"{'read':<13}{name}: sequences {span.after + 1:,} to {span.up_to:,}")
+            lines.append(f"{'read':<13}{name}: sequences {span.after + 1:,} to {span.up_to:,} of {span.bounds.last:,}")
         for row in self.rest:
             what = f"{row['event']}, ack_level {row['ack_level']}, bridge {row['bridge']}"
             lines.append(f"not compared {row['messages']:,} {what}")

@@ -216,6 +216,11 @@ class RecordLog(Protocol):
         """Its limits may remove records between others that stay: of a topic, or with a time to live."""
         return False
 
+    @property
+    def made(self) -> int | None:
+        """When it was created, microseconds since the epoch; None: the middleware does not say."""
+        return None
+
     # --- what some can do better ---
 
     @property

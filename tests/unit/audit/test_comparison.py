@@ -37,6 +37,9 @@ ALL = [at(n + 1, n) for n in range(3)]
 NO_IDS = [at(n + 1, None) for n in range(3)]
 UNNUMBERED = {"sequence": None, "duplicate": None}
 LATE = NOW + timedelta(hours=1)
+OWN = {"flight_id": pa.array(["k", "k", "l"])}
+OWN_STORED = [at(n + 1, None, id=id_) for n, id_ in enumerate("kkl")]
+FOREIGN_IDS = {"flight_id": pa.array([f"another-0-0-{32 * digit}-0" for digit in "123"])}
 IN_DOUBT = {"failed": 1, "may_have_landed": np.array([False, False, True])}
 
 #: Name -> columns of the flights, what is stored, what was read of the stream, messages by verdict.
@@ -58,6 +61,16 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], dic
     "other content": ({}, [at(1, 0, fits=False), *ALL[1:]], {}, {"id": 2, "other": 1}),
     "other size": ({}, [at(1, 0, size=7), *ALL[1:]], {}, {"id": 2, "other": 1}),
     "an id of two rows": ({"duplicate": np.ones(3, np.bool_)}, [at(1, 0, size=7), *ALL[1:]], {}, {"id": 3}),
+    "own ids, used again": (OWN, OWN_STORED, {}, {"id": 3}),
+    "own ids, stored again": (OWN, [*OWN_STORED, at(5, None, id="k")], {}, {"id": 3, "reused": 1}),
+    "own ids, lost": (OWN, OWN_STORED[1:], {}, {"id": 2, "missing": 1}),
+    "own ids, no sequences": ({**OWN, **UNNUMBERED}, OWN_STORED, {}, {"id": 3}),
+    "own ids that name another content": (
+        FOREIGN_IDS,
+        [at(n, None, id=f"another-0-0-{32 * str(n)}-0", fits=False) for n in (1, 2, 3, 4)],
+        {},
+        {"id": 3, "foreign": 1},
+    ),
     "rows of a stored pack": ({"sends": 0}, [at(n, 7, pack=True, size=9) for n in (1, 2, 3)], {}, {"pack": 3}),
     "stored again": ({}, [*ALL, at(5, 0), at(6, 0)], {}, {"id": 3, "copy": 2}),
     "the first copy was kept": ({"sequence": np.array([1, 2, 8])}, ALL, {}, {"id": 2, "elsewhere": 1}),
@@ -73,6 +86,15 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], dic
     "no sequences, ids were sent": (UNNUMBERED, [*ALL[:2], at(3, None)], {}, {"id": 2, "missing": 1}),
     "neither, lost": (UNNUMBERED, NO_IDS[:2], {}, {"counted": 2, "missing": 1}),
     "neither, removed": (UNNUMBERED, NO_IDS[2:], {"since": LATE}, {"counted": 1, "expired": 2}),
+    "neither, mapped topic": (UNNUMBERED, [{**one, "topic": "x"} for one in NO_IDS], {}, {"counted": 3}),
+    "neither, removed meanwhile": (
+        UNNUMBERED,
+        NO_IDS[2:],
+        {"since": NOW - timedelta(minutes=1)},
+        {"counted": 1, "unsure": 2},
+    ),
+    "without ids, made since": ({}, NO_IDS, {"made": LATE}, {"unsure": 3}),
+    "neither, made since": (UNNUMBERED, NO_IDS, {"made": LATE}, {"unsure": 3}),
     "not stored by promise": ({"ack_level": "accepted"}, [], {}, {}),
 }
 
@@ -128,9 +150,9 @@ def test_what_is_said(found: Audit) -> None:
     (lost,) = [one for one in found.examples["missing"] if one["stream"] == "lost"]
     assert (lost["sequence"], lost["id"][-2:], lost["topic"], lost["batch_id"]) == (3, "-2", "orders.new", 0)
     assert sorted(found.copies) == [
-        ("no sequences, lost and stored again", 5),
-        ("stored again", 5),
-        ("stored again", 6),
+        ("no sequences, lost and stored again", 5, 1),
+        ("stored again", 5, 1),
+        ("stored again", 6, 1),
     ]
 
 

@@ -62,10 +62,10 @@ def run(args: argparse.Namespace) -> int:
         tables = [table_of(title, rows, names) for title, rows, names in found.tables()]
         print_tables(found.text(), tables, "\n".join(found.head()))
     if args.delete_copies and found.copies:
-        what = f"{len(found.copies):,} later copies from {', '.join(dict.fromkeys(name for name, _ in found.copies))}"
+        what = f"{len(found.copies):,} later copies from {', '.join(dict.fromkeys(name for name, *_ in found.copies))}"
         if not args.yes:
             _ask(f"delete {what}? [y/N] ")
-        delete(o, found.copies)
+        delete(o, found)
         print(f"deleted {what}", file=sys.stderr if args.json else sys.stdout)
     return found.exit_code
 

@@ -20,6 +20,7 @@ from mama_spark.contracts.served_log import LogState
 from ..jetstream.answers import NO_CONSUMER, NO_SEQUENCE, ApiError, ConsumerInfo, StreamInfo
 from ..jetstream.client import JetStream
 from ..jetstream.consumers import most_consumers, probe
+from ..protocol.direct_get import micros
 from ..protocol.records import header_column
 from ..subjects import PROGRESS_METADATA, filters_of, may_store, shows_progress, stores_text
 from . import retention
@@ -218,6 +219,11 @@ class NatsLog(RecordLog):
     def removes_between(self) -> bool:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return retention.removes_between(self.info)
+
+    @property
+    def made(self) -> int | None:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return micros(self.info.created)
 
     # --- telemetry -------------------------------------------------------------------------------------------
 
