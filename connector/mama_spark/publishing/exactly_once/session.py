@@ -296,6 +296,11 @@ class BatchSession:
         return self._leases.may_send()
 
     @property
+    def patience(self) -> float:
+        """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
+        return self._rules.patience if self._rules.publish_unfenced else math.inf
+
+    @property
     def expired(self) -> bool:
         """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         return self._leases.expired
