@@ -50,7 +50,6 @@ class BatchConfig:
 
     :param on_outage: what it does when nothing is acknowledged
     :param outage_timeout: seconds after which that is an outage; None = :attr:`.WindowConfig.longest_silence`
-    :param patience: see :class:`~mama_spark.publishing.window.send_loop.SendLoop`
     :param rate: new messages a second; None = no limit
     :param flush_after: seconds without a send after which the middleware is asked to answer for what it has
     :param poll_time: longest wait in seconds (MP-07)
@@ -60,7 +59,6 @@ class BatchConfig:
 
     on_outage: OnOutage = OnOutage.FAIL
     outage_timeout: float | None = None
-    patience: float = math.inf
     rate: float | None = None
     flush_after: float = 0.2
     poll_time: float = 0.1

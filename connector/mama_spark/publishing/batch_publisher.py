@@ -109,7 +109,6 @@ class BatchPublisher:
             on_event=self._hooks.on_event,
             outage_timeout=timeout,
             check=self._guard,
-            patience=self._config.patience,
             outgoing=self._hooks.outgoing,
         )
         self._reporter = OutageReporter(self.bridge, self._loop, on_outage.at_last(timeout))

@@ -29,8 +29,8 @@ from mama_spark.contracts.record_log import Bounds
 from mama_spark.publishing.exactly_once import protocol
 from mama_spark.publishing.exactly_once.found_rows import Distinct, FoundRows, keys_of
 from mama_spark.publishing.exactly_once.matching import Matching, StoredRows, StreamTables
+from mama_spark.publishing.exactly_once.partition_leases import LEASE_MARGIN
 from mama_spark.publishing.exactly_once.protocol import (
-    LEASE_MARGIN,
     Attempt,
     BatchMarker,
     BatchTurn,

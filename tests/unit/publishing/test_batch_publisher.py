@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -192,8 +193,7 @@ def test_a_batch_that_comes_when_the_last_one_is_settled_waits_for_no_answer(fix
 class Refusing:
     """A guard that lets messages pass until it is closed."""
 
-    unfenced = False
-    expired = True
+    unfenced, expired, patience = False, True, math.inf
 
     def __init__(self) -> None:
         self.closed, self.asked, self.answered = False, 0, False

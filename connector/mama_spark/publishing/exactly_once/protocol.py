@@ -72,9 +72,6 @@ from mama_spark.contracts.batch_ledger import Marker
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.record_log import Bounds
 
-#: Parts of a lease: between two renewals, and after which the owner sends nothing any more.
-RENEWAL, LEASE_MARGIN = 1 / 3, 0.8
-
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 

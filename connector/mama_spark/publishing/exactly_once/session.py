@@ -1,9 +1,9 @@
 """One attempt at one partition: takes the markers of each stream, reads back, and says which rows are stored already.
 
-:mod:`.protocol` and :mod:`.matching` decide; this module talks to the middleware, on three threads. The task's thread
+:mod:`.protocol` and :mod:`.matching` decide; this module talks to the middleware, on two threads. The task's thread
 calls :meth:`BatchSession.begin` and what matches rows. The publisher's thread asks :meth:`BatchSession.may_send` and
-:meth:`BatchSession.stored`. A thread of its own renews the task markers. They share the leases and the streams of the
-topics, under one lock, which nobody holds while the middleware is asked.
+:meth:`BatchSession.stored`. A third one renews the task markers (:mod:`.partition_leases`). They share the streams of
+the topics under one lock, which nobody holds while the middleware is asked.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import logging
 import math
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -22,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from mama_spark.contracts.batch_ledger import BatchLedger, Marker, MarkerChanged
-from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.publishing.ids.ids import Digests
 from mama_spark.publishing.outage_reporter import WARNING_INTERVAL, retry_while_unavailable
@@ -35,41 +34,21 @@ from .matching import (
     Claim,
     IdReader,
     Matching,
-    StoredRows,
     StreamTables,
     decode_claim,
     digests_of_ids,
     encode_claim,
     rows_by_stream,
 )
-from .protocol import (
-    LEASE_MARGIN,
-    RENEWAL,
-    Attempt,
-    BatchMarker,
-    BatchTurn,
-    Step,
-    Superseded,
-    TaskMarker,
-    TaskTurn,
-    Turn,
-)
+from .partition_leases import LEASE_MARGIN, PartitionLease, PartitionLeases, lease_clock
+from .protocol import Attempt, BatchMarker, BatchTurn, Step, TaskMarker, TaskTurn, Turn
+from .read_back import ReadBack
 
 logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
 
 _POLL = 0.05  #: seconds between two looks at a marker
-_ENDS = 1024  #: moments of which it is known where a stream ended
-
-
-def _lease_clock() -> float:
-    """Seconds, with those in which the machine sleeps, where its clock counts them."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-class DataRemoved(ConfigError):
-    """Messages were removed from the stream before they were read back."""
 
 
 class Rules(NamedTuple):
@@ -89,44 +68,31 @@ class Rules(NamedTuple):
     publish_unfenced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLease:
-    """That this attempt owns the partition in one stream.
-
-    :ivar task: the marker; ``revision``: of it
-    :ivar ends: moments, monotonic seconds, with the last sequence of the stream a little before: the first one is that
-        before this attempt published, others come with each renewal and look
-    :ivar until: until when nobody takes over, in the seconds of leases
-    """
-
-    key: str
-    task: TaskMarker
-    revision: int
-    ends: tuple[tuple[float, int], ...]
-    until: float
-
-
 class BatchSession:
     """Calls: :meth:`open`, and :meth:`close` in any case.
 
     :param me: this attempt
     :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
+    :param clock: of leases, seconds
     :ivar unfenced: what an attempt before this one has sent may still be stored, and is published all the same
     """
 
     def __init__(
-        self, ledger: BatchLedger, me: Attempt, rules: Rules, sent_to: Callable[[], tuple[str, ...]] = tuple
+        self,
+        ledger: BatchLedger,
+        me: Attempt,
+        rules: Rules,
+        sent_to: Callable[[], tuple[str, ...]] = tuple,
+        clock: Callable[[], float] = lease_clock,
     ) -> None:
-        self._ledger, self._me, self._rules, self._sent_to = ledger, me, rules, sent_to
+        self._ledger, self._me, self._rules, self._sent_to, self._clock = ledger, me, rules, sent_to, clock
+        self._leases = PartitionLeases(ledger, me, rules.lease, sent_to, clock)
+        self._read_back = ReadBack(ledger, me, rules.reader, rules.publish_anyway, self._ask)
         self.unfenced = self._all_answered = False
         self._matching = Matching(me.partition, shared=rules.reader.prefixed)  # of the task's thread
         self._claims_read: dict[str, int] = {}  # so is this
         self._lock = threading.Lock()
         self._stream_of: dict[str, str | None] = {}  # by topic; None = without markers
-        self._leases: dict[str, PartitionLease] = {}  # by stream
-        self._lost: list[MamaError] = []
-        self._closed, self._renew_now = threading.Event(), threading.Event()
-        self._keeper = threading.Thread(target=self._renew_all, name="mama-batch-lease", daemon=True)
 
     def open(self) -> None:
         """:raises ConfigError, Unavailable: see :meth:`.BatchLedger.open`"""
@@ -134,13 +100,7 @@ class BatchSession:
 
     def close(self) -> None:
         """Nothing is published any more: the next attempt need not wait. Never raises, may be repeated."""
-        self._closed.set()
-        self._renew_now.set()
-        if self._keeper.ident is not None:
-            self._keeper.join()
-        with self._lock:
-            leases, self._leases = self._leases, {}
-        for lease in leases.values():
+        for lease in self._leases.stop():
             servers = () if self._all_answered else lease.task.servers
             released = protocol.encode(replace(lease.task, released=True, servers=servers))
             self._ledger.release_marker(lease.key, released, lease.revision)
@@ -173,20 +133,20 @@ class BatchSession:
     def _begin_stream(self, name: str) -> None:
         me, lease = self._me, self._rules.lease
         keys = [me.key(name, "batch"), me.key(name, "task", me.partition)]
-        asked = _lease_clock()
+        asked = self._clock()
         seen, bounds = self._ask(lambda: self._ledger.markers_and_bounds(name, keys))
         of_batch = BatchTurn(me, lease, bounds, lambda: self._end_of_earlier_runs(name))
         step, marker, had = self._take(of_batch, keys[0], seen[0], asked)
         batch = protocol.batch_marker(marker.value)
         assert batch is not None
         if step is Step.OLDER:
-            self._removed(
+            self._read_back.removed(
                 f"batch {me.batch} is older than batch {batch.batch}, which was published last to stream {name!r}: "
                 "where it began is not known any more"
             )
             return
         # what earlier runs have stored lies up to ``until``, and is not looked for twice
-        of_task = TaskTurn(me, lease, max(of_batch.last, batch.until or 0), _lease_clock(), self._sent_to())
+        of_task = TaskTurn(me, lease, max(of_batch.last, batch.until or 0), self._clock(), self._sent_to())
         _, marker, _ = self._take(of_task, keys[1], seen[1], asked, lambda: self._require_batch(keys[0]))
         task = protocol.task_marker(marker.value)
         assert task is not None
@@ -194,18 +154,13 @@ class BatchSession:
         since = self._last(name) if of_task.repeated else task.after
         earlier = own = None
         if batch.until is not None:
-            earlier = self._read_back(name, batch.identity, batch.after, batch.until, me.prefix.encode())
+            earlier = self._read_back.rows(name, batch.identity, batch.after, batch.until, me.prefix.encode())
         if of_task.repeated:
-            own = self._read_back(name, batch.identity, task.after, since, me.own_prefix)
+            own = self._read_back.rows(name, batch.identity, task.after, since, me.own_prefix)
         self._matching.streams[name] = StreamTables(own, earlier)
         until = min(had, of_task.began) + LEASE_MARGIN * lease
         mine = PartitionLease(keys[1], task, marker.revision, ((-math.inf, since),), until)
-        with self._lock:
-            self._leases[name] = mine
-        if self._keeper.ident is None:
-            self._keeper.start()
-        if _lease_clock() >= until:
-            self._renew_now.set()
+        self._leases.add(name, mine)
 
     def _take(
         self, turn: Turn, key: str, marker: Marker, at: float, check: Callable[[], None] = lambda: None
@@ -217,11 +172,11 @@ class BatchSession:
         """
         waits = False
         while True:
-            step = turn.step(marker, _lease_clock())
+            step = turn.step(marker, self._clock())
             if isinstance(step, Step):
                 return step, marker, at
             now: Marker | None = None
-            at = _lease_clock()
+            at = self._clock()
             if not isinstance(step, float):
                 now = self._try_set(key, step, marker)
             else:
@@ -230,7 +185,7 @@ class BatchSession:
                 waits = True
                 time.sleep(min(_POLL, step))
             if now is None:
-                at, now = _lease_clock(), self._ask(lambda: self._ledger.marker(key))
+                at, now = self._clock(), self._ask(lambda: self._ledger.marker(key))
                 check()
             marker = now
 
@@ -282,53 +237,6 @@ class BatchSession:
 
     def _last(self, name: str) -> int:
         return self._ask(lambda: self._ledger.bounds(name)).last
-
-    def _read_back(self, name: str, identity: str, after: int, up_to: int, prefix: bytes) -> StoredRows:
-        """What is stored of the batch (its prefix), or of this partition of it."""
-        began, reader = time.monotonic(), self._rules.reader
-        rows, read = StoredRows(after, len(self._me.prefix)), 0
-
-        wanted = prefix if reader.prefixed else b""
-        for some in self._ledger.read(name, after, up_to, wanted, records=reader.unpack is not None):
-            read += some.read
-            reader.add(rows, some)
-        rows.finish()
-        self._check_complete(name, identity, after, up_to)
-        logger.info(
-            "partition %d, stream %s: %s rows of batch %d are stored already (%s messages read back in %.1f s, from "
-            "sequence %d to %d)",
-            self._me.partition, name, f"{len(rows):,}", self._me.batch, f"{read:,}", time.monotonic() - began,
-            after + 1, up_to,
-        )  # fmt: skip
-        return rows
-
-    def _check_complete(self, name: str, identity: str, after: int, up_to: int) -> None:
-        bounds = self._ask(lambda: self._ledger.bounds(name))
-        if bounds.identity != identity:
-            self._removed(f"stream {name!r} was deleted and made again since batch {self._me.batch} began")
-            return
-        if bounds.last < up_to:
-            self._removed(
-                f"stream {name!r} ends at sequence {bounds.last}, and went on to {up_to} when this run of batch "
-                f"{self._me.batch} began (was it restored from an older copy?)"
-            )
-            return
-        missing = self._ask(lambda: self._ledger.missing(name, after, up_to))
-        if missing:
-            (first, last), n = missing[0], sum(high - low + 1 for low, high in missing)
-            self._removed(
-                f"{n:,} messages of stream {name!r} that were stored since batch {self._me.batch} began are removed "
-                f"(sequences {first} to {last}{' and others' if len(missing) > 1 else ''})"
-            )
-
-    def _removed(self, what: str) -> None:
-        text = f"{what}, so what is stored of it cannot be told from what was never stored"
-        if not self._rules.publish_anyway:
-            raise DataRemoved(
-                f"{text}. Option onRetention=publish publishes its rows all the same, of which some may then be stored "
-                "twice"
-            )
-        logger.warning("%s; publishing all that is not found (onRetention=publish)", text)
 
     # --- the task's thread: rows ---------------------------------------------------------------------------------
 
@@ -385,21 +293,17 @@ class BatchSession:
 
     def may_send(self) -> bool:
         """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
-        with self._lock:
-            lost, leases = self._lost, list(self._leases.values())
-        if lost:
-            raise lost[0]
-        now, servers = _lease_clock(), self._sent_to()
-        if any(server not in lease.task.servers for lease in leases for server in servers):
-            self._renew_now.set()  # nothing is sent to a server before the marker names it
-            return False
-        return all(now < lease.until for lease in leases)
+        return self._leases.may_send()
+
+    @property
+    def patience(self) -> float:
+        """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
+        return self._rules.patience if self._rules.publish_unfenced else math.inf
 
     @property
     def expired(self) -> bool:
         """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
-        with self._lock:
-            return any(_lease_clock() >= lease.until for lease in self._leases.values())
+        return self._leases.expired
 
     def all_answered(self) -> None:
         """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
@@ -426,11 +330,9 @@ class BatchSession:
 
     def _look(self, name: str, rows_of: dict[bytes, tuple[int, int]], since: float) -> dict[tuple[int, int], int]:
         """The first sequence of each of these ids that is stored, by batch and row."""
-        with self._lock:
-            ends = self._leases[name].ends
-        after = ends[max(0, bisect_right(ends, (since, -1)) - 1)][1]
+        after = self._leases.end_before(name, since)
         last = self._ledger.bounds(name).last
-        self._note_end(name, last)
+        self._leases.note_end(name, last)
         found: dict[tuple[int, int], int] = {}
         prefix = self._me.own_prefix if self._rules.reader.prefixed else b""
         for some in self._ledger.read(name, after, last, prefix):
@@ -438,55 +340,3 @@ class BatchSession:
                 if text in rows_of:
                     found.setdefault(rows_of[text], sequence)
         return found
-
-    def _note_end(self, name: str, last: int) -> None:
-        """What is sent from now on is stored behind this sequence."""
-        with self._lock:
-            if (lease := self._leases.get(name)) is not None:
-                self._leases[name] = replace(lease, ends=_with_end(lease.ends, time.monotonic(), last))
-
-    # --- the thread that renews --------------------------------------------------------------------------------------
-
-    def _renew_all(self) -> None:
-        while not self._closed.is_set():
-            self._renew_now.wait(self._rules.lease * RENEWAL)
-            self._renew_now.clear()
-            with self._lock:
-                leases = dict(self._leases)
-            for name, lease in leases.items():
-                if self._closed.is_set():
-                    return
-                try:
-                    renewed = self._renewed(name, lease)
-                except (Superseded, ConfigError) as e:
-                    with self._lock:
-                        self._lost = [e]
-                    return
-                except MamaError as e:  # nothing is sent until it succeeds
-                    logger.info("the marker of partition %d is not renewed: %s", self._me.partition, e)
-                    self._closed.wait(_POLL)
-                    continue
-                with self._lock:
-                    self._leases[name] = replace(renewed, ends=self._leases[name].ends)
-
-    def _renewed(self, name: str, lease: PartitionLease) -> PartitionLease:
-        me, began, servers = self._me, _lease_clock(), self._sent_to()
-        markers, bounds = self._ledger.markers_and_bounds(name, [me.key(name, "batch")])
-        self._note_end(name, bounds.last)
-        protocol.require_run(me, protocol.batch_marker(markers[0].value))
-        mine = replace(lease.task, renewed=lease.task.renewed + 1, servers=servers)
-        try:
-            revision = self._ledger.set_marker(lease.key, protocol.encode(mine), lease.revision)
-        except MarkerChanged:
-            marker = self._ledger.marker(lease.key)
-            found = protocol.task_marker(marker.value)
-            if found is None or found.owner != me.owner:
-                raise Superseded(f"another attempt publishes partition {me.partition} by now") from None
-            self._renew_now.set()  # the answer of a renewal was lost: nobody knows since when the marker stands still
-            return replace(lease, task=found, revision=marker.revision)
-        return replace(lease, task=mine, revision=revision, until=began + LEASE_MARGIN * self._rules.lease)
-
-
-def _with_end(ends: tuple[tuple[float, int], ...], at: float, last: int) -> tuple[tuple[float, int], ...]:
-    """The first, and the latest ones, ascending."""
-    return tuple(sorted((*ends[:1], *ends[1:][-_ENDS:], (at, last))))

@@ -45,6 +45,11 @@ _HOLD = 0.2  #: seconds after which it is seen again whether what was sent may s
 class StoredCheck(Protocol):
     """Looks for messages whose acknowledgements are lost, where each must be stored once, however late."""
 
+    @property
+    def patience(self) -> float:
+        """Seconds that flights wait while copies of them may be stored; then they are looked for, sent, and marked."""
+        ...
+
     def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
         """Those of the messages that are stored, for each batch, as rows of it.
 
@@ -62,7 +67,6 @@ class SendLoop:
     :param notice: seconds without progress after which it is worth to ask why; None = an acknowledgement's timeout
     :param check: what may be stored is looked for before it is sent again, and not before all copies of it are stored
         or lost; None = it is sent
-    :param patience: seconds that flights wait for that, at most; then they are looked for, sent, and marked
     :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = they are sent as they
         are
     :param clock: monotonic seconds
@@ -81,14 +85,13 @@ class SendLoop:
         outage_timeout: float = math.inf,
         notice: float | None = None,
         check: StoredCheck | None = None,
-        patience: float = math.inf,
         outgoing: Callable[[MessageBatch], MessageBatch] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bridge, self.window, self.clock = bridge, window, clock
         self._outgoing = outgoing or _unchanged
         self.outage = OutageDetector(outage_timeout, window.policy.wait_timeout if notice is None else notice)
-        self._on_event, self._check, self._patience, self._ask_at = on_event, check, patience, -math.inf
+        self._on_event, self._check, self._ask_at = on_event, check, -math.inf
         self.bridge_full = self.unflushed = self.refused = False
         self.last_send = 0.0
         self.last_cause = ""
@@ -190,7 +193,7 @@ class SendLoop:
         if now < self._ask_at:
             self.bridge_full = True
             return False
-        certain = [(flights, self._not_on_the_way(flights, rows, now)) for flights, rows in doubtful]
+        certain = [(flights, self._not_on_the_way(flights, rows, now, check.patience)) for flights, rows in doubtful]
         certain = [(flights, rows) for flights, rows in certain if len(rows)]
         if not certain:
             return True
@@ -210,12 +213,12 @@ class SendLoop:
                 self._progressed()
         return False
 
-    def _not_on_the_way(self, flights: FlightBatch, rows: Int64s, now: float) -> Int64s:
+    def _not_on_the_way(self, flights: FlightBatch, rows: Int64s, now: float, patience: float) -> Int64s:
         """Those that nobody will store any more, or that were waited for long enough; the others are held."""
         there = self.bridge.on_the_way(flights.token[rows])
         if there is None:
             return rows
-        if now - there.since >= self._patience:
+        if now - there.since >= patience:
             flights.send_anyway(rows[there.rows])
             return rows
         self.last_cause = there.why

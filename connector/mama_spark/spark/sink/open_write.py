@@ -128,7 +128,6 @@ def open_write(
         on_finished=recorder.on_finished if metrics is None else metrics.on_finished,
         config=BatchConfig(
             on_outage=on_outage(o),
-            patience=_patience(o) if o.on_silent_server == "publish" else math.inf,
             rate=o.max_rate_per_partition,
             poll_time=min(o.poll_time, o.hold_pause_time),
             name=str(task.partition),

@@ -15,7 +15,7 @@ from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.publishing.exactly_once import protocol
-from mama_spark.publishing.exactly_once import session as session_module
+from mama_spark.publishing.exactly_once.partition_leases import lease_clock
 from mama_spark.publishing.exactly_once.protocol import Attempt, BatchMarker, Superseded, TaskMarker
 from mama_spark.publishing.exactly_once.session import BatchSession, Rules
 from mama_spark.testing.waiting import eventually
@@ -104,9 +104,11 @@ def markers() -> Markers:
 SHORT = Rules(lease=0.05)
 
 
-def session_of(markers: Markers, rules: Rules = SHORT, servers: Sequence[str] = ()) -> BatchSession:
+def session_of(
+    markers: Markers, rules: Rules = SHORT, servers: Sequence[str] = (), clock: Callable[[], float] = lease_clock
+) -> BatchSession:
     """:param servers: that the bridge has sent to"""
-    session = BatchSession(markers, ME, rules, lambda: tuple(servers))
+    session = BatchSession(markers, ME, rules, lambda: tuple(servers), clock)
     session.open()
     return session
 
@@ -203,9 +205,8 @@ def test_a_lease_counts_from_the_moment_at_which_the_batch_was_certainly_of_this
         now[0] = 1000.0
         return answer(stream, keys)
 
-    monkeypatch.setattr(session_module, "_lease_clock", lambda: now[0])
     monkeypatch.setattr(markers, "markers_and_bounds", stand_still)
-    with closing(session_of(markers, Rules(lease=600.0))) as session:
+    with closing(session_of(markers, Rules(lease=600.0), clock=lambda: now[0])) as session:
         session.begin(pa.array(["t"]))
         assert not session.may_send()
 

@@ -269,7 +269,8 @@ class Fenced(Recording):
 class Looking:
     """Notes what is looked for, and finds some of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
         self.looks: list[tuple[list[bytes], float]] = []
         self.has: list[bytes] = []
 
@@ -286,15 +287,13 @@ class Doubting:
     def __init__(
         self, patience: float = math.inf, *, patient: bool = False, policy: WindowConfig | None = None
     ) -> None:
-        self.bridge, self.check, self.now = Fenced(uuid4().hex), Looking(), 100.0
+        self.bridge, self.check, self.now = Fenced(uuid4().hex), Looking(patience), 100.0
         self.bridge.open()
         self.bridge.broker.then(["lose"] * 4)
         policy = policy or WindowConfig(4, 2, 1.0, RetryPolicy(None, (0.0,), 10.0))
         self.window = Window(policy)
         self.window.resends.patient = patient
-        self.loop = SendLoop(
-            self.bridge, self.window, check=self.check, patience=patience, clock=lambda: self.now
-        )  # fmt: skip
+        self.loop = SendLoop(self.bridge, self.window, check=self.check, clock=lambda: self.now)
         messages = MessageBatch.of(["t"] * 10, [b"%d" % n for n in range(10)])
         self.flights = self.window.open(10, messages)
         self.spans = self.loop.prepare(self.flights)

@@ -1,0 +1,164 @@
+"""That one attempt owns its partition: a lease for each stream, and the thread that renews their markers.
+
+Any thread may ask; they share the leases under one lock, which nobody holds while the middleware is asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from mama_spark.contracts.batch_ledger import BatchLedger, MarkerChanged
+from mama_spark.contracts.errors import ConfigError, MamaError
+
+from . import protocol
+from .protocol import Attempt, Superseded, TaskMarker
+
+logger = logging.getLogger("mama_spark")
+
+#: Parts of a lease: between two renewals, and after which the owner sends nothing any more.
+RENEWAL, LEASE_MARGIN = 1 / 3, 0.8
+_ENDS = 1024  #: moments of which it is known where a stream ended
+_AGAIN = 0.05  #: seconds after a renewal that failed
+
+
+def lease_clock() -> float:
+    """Seconds, with those in which the machine sleeps, where its clock counts them."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLease:
+    """That this attempt owns the partition in one stream.
+
+    :ivar task: the marker; ``revision``: of it
+    :ivar ends: moments, monotonic seconds, with the last sequence of the stream a little before: the first one is that
+        before this attempt published, others come with each renewal and look
+    :ivar until: until when nobody takes over, in the seconds of leases
+    """
+
+    key: str
+    task: TaskMarker
+    revision: int
+    ends: tuple[tuple[float, int], ...]
+    until: float
+
+
+class PartitionLeases:
+    """:param seconds: of a lease
+    :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
+    :param clock: of leases, seconds
+    """
+
+    def __init__(
+        self,
+        ledger: BatchLedger,
+        me: Attempt,
+        seconds: float,
+        sent_to: Callable[[], tuple[str, ...]],
+        clock: Callable[[], float] = lease_clock,
+    ) -> None:
+        self._ledger, self._me, self._seconds, self._sent_to, self._clock = ledger, me, seconds, sent_to, clock
+        self._lock = threading.Lock()
+        self._leases: dict[str, PartitionLease] = {}  # by stream
+        self._lost: MamaError | None = None
+        self._closed, self._renew_now = threading.Event(), threading.Event()
+        self._keeper = threading.Thread(target=self._renew_all, name="mama-batch-lease", daemon=True)
+
+    def add(self, stream: str, lease: PartitionLease) -> None:
+        """Renew it from now on."""
+        with self._lock:
+            self._leases[stream] = lease
+        if self._keeper.ident is None:
+            self._keeper.start()
+        if self._clock() >= lease.until:
+            self._renew_now.set()
+
+    def stop(self) -> list[PartitionLease]:
+        """Renew none any more; what they are at last. May be repeated."""
+        self._closed.set()
+        self._renew_now.set()
+        if self._keeper.ident is not None:
+            self._keeper.join()
+        with self._lock:
+            leases, self._leases = self._leases, {}
+        return list(leases.values())
+
+    def may_send(self) -> bool:
+        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
+        with self._lock:
+            lost, leases = self._lost, list(self._leases.values())
+        if lost is not None:
+            raise lost
+        now, servers = self._clock(), self._sent_to()
+        if any(server not in lease.task.servers for lease in leases for server in servers):
+            self._renew_now.set()  # nothing is sent to a server before the marker names it
+            return False
+        return all(now < lease.until for lease in leases)
+
+    @property
+    def expired(self) -> bool:
+        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
+        with self._lock:
+            return any(self._clock() >= lease.until for lease in self._leases.values())
+
+    def end_before(self, stream: str, since: float) -> int:
+        """A sequence of the stream behind which everything was stored that was stored from a moment on.
+
+        :param since: monotonic seconds
+        """
+        with self._lock:
+            ends = self._leases[stream].ends
+        return ends[max(0, bisect_right(ends, (since, -1)) - 1)][1]
+
+    def note_end(self, stream: str, last: int) -> None:
+        """What is sent from now on is stored behind this sequence."""
+        with self._lock:
+            if (lease := self._leases.get(stream)) is not None:
+                ends = (*lease.ends[:1], *lease.ends[1:][-_ENDS:], (time.monotonic(), last))
+                self._leases[stream] = replace(lease, ends=tuple(sorted(ends)))
+
+    # --- the thread that renews --------------------------------------------------------------------------------------
+
+    def _renew_all(self) -> None:
+        while not self._closed.is_set():
+            self._renew_now.wait(self._seconds * RENEWAL)
+            self._renew_now.clear()
+            with self._lock:
+                leases = dict(self._leases)
+            for name, lease in leases.items():
+                if self._closed.is_set():
+                    return
+                try:
+                    renewed = self._renewed(name, lease)
+                except (Superseded, ConfigError) as e:
+                    with self._lock:
+                        self._lost = e
+                    return
+                except MamaError as e:  # nothing is sent until it succeeds
+                    logger.info("the marker of partition %d is not renewed: %s", self._me.partition, e)
+                    self._closed.wait(_AGAIN)
+                    continue
+                with self._lock:
+                    self._leases[name] = replace(renewed, ends=self._leases[name].ends)
+
+    def _renewed(self, name: str, lease: PartitionLease) -> PartitionLease:
+        me, began, servers = self._me, self._clock(), self._sent_to()
+        markers, bounds = self._ledger.markers_and_bounds(name, [me.key(name, "batch")])
+        self.note_end(name, bounds.last)
+        protocol.require_run(me, protocol.batch_marker(markers[0].value))
+        mine = replace(lease.task, renewed=lease.task.renewed + 1, servers=servers)
+        try:
+            revision = self._ledger.set_marker(lease.key, protocol.encode(mine), lease.revision)
+        except MarkerChanged:
+            marker = self._ledger.marker(lease.key)
+            found = protocol.task_marker(marker.value)
+            if found is None or found.owner != me.owner:
+                raise Superseded(f"another attempt publishes partition {me.partition} by now") from None
+            self._renew_now.set()  # the answer of a renewal was lost: nobody knows since when the marker stands still
+            return replace(lease, task=found, revision=marker.revision)
+        return replace(lease, task=mine, revision=revision, until=began + LEASE_MARGIN * self._seconds)
