@@ -170,9 +170,10 @@ def test_a_wheel_given_by_py_files_works_once_the_formats_are_registered(
 
 
 REGISTER = """
+from types import SimpleNamespace
 import mama_spark
 class Session:
-    registered = []
+    registered, conf = [], SimpleNamespace(getAll={})
     @property
     def dataSource(self): return self
     def register(self, source): self.registered.append(source.name())

@@ -15,6 +15,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from tests.support.discovery_watcher import Watcher
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.sink_harness import counts, flights, verdict
+from tests.support.spark.spark_jobs import FREE_CONNECT_PORT
 
 SCRIPT = Path(__file__).parent / "driver_scripts" / "connect.py"
 
@@ -29,7 +30,7 @@ def test_batches_and_streams_publish_and_read_through_spark_connect(nats_server:
     options = {"url": nats_server.url, "flightLog": str(log), "flightLogPayload": "all"}
     options |= {"announce": "true", "sourceName": "from afar"}
     given = {"options": options, "folder": str(tmp_path), "topics": "orders.>"}
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **FREE_CONNECT_PORT}
     with Admin(nats_server.url) as admin:
         admin.create_stream("ORDERS", ["orders.>"])
         done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.sink_harness import counts, flights
+from tests.support.spark.spark_jobs import FREE_CONNECT_PORT
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "use-declarative-pipelines.md").read_text(encoding="utf-8")
 
@@ -29,8 +31,9 @@ def test_the_page_runs_as_written(nats_server: NatsServer, tmp_path: Path) -> No
         for number in range(20):
             admin.publish(f"demo.orders.{number % 3}", b"%d" % number)
         command = [str(Path(sys.executable).parent / "spark-pipelines"), "run"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
+        env = {**os.environ, **FREE_CONNECT_PORT}
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False, env=env)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
         stored = [message.topic for message in admin.messages("PIPELINE")]
         assert sum(topic.startswith("demo.checked.") for topic in stored) == 20
         admin.api("STREAM.DELETE.PIPELINE")

@@ -19,6 +19,10 @@ ROOT = Path(__file__).parents[3]
 PACKAGES = ("--packages", jobs.delta_package())
 
 
+#: Environment of a process that starts a Spark Connect server: at any free port, where there may be another one.
+FREE_CONNECT_PORT = {"SPARK_TESTING": "1"}
+
+
 def delta_jars() -> tuple[str, str]:
     return "--jars", ",".join(map(str, jobs.delta_jars()))
 
