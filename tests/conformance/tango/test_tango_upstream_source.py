@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.tango.source.device import Attribute, Criteria, Device
+from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.source.event_supplier import SourceSettings
-from mama_spark.tango.types import DataType, DevError, DevState, EventType, Quality, Severity
+from mama_spark.tango.types import DataType, DevError, DevState, EventType, Severity
 from mama_spark.testing.waiting import until
 
 from tests.support.tango_processes.servers import BEAT, DeviceProbe, Event, Failed
 
 DEVICE, OTHER = "test/pub/1", "test/pub/2"
 BROKEN = (DevError("Broken", Severity.ERR, "d", "o"),)
-NAN = float("nan")
 Made = Callable[..., TangoEventSource]
 
 
@@ -74,37 +73,6 @@ def listening(
     source.push_event(event, DEVICE, attribute, begin)
     found.settle(lambda e: not e["err"] and e["value"]["value"] == begin)
     return found
-
-
-@pytest.mark.spec("TG-22")
-@pytest.mark.parametrize("event", [EventType.CHANGE, EventType.ARCHIVE], ids=["change_event", "archive_event"])
-@pytest.mark.parametrize("data_type", [DataType.DOUBLE, DataType.LONG64], ids=["", "64"])
-def test_change_event(probe: DeviceProbe, made: Made, event: EventType, data_type: DataType) -> None:
-    """Up and down by the threshold, an exception once, the first value after it"""
-    criteria = Criteria(abs_change=2)
-    source = made(Attribute("a", data_type, change=criteria, archive=criteria))
-    heard = listening(probe, source, "a", event, begin=10, sign=-999)
-    for value in (11, 12, 13, 10, 9):
-        source.set(DEVICE, "a", value)
-    for _ in range(3):
-        source.set(DEVICE, "a", errors=BROKEN)
-    source.set(DEVICE, "a", 9)
-    source.set(DEVICE, "a", 9)
-    source.push_event(event, DEVICE, "a", 99)
-    assert heard.told(5) == [12, 10, "Broken", 9, 99]
-
-
-@pytest.mark.spec("TG-05")
-def test_per_event(probe: DeviceProbe, made: Made) -> None:
-    """Errors are periodic, too"""
-    source = made(Attribute("a", period=200))
-    source.set(DEVICE, "a", 5.0)
-    number = probe.subscribe(source.address(DEVICE), "a", "periodic")
-    probe.wait_events(number, 3)
-    source.set(DEVICE, "a", errors=BROKEN)
-    until(lambda: len([e for e in probe.events(number) if e["err"]]) > 1)
-    source.set(DEVICE, "a", 6.0)
-    probe.wait_event(number, lambda e: not e["err"] and e["value"]["value"] == 6.0)
 
 
 @pytest.mark.spec("TG-23")
@@ -196,39 +164,6 @@ def test_catch2_dev_intr_event(probe: DeviceProbe, made: Made) -> None:
     assert lists.count(lists[-3]) == 1
     with pytest.raises(Failed):
         probe.call("read", device=source.address(DEVICE), attribute="b")
-
-
-def test_multi_dev_event(probe: DeviceProbe, made: Made) -> None:
-    """multi_event as well: the same event twice, two devices; who leaves does not take others along"""
-    source = made(Attribute("a"))
-    numbers = [probe.subscribe(source.address(device), "a", "change") for device in (DEVICE, DEVICE, OTHER)]
-    for number, device in zip(numbers, (DEVICE, DEVICE, OTHER), strict=True):
-        until(
-            lambda n=number: len(probe.events(n)) > 1,  # type: ignore[misc]
-            lambda d=device: source.push_change_event(d, "a", 0.0),  # type: ignore[misc]
-        )
-    probe.unsubscribe(numbers[0])
-    source.push_change_event(DEVICE, "a", 1.0)
-    source.push_change_event(OTHER, "a", 2.0)
-    assert probe.wait_event(numbers[1], lambda e: e["value"]["value"])["value"]["value"] == 1.0
-    assert probe.wait_event(numbers[2], lambda e: e["value"]["value"])["value"]["value"] == 2.0
-    assert {e["value"]["value"] for e in probe.events(numbers[0])} <= {None, 0.0}
-
-
-def test_catch2_alarm_event(probe: DeviceProbe, made: Made) -> None:
-    """Transitions to and from ALARM and WARNING; errors; with a pushed change; not where there are none"""
-    source = made(Attribute("a"), Attribute("b", alarm=False))
-    with pytest.raises(Failed) as caught:
-        probe.subscribe(source.address(DEVICE), "b", "alarm")
-    assert "API_AttributePollingNotStarted" in caught.value.reasons
-    heard = listening(probe, source, "a", EventType.ALARM)
-    for value, quality in [(1, "VALID"), (2, "ALARM"), (3, "ALARM"), (4, "WARNING"), (5, "VALID"), (6, "CHANGING")]:
-        source.set(DEVICE, "a", value, quality=Quality[quality])
-    source.set(DEVICE, "a", errors=BROKEN)
-    source.push_change_event(DEVICE, "a", 7, quality=Quality.ALARM)
-    source.push_change_event(DEVICE, "a", 8, quality=Quality.ALARM)
-    source.push_event(EventType.ALARM, DEVICE, "a", 9)
-    assert heard.told(6) == [2, 4, 5, "Broken", 7, 9]
 
 
 @pytest.mark.spec("TG-23")

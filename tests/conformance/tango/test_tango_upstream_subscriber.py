@@ -3,13 +3,11 @@ device lab.
 
 Elsewhere: pipes (pipe_event) from recorded frames in ``tests/unit/tango/events/test_tango_event_codec.py``, since no
 server that is to be had sends them any more. In ``tests/live/tango/subscriber``: all types (att_type_event) in
-``test_tango_subscriber.py``, reconnection with its real times (cxx_reconnection_zmq) in
-``test_tango_subscriber_times.py``.
+``test_tango_subscriber.py``, reconnection (cxx_reconnection_zmq) in ``test_tango_subscriber_reconnections.py``.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,11 +38,9 @@ class Callback:
 
     def __init__(self) -> None:
         self.events: list[SubscriptionEvent] = []
-        self._before: list[Any] = []
 
     def forget(self) -> None:
         """What came so far."""
-        self._before = self.told()[-1:]
         self.events.clear()
 
     def __call__(self, event: SubscriptionEvent) -> None:
@@ -55,13 +51,7 @@ class Callback:
         return self.events
 
     def told(self) -> list[Any]:
-        """Without what a server says of itself when its machine is busy, and what it then says again."""
-        found, busy = [*self._before], False
-        for one in map(told, list(self.events)):
-            if one != "API_PollThreadOutOfSync" and not (busy and found and one == found[-1]):
-                found.append(one)
-            busy = one == "API_PollThreadOutOfSync"
-        return found[len(self._before) :]
+        return list(map(told, list(self.events)))
 
 
 def told(event: SubscriptionEvent) -> Any:
@@ -95,54 +85,7 @@ def ready(
     return subscription, callback
 
 
-def polled(lab: TangoServer, subscriber: TangoSubscriber) -> Callback:
-    """A subscription to ``level``, whose events the server sends by itself, that surely has reached the publisher: its
-    last value was 1.0, and what came is forgotten."""
-    lab.tell("level", 1.0)
-    lab.do("poll", "level", period=50)
-    callback, values = Callback(), itertools.count(10.0, 10.0)
-    subscriber.subscribe(lab.address(), "level", callback=callback)
-    assert callback.wait(1)[0].kind is Kind.INITIAL
-    callback.wait(2, lambda: lab.tell("level", next(values)))
-    for value in (5.0, 1.0):
-        lab.tell("level", value)
-        until(lambda v=value: callback.told()[-1] == v)  # type: ignore[misc]
-    assert {event.kind for event in callback.events[1:]} == {Kind.EVENT}
-    callback.forget()
-    return callback
-
-
-# --- change, archive, periodic, user -----------------------------------------------------------------------
-
-
-def test_change_event(lab: TangoServer, subscriber: TangoSubscriber) -> None:
-    """cppTango change_event, change_event64, archive_event, catch2_attr_polling: a first value at the subscription, an
-    event for a step up and for a step down, one for an error and none while it lasts, one when it ends."""
-    callback = polled(lab, subscriber)
-    for value in (2.0, 1.0):
-        lab.tell("level", value)
-        until(lambda v=value: callback.told()[-1:] == [v])  # type: ignore[misc]
-    lab.tell("level", error={"reason": "Broken", "desc": "d", "origin": "o"})
-    until(lambda: callback.told()[-1] == "Broken")
-    lab.tell("level", 1.0)
-    until(lambda: callback.told()[-1] == 1.0)
-    assert callback.told() == [2.0, 1.0, "Broken", 1.0]
-
-
-def test_change_event_refuses_a_subscription_whose_polling_has_stopped(
-    lab: TangoServer, subscriber: TangoSubscriber
-) -> None:
-    """cppTango change_event: API_AttributePollingNotStarted; in the stateless mode it is told and tried again, and
-    connected when polling starts (catch2_alarm_event: API_PollObjNotFound, then a value)."""
-    with pytest.raises(DevFailed) as caught:
-        subscriber.subscribe(lab.address(), "plain", "periodic")
-    assert caught.value.reason == "API_AttributePollingNotStarted"
-    callback = Callback()
-    subscriber.subscribe(lab.address(), "plain", "periodic", mode=EventSubMode.STATELESS, callback=callback)
-    callback.wait(2)
-    assert set(callback.told()) == {"API_AttributePollingNotStarted"}
-    lab.do("poll", "plain", period=20)
-    until(lambda: callback.told()[-1] == 0.0)
+# --- state and status ----------------------------------------------------------------------------------------
 
 
 def test_state_event_and_status_event(lab: TangoServer, subscriber: TangoSubscriber) -> None:
@@ -254,17 +197,6 @@ def test_event_subscription_sub_modes(lab: TangoServer, subscriber: TangoSubscri
     assert sum(n.kind is Kind.INITIAL for n in callback.events) == mode.reads
     if mode.waits and mode.reads:
         assert callback.told()[0] == 9
-
-
-def test_event_subscription_sub_modes_invalid_attribute(lab: TangoServer, subscriber: TangoSubscriber) -> None:
-    """PyTango test_event_subscription_sub_modes_invalid_attribute: the error comes again and again."""
-    callbacks = []
-    for mode in (EventSubMode.ASYNC, EventSubMode.ASYNC_READ, EventSubMode.STATELESS):
-        callbacks.append(Callback())
-        subscriber.subscribe(lab.address(), "nope", mode=mode, callback=callbacks[-1])
-    for callback in callbacks:
-        callback.wait(2)
-        assert set(callback.told()) == {"API_AttrNotFound"}
 
 
 def test_push_event_with_errors_between(lab: TangoServer, subscriber: TangoSubscriber) -> None:

@@ -3,7 +3,6 @@ by the names of their tests: locks, forwarded attributes, servers that are clien
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,15 @@ from mama_spark.tango.client.subscription import EventSubMode
 from mama_spark.tango.client.subscription_events import SubscriptionEvent
 from mama_spark.tango.client.subscription_events import SubscriptionEventKind as Kind
 from mama_spark.tango.errors import DevFailed
-from mama_spark.tango.giop.ior import parse_device
-from mama_spark.tango.idl.negotiation import SubscriberInfo
-from mama_spark.tango.source.device import Attribute, Criteria, Device
+from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.source.event_supplier import SourceSettings
 from mama_spark.tango.types import (
     AttributeConfig,
     DevError,
-    EventType,
     PipeBlob,
     PipeData,
     PipeElement,
-    Quality,
     Severity,
     ValueKind,
 )
@@ -39,7 +34,6 @@ from tests.support.tango_processes.servers import (
     BEAT,
     TIMEOUT,
     DeviceProbe,
-    Failed,
     TangoDatabase,
     TangoMirror,
     TangoServer,
@@ -171,70 +165,3 @@ def test_pipe_event(subscriber: TangoSubscriber) -> None:
         assert dated.data == PipeData("Pipe", 7_000, PipeBlob("dated"))
         assert error.errors == (broken,)
         assert subscriber.counts.dispatched.gaps == 0
-
-
-def test_per_event_goes_by_its_property(lab: TangoServer, subscriber: TangoSubscriber, probe: DeviceProbe) -> None:
-    """cppTango per_event: an attribute that is polled already, and the property ``period``; whether the value changes
-    or not, and errors as well."""
-    taken = ReceivedEvents(subscriber)
-    lab.do("poll", "plain", period=20)
-    changes = {"events.per_event.period": "100"}
-    probe.call("configure", device=lab.address(), attribute="plain", changes=changes)
-    subscriber.subscribe(lab.address(), "plain", "periodic", mode=EventSubMode.SYNC)
-    times = [event.value.time for event in taken.wait(Kind.EVENT, 11) if not event.errors]  # when it was read
-    steps = np.diff(times) / 1e6
-    assert 60 < np.median(steps) < 900  # of milliseconds; without the property 1000
-    lab.tell("plain", error={"reason": "Broken", "desc": "d", "origin": "o"})
-    taken.until(lambda: sum(n.errors[0].reason == "Broken" for n in taken.events if n.errors) >= 2)
-
-
-def test_alarm_event_comes_with_a_change_and_again_after_a_reconnection(
-    own_lab: TangoServer, subscriber: TangoSubscriber
-) -> None:
-    """cppTango catch2_alarm_event: a change that is pushed with the quality ALARM sends an alarm event, too; and a
-    server that was away gives API_EventTimeout twice, and then its value."""
-    taken = ReceivedEvents(subscriber)
-    subscriber.subscribe(own_lab.address(), "auto", "alarm")
-    qualities = itertools.cycle(("ALARM", "WARNING"))
-    taken.wait(Kind.EVENT, act=lambda: own_lab.push("auto", 1.0, quality=next(qualities)))
-    own_lab.push("auto", 2.0, quality="VALID")
-    own_lab.push("auto", 4.0, quality="VALID")
-    own_lab.push("auto", 3.0, quality="ALARM")
-    taken.until(lambda: first(taken.events[-1]) == 3.0)
-    assert taken.events[-1].value.quality is Quality.ALARM
-    assert first(taken.events[-2]) == 2.0  # what is valid and stays so is no alarm
-    taken.events.clear()
-    own_lab.kill()
-    taken.wait(Kind.ERROR, 2)
-    assert taken.reasons() == {"API_EventTimeout"}
-    own_lab.start()
-    taken.wait(Kind.RESUBSCRIPTION)
-    assert first(taken.of(Kind.RESUBSCRIPTION)[0]) == 0.0
-
-
-# --- what a server offers --------------------------------------------------------------------------------------
-
-
-def test_events_enabled_by_kwords(probe: DeviceProbe) -> None:
-    """PyTango: which events an attribute has is said where it is declared."""
-    off: dict[str, Any] = {"change": None, "archive": None, "alarm": False}
-    kwords: dict[str, tuple[EventType, dict[str, Any]]] = {
-        "change": (EventType.CHANGE, {"change": Criteria()}),
-        "archive": (EventType.ARCHIVE, {"archive": Criteria(period=1000)}),
-        "alarm": (EventType.ALARM, {"alarm": True}),
-        "data_ready": (EventType.DATA_READY, {"data_ready": True}),
-        "period": (EventType.PERIODIC, {"period": 500}),
-    }
-    device = Device(DEVICE, [Attribute(name, **{**off, **more}) for name, (_, more) in kwords.items()])
-    with TangoEventSource([device], SourceSettings(heartbeat_period=BEAT)) as source:
-        admin = open_device(parse_device(source.address(DEVICE)).sibling(source.admin), timeout=TIMEOUT)
-        with admin:
-            for name, (own, _) in kwords.items():
-                assert probe.subscribe(source.address(DEVICE), name, own.wire_name)
-                for event, _ in kwords.values():
-                    if event is own:
-                        continue
-                    with pytest.raises(DevFailed):
-                        admin.subscribe(SubscriberInfo(DEVICE, name, event))
-            with pytest.raises(Failed):
-                probe.subscribe(source.address(DEVICE), "change", "archive")

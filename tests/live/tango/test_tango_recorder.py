@@ -84,21 +84,6 @@ def test_events_missed_by_a_killed_recorder_are_a_gap(log: RecorderLog, lab: Tan
 
 
 @pytest.mark.own_server
-def test_an_outage_of_the_log_loses_nothing_that_fits_into_the_queue(log: RecorderLog, lab: TangoServer) -> None:
-    with RecorderThread(log.options, settings(lab)) as running:
-        log.push_until(lab, 3)
-        log.room.kill()
-        for value in range(200):
-            lab.push("double", float(value))
-        log.room.start()
-        until(lambda: log.records(RecordKind.EVENT)[-1].reading == 199.0)
-    records = log.records()
-    assert consecutive(accounted(records))
-    assert not [r for r in records if r.kind is RecordKind.GAP]
-    assert running.whole
-
-
-@pytest.mark.own_server
 @pytest.mark.spec("TG-44", "TG-45")
 @pytest.mark.parametrize(
     ("attribute", "value", "limit", "burst"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -45,18 +44,6 @@ def test_of_equal_errors_in_a_row_the_first_is_recorded_and_the_rest_are_summed_
     counters = [ctr for r in records for ctr in (range(r.first, r.last + 1) if r is summary else [r.ctr])]
     assert consecutive(counters)
     assert errors_of(summary.found, 0)[0].reason == "Broken"
-
-
-def test_a_series_that_goes_on_is_summed_up_from_time_to_time_and_at_the_end(
-    log: RecorderLog, server: TangoServer
-) -> None:
-    lab = server.only(server.devices[0])
-    with RecorderThread(log.options, settings(lab, errorSummary="100ms")):
-        log.push_until(lab, 1)
-        until(lambda: len(log.records(RecordKind.ERROR)) > 2, lambda: lab.push_error("double", "Broken"))
-    summaries = log.records(RecordKind.ERROR)
-    assert all(r.count > 0 for r in summaries)
-    assert all(a.last + 1 == b.first for a, b in pairwise(summaries))
 
 
 def test_an_attribute_that_sends_no_events_yet_is_recorded_once_it_does(log: RecorderLog, server: TangoServer) -> None:

@@ -18,28 +18,6 @@ from tests.support.tango_processes.servers import TangoServer
 pytestmark = [pytest.mark.explore, pytest.mark.timeout(1500)]
 
 
-@pytest.mark.spec("TG-36", "TG-41")
-def test_a_killed_server_is_back_within_40_seconds_twice(own_lab: TangoServer) -> None:
-    """cppTango cxx_reconnection_zmq: at least one error, one synthetic value, later events; twice."""
-    with TangoSubscriber(timeout=10.0) as subscriber:
-        events: list[SubscriptionEvent] = []
-
-        def seen(kind: Kind) -> int:
-            events.extend(subscriber.take())
-            return sum(event.kind is kind for event in events)
-
-        subscriber.subscribe(own_lab.address(), "long", mode=EventSubMode.SYNC)
-        for _ in range(2):
-            until(lambda: seen(Kind.EVENT), lambda: own_lab.push("long", 1))
-            events.clear()
-            own_lab.kill()
-            own_lab.start()
-            until(lambda: seen(Kind.RESUBSCRIPTION), timeout=120.0)
-            until(lambda: seen(Kind.EVENT), lambda: own_lab.push("long", 2))
-            assert seen(Kind.ERROR) >= 1
-            assert seen(Kind.RESUBSCRIPTION) == 1
-
-
 @pytest.mark.spec("TG-37", "TG-43")
 def test_confirmed_subscriptions_outlive_600_seconds_and_others_do_not(own_lab: TangoServer) -> None:
     """The server ends a subscription without confirmations; heartbeats continue, and no counter shows it. A late
