@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.broker import engine_pool, loop
 from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.broker.engines import register
@@ -27,8 +26,6 @@ class GatedEngine(SimpleEngine):
 
     def start(self) -> None:
         assert GATE.wait(TIMEOUT)
-        if self.name.endswith(b"broken"):
-            raise ConfigError("no such folder")
 
 
 register("gated-for-tests", GatedEngine)
@@ -83,31 +80,6 @@ def test_a_slow_start_holds_its_own_stream_and_nobody_else(connect: Connect) -> 
     assert got == [StreamDeliver(b"gated", b"writer", b"%d" % n, []) for n in range(1000)]
 
 
-def test_an_engine_that_fails_in_its_start_is_told_to_who_waits(connect: Connect) -> None:
-    peer, other = connect(b"a"), connect(b"b")
-    peer.send(commands.StreamWrite(b"gated-broken"))
-    other.send(commands.StreamRead(b"gated-broken", b""))
-    ping(other)
-    GATE.set()
-    for client in (peer, other):
-        assert client.get() == Error(502, b"no such folder")
-    assert peer.ask(commands.StreamWrite(b"quick")) == Ok()
-
-
-def test_who_sends_without_end_before_the_stream_is_open_is_dropped(connect: Connect) -> None:
-    """Nothing in the broker grows without bound, and nobody else pays for it."""
-    hasty = connect(b"hasty", queue=50_000)
-    hasty.send(commands.StreamWrite(b"gated"), *(commands.StreamSend(b"s", [b"x" * 1000]) for _ in range(100)))
-    hasty.send(commands.Ping())
-    answers = [hasty.get()]
-    while answers[-1] != Error(500):
-        answers.append(hasty.get())
-    other = connect(b"other")
-    other.send(commands.StreamWrite(b"gated"))
-    GATE.set()
-    assert other.get() == Ok()
-
-
 def test_an_engine_that_never_starts_is_given_up(
     monkeypatch: pytest.MonkeyPatch, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -123,25 +95,6 @@ def test_an_engine_that_never_starts_is_given_up(
     assert sum(thread.name == "stream-gated" for thread in threading.enumerate()) == 1
     GATE.set()
     until(lambda: peer.ask(commands.StreamWrite(b"gated")) == Ok())  # once it has ended, all is well
-
-
-def test_who_comes_and_goes_while_an_engine_starts_costs_no_more_than_a_limit(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Commands count, not only what is sent."""
-    monkeypatch.setattr(streams, "MAX_AWAITED", 50)
-    first = connect(b"first")
-    first.send(commands.StreamRead(b"gated", b""))
-    ping(first)
-    for n in range(60):
-        other = connect(b"other")
-        other.send(commands.StreamRead(b"gated", b"^%d$" % n), commands.Close())
-    late = connect(b"late")
-    assert late.ask(commands.StreamWrite(b"gated")) == Error(502, b"the stream does not keep up")
-    assert late.ask(commands.StreamWrite(b"quick")) == Ok()
-    GATE.set()
-    assert first.get() == Ok(), "who was before is served"
-    until(lambda: late.ask(commands.StreamWrite(b"gated")) == Ok())
 
 
 @pytest.mark.spec("ML-10")

@@ -26,7 +26,7 @@ from mama_spark.malamute.bridge import frames as fr
 from mama_spark.malamute.bridge import log_queries, pool, records
 from mama_spark.malamute.bridge.bridge import _Chunk, _report_outcomes
 from mama_spark.malamute.bridge.pool import WritableStream
-from mama_spark.malamute.bridge.settings import MalamuteSettings, stream_of
+from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.client.calls import Call, CallFailed, passes, refused
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.commands import Ping, StatusCode, StreamSend, decode, encode
@@ -149,11 +149,6 @@ def test_options_become_settings_and_secrets_are_not_shown() -> None:
 def test_settings_that_cannot_be_are_refused(options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         MalamuteSettings.from_options(SinkOptions.parse(options))
-
-
-def test_a_stream_may_stand_in_the_url() -> None:
-    assert stream_of(("mlp://h:1/prices", "mlp://i:1")) == "prices"
-    assert stream_of(("mlp://h:1",)) is None
 
 
 # --- what a PONG says of the messages before it -----------------------------------------------------------------------

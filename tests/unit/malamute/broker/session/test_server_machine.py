@@ -67,21 +67,6 @@ def test_a_timeout_of_zero_never_drops() -> None:
     assert desk.send("a", wire.Ping()) == [PONG]
 
 
-def test_strangers_leave_nothing_behind() -> None:
-    desk = MachineHarness()
-    for n in range(1000):
-        desk.send(str(n), wire.Ping(), wire.StreamWrite(b"s"), wire.Close())
-        desk.feed(str(n), [b"\xaa\xa8"])
-    machine = desk.machine
-    assert (
-        len(machine.clients)
-        == len(machine.clients.by_address)
-        == len(machine.streams)
-        == len(machine.streams.commands)
-        == 0
-    )
-
-
 def test_connects_subscriptions_and_disconnects_are_reported() -> None:
     """Discovery of topics reads CONNECTED, SUBSCRIBED, UNSUBSCRIBED, GONE (from READ, CANCEL, CLOSE, expiry)."""
     desk = MachineHarness(timeout=10)
