@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from mama_spark.contracts.errors import Unavailable
@@ -52,6 +50,18 @@ class _StoringBroker:
         self._bind = f"tcp://127.0.0.1:{lasting_port()}"
         self.url = ""
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """At the same port as before; whoever had it meanwhile is waited for."""
+        conf = self.configure()
+        eventually(lambda: self._started(conf), f"the broker starts at {self._bind}")
+
+    def _started(self, conf: Path) -> bool:
+        raise NotImplementedError
+
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
@@ -75,25 +85,16 @@ class BrokerHere(_StoringBroker):
 
     broker: Broker
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self) -> None:
-        """At the same port as before."""
-        settings = load(self.configure(), self._bind)
-        self.broker = Broker(settings, encode=lambda event: broker_event(*event))
-        eventually(self._started, f"the broker starts at {self._bind}")
-        self.url = self.broker.endpoint.replace("tcp://", "mlp://")
-
-    def _started(self) -> bool:
+    def _started(self, conf: Path) -> bool:
+        self.broker = Broker(load(conf, self._bind), encode=lambda event: broker_event(*event))
         try:
             self.broker.start()
         except Unavailable:  # the port of the one before is not free yet
             return False
+        self.url = self.broker.endpoint.replace("tcp://", "mlp://")
         return True
 
     def stop(self) -> None:
@@ -104,34 +105,14 @@ class BrokerHere(_StoringBroker):
 class BrokerProcess(_StoringBroker):
     """``mama broker`` with stored streams, in a process of its own."""
 
-    def __init__(
-        self, folder: Path, pattern: str = "^orders$", settings: str = "", *, engine: str | None = None
-    ) -> None:
-        super().__init__(folder, pattern, settings, engine=engine)
-        self._process: subprocess.Popen[str] | None = None
+    _process: subprocess.Popen[str] | None = None
 
-    def __repr__(self) -> str:
-        return f"<BrokerProcess {self.url} {'runs' if self.running else 'stopped'}>"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
-
-    def start(self) -> None:
-        """At the same port as before; whoever had it meanwhile is waited for."""
-        conf = self.configure()
-        until = time.monotonic() + _PATIENCE
-        while not self._started(conf):
-            if time.monotonic() > until:
-                raise Unavailable(f"the broker does not start at {self._bind}")
-            time.sleep(0.05)
 
     def _started(self, conf: Path) -> bool:
         command = [sys.executable, "-m", "mama_spark.cli", "broker", "--conf-file", str(conf), "--bind", self._bind]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.session.settings import SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.testing.waiting import eventually
 
 from tests.support.ports import lasting_port
 
@@ -22,14 +23,15 @@ C_CLIENT: dict[str, Any] = {"features": None, "window": None, "ping": 1e6, "sile
 def start(bind: str = "", engines: tuple[EngineChoice, ...] = (), **machine: Any) -> Broker:
     bind = bind or f"tcp://127.0.0.1:{lasting_port()}"
     broker = Broker(BrokerSettings(bind, SessionSettings(**{"timeout": 30.0, **machine}), engines, linger=0.5))
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
+
+    def started() -> bool:
+        with suppress(Unavailable):  # the port of the one before is not free yet
             broker.start()
-            return broker
-        except Unavailable:  # the port of the one before is not free yet
-            assert time.monotonic() < until
-            time.sleep(0.05)
+            return True
+        return False
+
+    eventually(started, f"the broker starts at {bind}", PATIENCE)
+    return broker
 
 
 Make = Callable[..., MalamuteClient]

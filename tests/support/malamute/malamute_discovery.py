@@ -45,12 +45,8 @@ def end_process_of(bridge: MalamuteDiscovery) -> None:
 
 def forget(url: str, before: int) -> None:
     """Let the broker forget what it told before this number."""
-    logs = MalamuteLogs(MalamuteSettings(ConnectionSettings((url,))), 60.0)
-    logs.open()
-    try:
+    with MalamuteLogs(MalamuteSettings(ConnectionSettings((url,))), 60.0) as logs:
         logs.log(EVENTS).trim(before)
-    finally:
-        logs.close()
 
 
 class SourceAnnouncers:
