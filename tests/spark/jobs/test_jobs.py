@@ -6,25 +6,35 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from mama_spark.contracts.bridge import SourceKey
+from mama_spark.flightlog.commit import commit
 from mama_spark.nats.commands.serve import add_demo_stream
 from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.options.conf_file import load
+from mama_spark.spark.discovery.tables import DiscoveryTables
 from mama_spark.testing.waiting import eventually
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.discovery_watcher import Watcher
+from tests.support.mama.discovery_harness import ForeignAnnouncer, create_streams, desk, line
 from tests.support.nats.nats_servers import Admin
-from tests.support.processes import descendant_processes, runs
+from tests.support.processes import descendant_processes, descendants, runs
+from tests.support.spark.attempts import STREAM, Query, rows
 from tests.support.spark.sink_harness import counts, flights, verdict
-from tests.support.spark.spark_jobs import PACKAGES, ROOT, conf_file, in_session, submit
+from tests.support.spark.spark_jobs import PACKAGES, ROOT, conf_file, delta_jars, in_session, start, submit
 from tests.support.spark.subscribe_harness import delta_rows, plain, store
 
 
@@ -153,8 +163,8 @@ def test_demo_publishes_the_flights_data_reports_and_leaves_no_process(tmp_path:
     assert demo.returncode == 0, printed[-3_000:]
     assert len(family) >= 2  # a broker and a JVM at least
     eventually(lambda: not any(map(runs, family)), "broker, JVM and workers ended")
-    for line in (r"rows +336,776\n", r"acked +336,776\n", r"failed +0\n", r"duplicates +0\n"):
-        assert re.search(line, printed), printed
+    for count in (r"rows +336,776\n", r"acked +336,776\n", r"failed +0\n", r"duplicates +0\n"):
+        assert re.search(count, printed), printed
     seen = re.findall(r"discovery: source new-york-flights is (\w+), data (\w+)", printed)
     assert (seen[0], seen[-1]) == (("ONLINE", "OK"), ("OFFLINE", "OK")), printed
     for state in ("LIVE", "DESTROYED"):
@@ -163,3 +173,200 @@ def test_demo_publishes_the_flights_data_reports_and_leaves_no_process(tmp_path:
     assert "read back: 342 flights of Hawaiian from JFK" in printed
     assert "there are no streams" not in printed
     assert counts(flights(tmp_path / "demo" / "flight_log"), "event") == {"acked": 336_776}
+
+
+# --- ``jobs/audit.py``: the comparison of ``mama audit``, by Spark ----------------------------------------------------
+
+
+@pytest.mark.thorough
+def test_audit_job_finds_what_the_command_finds(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.create_stream(STREAM, ["once.>"], allow_batched=True)
+    log, ids = str(tmp_path / "log"), {"dedup": "false", "exactlyOnce": "false"}
+    for batch, options in enumerate(({}, {**ids, "ackMode": "message"}, {**ids, "ackMode": "batch"})):
+        report = Query(nats_server.url, {**options, "flightLog": log}, batch=batch).attempt(rows(0, 100))
+        assert report.write_id is not None
+        assert report.counts.acked == 100
+        commit(log, {}, report.write_id, report.parts)
+    admin.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": 17})
+    admin.update_stream(STREAM, duplicate_window=int(1e8))
+    (id_,) = admin.messages(STREAM)[0].headers["Nats-Msg-Id"]
+    admin.publish("once.0", b"row 0", Nats_Msg_Id=id_[:-1] + "7")
+    url = {"url": nats_server.url}
+    conf = conf_file(tmp_path / "audit.toml", input={"path": log}, mamasub=url, audit={"foreign": True})
+    with pytest.raises(SystemExit) as ended:
+        in_session(spark, "audit", conf)
+    shown = capsys.readouterr().out
+    assert (ended.value.code, "300 messages read" in shown) == (1, True)
+    for found in (
+        "matched      99 by id and content (content)",
+        "matched      100 by topic and size, at their sequence (place)",
+        "matched      100 by the number of messages with their topic and size (counted)",
+        "FOUND        1 acknowledged, and not stored (missing)",
+        "FOUND        1 stored with an id of these writes, and the log does not say so (unlogged)",
+    ):
+        assert found in shown
+
+
+# --- ``jobs/discover.py`` as its users start it, and the two tables it keeps ------------------------------------------
+
+DESK = SourceKey("desk", 7)
+
+
+@pytest.fixture
+def stranger(stranger: ForeignAnnouncer, nats_server: NatsServer) -> ForeignAnnouncer:
+    create_streams(nats_server.url)
+    return stranger
+
+
+def table(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [dict(row) for row in DeltaTable(str(path)).to_pyarrow_table().to_pylist()]
+    except TableNotFoundError:
+        return []  # nothing is committed yet
+
+
+def history(path: Path) -> list[str]:
+    """All rows of sources in short, in order."""
+    rows = [row for row in table(path) if row["kind"] == "source"]
+    return [line(row) for row in sorted(rows, key=lambda r: (r["origin"], r["sequence"]))]
+
+
+def wait(true: Callable[[], bool], what: str, folder: Path, job: subprocess.Popen[str]) -> None:
+    """For conditions on the tables below ``folder``, which ``job`` writes. They are read again only when one of them
+    has another commit, because reading them often takes the processor from the job."""
+    seen: set[Path] = set()
+
+    def look() -> bool:
+        assert job.poll() is None, f"the job has ended before {what}"
+        commits = {*folder.glob("*/_delta_log/*.json")}
+        if commits <= seen:
+            return False
+        seen.update(commits)
+        return true()
+
+    eventually(look, what, 400)
+
+
+def current(path: Path) -> dict[str, tuple[Any, ...]]:
+    names = ("event", "source_state", "source_data_state", "source_data_dict")
+    return {f"{r['source_name']} {r['source_id']}": tuple(r[n] for n in names) for r in table(path)}
+
+
+def conf(folder: Path, url: str, trigger: str) -> Path:
+    return conf_file(
+        folder / f"discover {trigger}.toml",
+        mamadiscovery={"url": url},
+        tables={"history": str(folder / "history"), "current": str(folder / "current")},
+        stream={"checkpointLocation": str(folder / "checkpoint"), "trigger": trigger},
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_the_job_keeps_both_tables_through_a_kill(
+    spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
+) -> None:
+    """The history has each change once, also what happened while the job was dead; the other table is what is now."""
+    job = start("discover", conf(tmp_path, nats_server.url, "1 second"), tmp_path / "out", *delta_jars())
+    family: set[int] = set()
+    try:
+        wait(
+            lambda: any(row["kind"] == "image_end" for row in table(tmp_path / "history")),
+            "the first batch",
+            tmp_path,
+            job,
+        )
+        stranger.say(desk(7, data_dict="FIRST"))
+        wait(lambda: "desk 7" in current(tmp_path / "current"), "the first source", tmp_path, job)
+        stranger.say(desk(8))
+    finally:
+        family = {job.pid, *descendants(job.pid)}
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        job.wait(60)
+    stranger.say(desk(7, data_dict="SECOND"))
+    stranger.say(desk(9, state="OFFLINE"))
+    stranger.say(b"junk", SourceKey("bad", 1))
+    in_session(spark, "discover", conf(tmp_path, nats_server.url, "availableNow"))
+    changes = ["online desk 7", "online desk 8", "online desk 7", "offline desk 9", "bad_record bad 1"]
+    assert history(tmp_path / "history") == changes
+    assert current(tmp_path / "current") == {
+        "desk 7": ("online", "ONLINE", "OK", "SECOND"),
+        "desk 8": ("online", "ONLINE", "OK", None),
+        "desk 9": ("offline", "OFFLINE", "OK", None),
+    }
+
+
+class TableQuery:
+    """One checkpoint over both tables, in this process."""
+
+    def __init__(self, spark: SparkSession, server: NatsServer, folder: Path) -> None:
+        self.spark, self.server, self.folder = spark, server, folder
+        self.tables = DiscoveryTables(str(folder / "history"), str(folder / "current"))
+        self.fail_after: str | None = None
+
+    def write(self, batch: DataFrame, batch_id: int) -> None:
+        self.tables.write(batch, batch_id)
+        if self.fail_after == "write":
+            self.fail_after = None
+            raise RuntimeError("written and not committed")
+
+    def run(self, checkpoint: str = "one", **options: str) -> None:
+        rows = self.spark.readStream.format("mamadiscovery").option("url", self.server.url).options(**options).load()
+        writer = rows.writeStream.foreachBatch(self.write).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(self.folder / checkpoint)).start()
+        try:
+            assert query.awaitTermination(240)
+        finally:
+            query.stop()
+
+
+@pytest.mark.thorough
+def test_expired_sources_keep_what_they_said_and_a_batch_that_runs_twice_counts_once(
+    spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
+) -> None:
+    keeper = TableQuery(spark, nats_server, tmp_path)
+    keeper.run()
+    stranger.say(desk(7, data_dict="KEPT"))
+    stranger.say(desk(8))
+    stranger.live(DESK, 2)  # last: from here on its time runs
+    eventually(lambda: stranger.expired(DESK), "the server's own word")
+    keeper.fail_after = "write"
+    with pytest.raises(StreamingQueryException, match="not committed"):
+        keeper.run()
+    keeper.run()
+    names = ["online desk 7", "online desk 8", "suspect desk 7", "offline desk 7"]
+    assert history(tmp_path / "history") == names
+    assert current(tmp_path / "current") == {
+        "desk 7": ("offline", "OFFLINE", "SUSPECT", "KEPT"),
+        "desk 8": ("online", "ONLINE", "OK", None),
+    }
+
+
+@pytest.mark.thorough
+def test_a_source_that_a_new_image_does_not_have_is_offline(
+    spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
+) -> None:
+    """With another checkpoint, what happened in between was seen by nobody."""
+    keeper = TableQuery(spark, nats_server, tmp_path)
+    keeper.run()
+    for number in (7, 8):
+        stranger.say(desk(number))
+    keeper.run()
+    stranger.api("STREAM.PURGE.MAMA_SOURCES", {"filter": "_MAMA_SOURCE_DISCOVERY.source.desk.8.>"})
+    keeper.run("two")
+    assert current(tmp_path / "current") == {
+        "desk 7": ("online", "ONLINE", "OK", None),
+        "desk 8": ("offline", "OFFLINE", "SUSPECT", None),
+    }
+    (gone,) = [row for row in table(tmp_path / "current") if row["source_id"] == 8]
+    assert gone["info"] == "not in the image"
+
+
+def test_the_example_configuration_is_read() -> None:
+    example = load(ROOT / "conf" / "discover.toml", ("mamadiscovery", "tables", "stream"))
+    assert set(example["tables"]) == {"history", "current"}
+    assert json.dumps(example["mamadiscovery"]) == '{"url": "nats://127.0.0.1:4222"}'

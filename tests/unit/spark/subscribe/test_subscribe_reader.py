@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from mama_spark.contracts.errors import ConfigError, DataLost, OptionError, SchemaError, Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBroker
+from mama_spark.memory.logs import MemoryLogs
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.subscribe.data_source import MamaSubReader, MamaSubStreamReader
+from mama_spark.spark.register import sized_for
+from mama_spark.spark.subscribe import task_ranges
+from mama_spark.spark.subscribe.data_source import MamaSubReader, MamaSubStreamReader, PlanAhead
 from mama_spark.spark.subscribe.schema import SCHEMA
+from mama_spark.testing.waiting import eventually
+from pyspark import cloudpickle
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
@@ -238,3 +245,107 @@ def test_options_may_stand_in_a_properties_file(log: FilledLog, tmp_path: Any) -
     source = MamaSubDataSource({"bridge": "memory", "transport": "desk", "properties": str(file)})
     reader = source.reader(SCHEMA)
     assert read(reader, reader.partitions()) == [1, 2, 3]
+
+
+# --- Plans that are made while Spark writes the offsets of a micro-batch ----------------------------------------------
+
+
+def raiser(error: Exception) -> Callable[[], int]:
+    def make() -> int:
+        raise error
+
+    return make
+
+
+def test_plan_is_given_once_and_for_its_key_alone() -> None:
+    ahead: PlanAhead[int] = PlanAhead()
+    assert ahead.take("a") is None
+    ahead.begin("a", lambda: 1)
+    assert ahead.take("a") == 1
+    assert ahead.take("a") is None
+    ahead.begin("a", lambda: 1)
+    assert ahead.take("b") is None
+    ahead.begin("a", lambda: 1)
+    ahead.begin("b", lambda: 2)
+    assert ahead.take("b") == 2
+
+
+def test_plan_that_failed_is_made_anew_unless_the_time_is_over() -> None:
+    ahead: PlanAhead[int] = PlanAhead()
+    ahead.begin("a", raiser(ConfigError("changed in the middle")))
+    assert ahead.take("a") is None
+    ahead.begin("a", raiser(Unavailable("no answer")))
+    with pytest.raises(Unavailable, match="no answer"):
+        ahead.take("a")
+
+
+def test_copy_in_another_process_has_no_plan() -> None:
+    ahead: PlanAhead[int] = PlanAhead()
+    ahead.begin("a", lambda: 1)
+    copy: PlanAhead[int] = pickle.loads(pickle.dumps(ahead))
+    assert copy.take("a") is None
+
+
+def test_tasks_are_planned_before_spark_asks_and_are_those_of_a_reader_that_plans_then(log: FilledLog) -> None:
+    log.put(40)
+    first, second = (log.source(minPartitions="4", waitTimeout="200ms").streamReader(SCHEMA) for _ in range(2))
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadAllAvailable())
+    eventually(lambda: all(t.name != "mamasub-plan" for t in threading.enumerate()), "the end of the plan")
+    expected = second.partitions(start, end)
+    MemoryBroker.get(log.name).up = False
+    assert first.partitions(start, end) == expected
+    assert len(expected) == 4
+    with pytest.raises(Unavailable):  # the plan was taken: it is made now
+        first.partitions(start, end)
+
+
+# --- How many tasks read: as many as the cluster runs at once, where it is known --------------------------------------
+
+SEQUENCES = 64
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A log in memory with as many records as make many tasks."""
+    name = uuid4().hex
+    MemoryLogs(name).log(name).append(MessageBatch.of(["orders.a"] * SEQUENCES, [b""] * SEQUENCES))
+    monkeypatch.setattr(task_ranges, "MIN_TASK_ROWS", 1)
+    yield f"memory://{name}"
+    MemoryBroker.forget(name)
+
+
+def piped(what: Any) -> Any:
+    """``what`` in another process."""
+    return cloudpickle.loads(cloudpickle.dumps(what))  # type: ignore[no-untyped-call]
+
+
+def tasks(source: type[MamaSubDataSource], url: str, **options: str) -> int:
+    """As Spark does: the class is pickled where it is registered, and used in other processes."""
+    there: type[MamaSubDataSource] = piped(source)
+    made = piped(there({"url": url, "topics": "orders.>", **options}))
+    reader: MamaSubReader = made.reader(made.schema())
+    return len(reader.partitions())
+
+
+def test_a_registered_class_knows_the_size_of_the_cluster(url: str) -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert tasks(MamaSubDataSource, url) == min(cores, SEQUENCES)
+    registered: type[MamaSubDataSource] = sized_for(MamaSubDataSource, 24)  # type: ignore[assignment]
+    assert tasks(registered, url) == 24
+    assert tasks(registered, url, parallelism="7") == 7
+    assert tasks(registered, url, minPartitions="9") == 9
+    assert registered.name() == "mamasub"
+
+
+def test_a_stream_reads_with_as_many_tasks(url: str) -> None:
+    registered = sized_for(MamaSubDataSource, 24)
+    made = piped(registered)({"url": url, "topics": "orders.>"})
+    reader = made.streamReader(made.schema())
+    start = reader.initialOffset()
+    assert len(reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))) == 24
+
+
+def test_parallelism_beside_min_partitions_has_no_effect_and_is_refused(url: str) -> None:
+    with pytest.raises(OptionError, match="option parallelism has no effect with minPartitions"):
+        tasks(MamaSubDataSource, url, parallelism="7", minPartitions="9")
