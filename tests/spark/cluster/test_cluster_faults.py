@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 from mama_spark.testing.waiting import eventually
 
 from tests.spark.cluster.conftest import PATIENCE, SCRIPT, Write
@@ -18,19 +17,6 @@ from tests.support.spark.sink_harness import counts, flights
 from tests.support.spark.standalone import SMALL_BATCHES, submit
 
 pytestmark = [pytest.mark.explore, pytest.mark.timeout(1_800)]
-
-
-def test_a_worker_that_is_lost_and_comes_back(write: Callable[..., Write]) -> None:
-    one = write()
-    with one.submit() as application:
-        one.busy(application, 2_000)
-        one.cluster.kill_worker(0)
-        one.cluster.start_worker(0)
-        one.cluster.wait_for_workers(2)
-        one.open()
-        application.wait(PATIENCE)
-    one.conserved()
-    assert max(counts(flights(one.log), "task_attempt")) >= 1
 
 
 def test_a_stage_that_is_repeated_because_its_shuffle_is_lost(write: Callable[..., Write]) -> None:
@@ -103,18 +89,6 @@ def test_ten_times_more_partitions_than_cores(write: Callable[..., Write]) -> No
         application.wait(PATIENCE)
     one.conserved()
     assert set(counts(flights(one.log), "partition_id")) == set(range(20))
-
-
-def test_a_barrier_of_ten_times_more_partitions_than_cores(write: Callable[..., Write]) -> None:
-    """Spark runs all partitions of a barrier at once: it refuses this write, of which nothing is published then."""
-    one = write(partitions=20, barrier=True)
-    one.open()
-    check = "spark.scheduler.barrier.maxConcurrentTasksCheck"
-    with one.submit(**{f"{check}.maxFailures": "1", f"{check}.interval": "1s"}) as application:
-        text = application.fails(PATIENCE)
-    assert "[SPARK-24819]" in text, text[-6_000:]
-    assert one.stored() == 0
-    assert not DeltaTable.is_deltatable(str(one.log)), "nothing was committed"
 
 
 def test_a_barrier_that_fails_is_written_by_a_second_run(write: Callable[..., Write]) -> None:

@@ -22,7 +22,6 @@ from mama_spark.contracts.bridge import SourceKey
 from mama_spark.flightlog.commit import commit
 from mama_spark.nats.commands.serve import add_demo_stream
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.options.conf_file import load
 from mama_spark.spark.discovery.tables import DiscoveryTables
 from mama_spark.testing.waiting import eventually
 from pyspark.errors import StreamingQueryException
@@ -364,9 +363,3 @@ def test_a_source_that_a_new_image_does_not_have_is_offline(
     }
     (gone,) = [row for row in table(tmp_path / "current") if row["source_id"] == 8]
     assert gone["info"] == "not in the image"
-
-
-def test_the_example_configuration_is_read() -> None:
-    example = load(ROOT / "conf" / "discover.toml", ("mamadiscovery", "tables", "stream"))
-    assert set(example["tables"]) == {"history", "current"}
-    assert json.dumps(example["mamadiscovery"]) == '{"url": "nats://127.0.0.1:4222"}'

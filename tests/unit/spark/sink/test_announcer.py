@@ -119,12 +119,6 @@ def test_task_announces_its_source_and_publishes_events_of_its_publisher(name: s
     }
 
 
-def test_source_stands_on_the_board_before_the_first_message(name: str) -> None:
-    publish(options(name), "a")
-    kinds = [c.kind for c in board(name)]
-    assert kinds[0] is DiscoveryEventKind.RECORD
-
-
 @pytest.mark.spec("SD-07")
 def test_capabilities_say_where_and_what_and_keep_secrets() -> None:
     """Law 11"""
@@ -361,12 +355,6 @@ def test_field_named_like_a_capability_is_found_on_the_driver(tmp_path: Path) ->
     found = read_options(SinkOptions, given, ANY_USE)
     with pytest.raises(Exception, match="capability 'bridge' is named like a field"):
         check_announce(found.options, found.discovery)
-
-
-def test_unknown_transport_is_an_error_with_the_nearest_name(tmp_path: Path) -> None:
-    given = properties(tmp_path, "mama.nats.transport.desks.url=nats://h:4222")
-    with pytest.raises(OptionError, match="desks"):
-        read_options(SinkOptions, given, ANY_USE)
 
 
 def test_annotated_properties_file_is_one_that_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
