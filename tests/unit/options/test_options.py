@@ -70,6 +70,15 @@ def test_refill_follows_a_smaller_window() -> None:
         ({"onUnavailable": "wait", "errorTolerance": "all"}, "exclude each other"),
         ({"topic": "a b"}, "blanks"),
         ({"token": " "}, "must not be empty"),
+        ({"pack": "lines", "order": "partition"}, "order=partition does not go with pack"),
+        ({"packMaxRows": "5"}, "packMaxRows needs pack"),
+        ({"packCompression": "zstd"}, "packCompression needs pack"),
+        ({"pack": "lines", "packCompression": "gzip"}, "must be one of"),
+        ({"pack": "lines", "packCompressionLevel": "3"}, "needs packCompression"),
+        ({"pack": "lines", "packCompression": "lz4", "packCompressionLevel": "13"}, "lz4 has levels 1 to 12"),
+        ({"pack": "off", "packMaxBytes": "500"}, "packMaxBytes needs pack"),
+        ({"pack": "arow"}, "did you mean 'arrow'"),
+        ({"pack": "arrow", "packMaxRows": "0"}, "packMaxRows must be from 1"),
     ],
 )
 def test_what_is_wrong_is_named(given_options: dict[str, str], said: str) -> None:

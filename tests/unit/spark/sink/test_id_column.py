@@ -1,4 +1,4 @@
-"""The column of message ids: which one it is, and what becomes of rows that share an id."""
+"""What columns are for, which one holds message ids, and what becomes of rows that share an id."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ from tests.support.spark.memory_harness import flights
 from tests.support.tables import each
 
 PLAN = replace(memory_harness.PLAN, id="id")
-KINDS = {"long": T.LongType(), "double": T.DoubleType(), "binary": T.BinaryType(), "at": T.TimestampType()}
+KINDS = {
+    "long": T.LongType(), "double": T.DoubleType(), "binary": T.BinaryType(), "at": T.TimestampType(),
+    "int": T.IntegerType(), "map": T.MapType(T.IntegerType(), T.ArrayType(T.DateType())), "null": T.NullType(),
+    "headers": T.MapType(T.StringType(), T.StringType()),
+}  # fmt: skip
 
 
 def schema(columns: str) -> T.StructType:
@@ -77,11 +81,24 @@ def test_the_column_is_the_one_that_is_named(
         ("topic value k", {"idColumn": "k", "pack": "lines"}, "column 'k': pack=lines carries values only"),
         ("topic value id", {"pack": "lines"}, "column 'id' is used by no rule; drop it"),
         ("topic n k", {"idColumn": "k", "pack": "arrow"}, "option idColumn: without a column 'value'"),
+        ("topic value headers:headers", {"pack": "lines"}, "column 'headers': pack=lines"),
+        ("topic value n:int", {"pack": "lines"}, "used by no rule"),
+        ("topic value n:int", {"pack": "arrow"}, "used by no rule"),
+        ("topic n:int headers:headers", {"pack": "arrow"}, "typed rows have no headers"),
+        ("topic id", {"pack": "arrow"}, "nothing to publish"),
+        ("topic n:int void:null", {"pack": "arrow"}, "cannot be in an arrow pack"),
     ],
 )
 def test_misfits_are_named(columns: str, options: dict[str, str], why: str) -> None:
     with pytest.raises(SchemaError, match=why):
         planned(columns, **options)
+
+
+def test_columns_without_a_value_travel_typed_or_as_json() -> None:
+    plan = planned("topic n:int m:map id", pack="arrow")
+    assert (plan.typed, plan.json, plan.id) == (("n", "m", "id"), (), None)
+    plan = planned("topic n:int at:at", pack="lines")
+    assert (plan.typed, plan.json) == ((), ("n", "at"))
 
 
 @pytest.mark.parametrize("given", [{}, {"idColumn": ""}], ids=str)

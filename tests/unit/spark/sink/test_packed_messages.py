@@ -12,23 +12,20 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.bridge import Ack, Capabilities
-from mama_spark.contracts.errors import ConfigError, OptionError, SchemaError
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.flightlog.schema import packed_rows_field
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.broker import MemoryMessage
 from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
-from mama_spark.spark.sink.encoding.columns import plan_columns
 from mama_spark.spark.sink.job import ColumnPlan, PartitionReport, SinkJob
 from mama_spark.spark.sink.open_write import check_capabilities
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.schema import SCHEMA
-from pyspark.sql import types as T
 
 from tests.support.spark import memory_harness
 from tests.support.spark.memory_harness import TASK, flights
 from tests.support.spark.packed_harness import rows_of
-from tests.support.tables import each
 
 PLAN = replace(memory_harness.PLAN, log=("k",))
 TYPED = replace(PLAN, value=None, typed=("n", "id"), log=())
@@ -269,60 +266,3 @@ def test_middlewares_that_cannot_carry_packs_say_so(without: dict[str, Any], why
     check_capabilities(options, CAN)
     with pytest.raises(ConfigError, match=why):
         check_capabilities(options, replace(CAN, **without))
-
-
-@each(
-    ("given", "why"),
-    [
-        ({"pack": "lines", "order": "partition"}, "order=partition does not go with pack"),
-        ({"packMaxRows": "5"}, "packMaxRows needs pack"),
-        ({"packCompression": "zstd"}, "packCompression needs pack"),
-        ({"pack": "lines", "packCompression": "gzip"}, "must be one of"),
-        ({"pack": "lines", "packCompressionLevel": "3"}, "needs packCompression"),
-        ({"pack": "lines", "packCompression": "lz4", "packCompressionLevel": "13"}, "lz4 has levels 1 to 12"),
-        ({"pack": "off", "packMaxBytes": "500"}, "packMaxBytes needs pack"),
-        ({"pack": "arow"}, "did you mean 'arrow'"),
-        ({"pack": "arrow", "packMaxRows": "0"}, "packMaxRows must be from 1"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(given: dict[str, str], why: str) -> None:
-    with pytest.raises(OptionError, match=why):
-        SinkOptions.parse({"url": "memory://x", **given})
-
-
-KINDS = {
-    "headers": T.MapType(T.StringType(), T.StringType()),
-    "n": T.IntegerType(),
-    "m": T.MapType(T.IntegerType(), T.ArrayType(T.DateType())),
-    "at": T.TimestampType(),
-    "void": T.NullType(),
-}
-
-
-def planned(pack: str, columns: str) -> ColumnPlan:
-    schema = T.StructType([T.StructField(name, KINDS.get(name, T.StringType())) for name in columns.split()])
-    return plan_columns(schema, SinkOptions.parse({"url": "memory://x", "pack": pack}))
-
-
-@each(
-    ("pack", "columns", "why"),
-    [
-        ("lines", "topic value id", "column 'id' is used by no rule; drop it"),
-        ("lines", "topic value headers", "column 'headers': pack=lines"),
-        ("lines", "topic value n", "used by no rule"),
-        ("arrow", "topic value n", "used by no rule"),
-        ("arrow", "topic n headers", "typed rows have no headers"),
-        ("arrow", "topic id", "nothing to publish"),
-        ("arrow", "topic n void", "cannot be in an arrow pack"),
-    ],
-)
-def test_columns_that_cannot_be_packed_are_refused_on_the_driver(pack: str, columns: str, why: str) -> None:
-    with pytest.raises(SchemaError, match=why):
-        planned(pack, columns)
-
-
-def test_columns_without_a_value_travel_typed_or_as_json() -> None:
-    plan = planned("arrow", "topic n m id")
-    assert (plan.typed, plan.json, plan.id) == (("n", "m", "id"), (), None)
-    plan = planned("lines", "topic n at")
-    assert (plan.typed, plan.json) == ((), ("n", "at"))
