@@ -43,10 +43,10 @@ def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(
     assert one.taken() == [], "what is not stored is not delivered"
     assert caplog.text.count("refuses messages") == 1
     store._db.execute("PRAGMA max_page_count = 1000000").fetchall()
-    assert one.publish(b"3", content=b"x" * 200_000, ids=True) == (AckRun(StoreOutcome.STORED, 1, 3),)
+    assert one.publish(b"5", b"3", content=b"x" * 200_000, ids=True) == (AckRun(StoreOutcome.STORED, 2, 3),)
     assert "stores again" in caplog.text
-    assert one.taken() == [3]
-    assert one.read(client="later") == [1, 2, 3]
+    assert one.taken() == [3, 4]
+    assert one.read(client="later") == [1, 2, 3, 4]
 
 
 def test_a_message_that_no_store_takes_is_refused_alone(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
