@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,8 @@ from mama_spark.tango.types import DataType, DevState, Encoded, EventType, Forma
 from mama_spark.testing.waiting import until
 
 from tests.support.ports import lasting_port
-from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Failed
+from tests.support.tango.tango import RELEASES
+from tests.support.tango_processes.servers import BEAT, TIMEOUT, DeviceProbe, Failed, TangoServer
 
 DEVICE = "test/pub/1"
 CALENDAR = 1_700_000_000_123_456_789  # nanoseconds
@@ -252,3 +254,61 @@ def test_a_source_opens_nothing_when_it_is_made_and_can_be_closed_twice() -> Non
 def test_times_that_cannot_be_are_refused(times: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="both must be above 0"):
         TangoEventSource([], SourceSettings(**times))
+
+
+# --- Commands of the admin device of an event source, beside those of PyTango's servers -------------------------------
+
+NONE = "no/such/device"
+#: Commands with the same answer as a server of PyTango 10.3.1 that polls, locks and logs nothing. ``@`` is the device,
+#: ``%`` its class.
+SAME: list[tuple[str, Any]] = [
+    ("DevPollStatus", "@"), ("DevPollStatus", NONE), ("DevLockStatus", "@"), ("QuerySubDevice", None),
+    ("GetLoggingLevel", ["@"]), ("PolledDevice", None), ("QueryWizardClassProperty", "%"),
+    ("QueryWizardDevProperty", "%"), ("StopPolling", None), ("StartPolling", None), ("UnLockDevice", [[0], ["@"]]),
+    ("ReLockDevices", ["@"]), ("RemObjPolling", ["@", "attribute", "level"]),
+    ("UpdObjPollingPeriod", [[1000], ["@", "attribute", "level"]]), ("StopLogging", None), ("StartLogging", None),
+    ("EnableEventSystemPerfMon", True),
+]  # fmt: skip
+REFUSED: list[tuple[str, Any]] = [
+    ("AddObjPolling", [[1000], ["@", "attribute", "level"]]), ("LockDevice", [[5], ["@"]]),
+    ("SetLoggingLevel", [[3], ["@"]]), ("AddLoggingTarget", ["@", "console::cout"]), ("DevRestart", "@"),
+    ("RestartServer", None), ("Kill", None),
+]  # fmt: skip
+
+
+def answer(client: DeviceProbe, address: str, device: str, name: str, argument: Any) -> str:
+    """Result or reason, with ``@`` for the device and ``%`` for its class."""
+    device_class = "EventSource" if device == DEVICE else "Lab"
+    given = json.loads(json.dumps(argument).replace("@", device).replace("%", device_class))
+    try:
+        return json.dumps(client.call("admin", device=address, name=name, argument=given)).replace(device, "@")
+    except Failed as error:
+        return error.reasons[0]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_commands_answer_as_those_of_a_server_without_polling_locks_and_sub_devices(
+    lab: TangoServer, release: int, tmp_path: Path
+) -> None:
+    with (
+        TangoEventSource([Device(DEVICE, [Attribute("level")])], SourceSettings(heartbeat_period=BEAT)) as source,
+        DeviceProbe(tmp_path / "client", release=release) as client,
+    ):
+        address = source.address(DEVICE)
+        real = {name: answer(client, lab.address(), lab.devices[0], name, argument) for name, argument in SAME}
+        ours = {name: answer(client, address, DEVICE, name, argument) for name, argument in SAME}
+        assert ours == real
+        for name, argument in REFUSED:
+            assert answer(client, address, DEVICE, name, argument) == "API_NotSupported", name
+        assert source.running
+
+
+def test_all_commands_of_a_server_are_there_but_those_of_telemetry(lab: TangoServer, probe: DeviceProbe) -> None:
+    def commands(address: str) -> set[str]:
+        return set(probe.call("commands", device=address))
+
+    with TangoEventSource([Device(DEVICE)], SourceSettings(heartbeat_period=BEAT)) as source:
+        real = commands(f"tango://127.0.0.1:{lab.port}/{lab.admin}#dbase=no")
+        ours = commands(source.address(source.admin))
+    assert {name for name in real - ours if "Telemetry" not in name} == {"EventSubscriptionChange", "Init"}
+    assert ours <= real

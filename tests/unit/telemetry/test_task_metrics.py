@@ -1,8 +1,9 @@
-"""What a partition exports by OpenTelemetry is what happened to its messages."""
+"""What tasks export by OpenTelemetry is what happened to the messages that they publish or read."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,18 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import ConfigError, OptionError
-from mama_spark.memory.broker import MemoryBroker
-from mama_spark.options import SinkOptions
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, DiscoveryRow
+from mama_spark.memory import MemoryBroker
+from mama_spark.memory.logs import MemoryLogs
+from mama_spark.options import DiscoveryOptions, SinkOptions
+from mama_spark.packing.format import PACK, PACK_ROWS
+from mama_spark.spark.discovery.data_source import _counted
+from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.query_progress import QueryProgress
 from mama_spark.spark.sink.job import ColumnPlan, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
+from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.telemetry import provider as provider_module
 from mama_spark.telemetry.provider import meter_provider
 from opentelemetry.sdk.metrics import MeterProvider
@@ -23,40 +31,36 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from tests.support.tables import each
 
-READER = InMemoryMetricReader()
 TASK = TaskInfo(0, 0, None, None, None, False, "app", "app-1")
+READERS: list[InMemoryMetricReader] = []
 
 
 def make_provider() -> MeterProvider:
     """Named by the option ``metrics``."""
-    return MeterProvider([READER])
+    READERS.append(InMemoryMetricReader())
+    return MeterProvider([READERS[-1]])
 
 
 def not_a_provider() -> int:
     return 3
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
+SETUP = f"{__name__}:make_provider"
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> None:
     meter_provider.cache_clear()
-    name = uuid4().hex
-    yield MemoryBroker.get(name)
-    MemoryBroker.forget(name)
 
 
 def exported() -> dict[str, list[Any]]:
-    data = READER.get_metrics_data()
+    data = READERS[-1].get_metrics_data()
     assert data is not None
-    return {
-        metric.name: list(metric.data.data_points)
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
+    return {m.name: list(m.data.data_points) for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics}
 
 
 def test_counters_are_what_happened(broker: MemoryBroker, tmp_path: Path) -> None:
-    given = {"url": f"memory://{broker.name}", "metrics": f"{__name__}:make_provider"}
+    given = {"url": f"memory://{broker.name}", "metrics": SETUP}
     o = SinkOptions.parse({**given, "onError": "log", "flightLog": str(tmp_path)})
     rows = [
         pa.record_batch({"topic": ["t.a"] * 500 + ["not a topic"] * 3, "value": [b"%d" % i for i in range(b, b + 503)]})
@@ -100,15 +104,12 @@ def test_a_setup_that_is_not_there_says_so(setup: str, text: str) -> None:
 
 
 def test_without_opentelemetry_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    meter_provider.cache_clear()
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ConfigError, match=r"pip install 'mama-spark\[otel\]'"):
         provider_module.meter_provider("otel")
 
 
 def test_progress_of_queries_is_logged_and_exported(caplog: pytest.LogCaptureFixture) -> None:
-    meter_provider.cache_clear()
-
     class Progress:
         """As Spark's, of one micro-batch."""
 
@@ -127,11 +128,11 @@ def test_progress_of_queries_is_logged_and_exported(caplog: pytest.LogCaptureFix
 
         progress = Progress
 
-    listener = QueryProgress(f"{__name__}:make_again")
+    listener = QueryProgress(SETUP)
     with caplog.at_level("INFO", "mama_spark"):
         listener.onQueryProgress(Event)
     assert caplog.messages == ["query audit, batch 3: 1,200 rows, 600 rows/s, 2.0 s; ORDERS 40 behind"]
-    data = AGAIN.get_metrics_data()
+    data = READERS[-1].get_metrics_data()
     assert data is not None
     shown = data.to_json()
     assert '"mama.query.rows"' in shown
@@ -139,8 +140,54 @@ def test_progress_of_queries_is_logged_and_exported(caplog: pytest.LogCaptureFix
     assert '"value": 40' in shown
 
 
-AGAIN = InMemoryMetricReader()
+# --- reading tasks ----------------------------------------------------------------------------------------------------
 
 
-def make_again() -> MeterProvider:
-    return MeterProvider([AGAIN])
+@pytest.fixture
+def log() -> Iterator[str]:
+    """Ten messages of five octets, of which one says that it is a pack, and is none."""
+    name = uuid4().hex
+    headers = [None] * 9 + [{PACK: ["lines"], PACK_ROWS: ["2"]}]
+    MemoryLogs(name).log(name).append(MessageBatch.of(["t.a"] * 10, [b"12345"] * 10, headers=headers))
+    yield name
+    MemoryBroker.forget(name)
+
+
+def single() -> dict[str, Any]:
+    """The only data point of each instrument."""
+    return {name: point for name, (point,) in exported().items()}
+
+
+def read(name: str, **options: str) -> int:
+    given = {"url": f"memory://{name}", "topics": "t.>", "metrics": SETUP, **options}
+    reader = MamaSubDataSource(given).reader(SCHEMA)
+    return sum(made.num_rows for task in reader.partitions() for made in reader.read(task))
+
+
+def test_messages_octets_rows_and_what_cannot_be_decoded_are_counted(log: str) -> None:
+    assert read(log, minPartitions="1") == 10
+    found = single()
+    counted = {name.removeprefix("mama.reader."): p.value for name, p in found.items() if hasattr(p, "value")}
+    assert counted == {"messages": 10, "payload": 50, "rows": 10, "undecodable": 1, "connection.losses": 0}
+    assert found["mama.reader.messages"].attributes == {"format": "mamasub", "bridge": "memory", "stream": log}
+    assert 0 <= found["mama.reader.delay"].sum < 60
+    assert found["mama.reader.fetch.duration"].count == 1
+
+
+def test_an_outage_is_a_lost_connection(log: str) -> None:
+    reader = MamaSubDataSource({"url": f"memory://{log}", "topics": "t.>", "metrics": SETUP}).reader(SCHEMA)
+    [task] = reader.partitions()
+    memory = MemoryBroker.get(log)
+    memory.up = False
+    threading.Timer(0.2, setattr, (memory, "up", True)).start()
+    assert sum(made.num_rows for made in reader.read(task)) == 10
+    assert single()["mama.reader.connection.losses"].value >= 1
+
+
+def test_events_of_discovery_are_counted() -> None:
+    o = DiscoveryOptions.parse({"url": "nats://127.0.0.1:1", "metrics": SETUP})
+    rows = [DiscoveryRow("source", "online"), DiscoveryRow("source", BAD_RECORD)]
+    assert sum(made.num_rows for made in _counted(o, rows)) == 2
+    found = single()
+    assert (found["mama.reader.rows"].value, found["mama.reader.undecodable"].value) == (2, 1)
+    assert found["mama.reader.rows"].attributes["format"] == "mamadiscovery"
