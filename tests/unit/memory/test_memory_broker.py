@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from uuid import uuid4
-
 import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    name = uuid4().hex
-    yield MemoryBroker.get(name)
-    MemoryBroker.forget(name)
 
 
 def test_a_script_of_unknown_faults_is_refused(broker: MemoryBroker) -> None:
