@@ -135,41 +135,6 @@ def test_async_publish_backpressure(harness: PublisherHarness) -> None:
     assert harness.payloads() == [b"%d" % i for i in range(n)]
 
 
-def test_async_publish_max_ack_pending(memory_harness: PublisherHarness) -> None:
-    """Limit 10, error mode: what does not fit is refused with an error and nothing of it is sent."""
-    topic = memory_harness.lose(10)
-    publisher = memory_harness.publisher(max_in_flight=10, queue_size=10, wait_timeout=LONG).start()
-
-    async def publish() -> int:
-        refused = 0
-        for i in range(100):
-            try:
-                publisher.publish_async(topic, b"%d" % i)
-            except QueueFull:
-                refused += 1
-            await asyncio.sleep(0)
-        return refused
-
-    assert asyncio.run(publish()) >= 100 - 10 - 10 - 10, "in flight, at the runner, queued"
-    until(lambda: publisher.counters.sends == 10)
-    assert publisher.window.holding
-
-
-def test_multithreaded_publish_async(harness: PublisherHarness) -> None:
-    with harness.publisher(max_in_flight=100) as publisher:
-
-        def work(k: int) -> None:
-            for i in range(200):
-                publisher.publish_async(harness.topic, b"%d" % (k * 200 + i))
-
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(5)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join(LONG)
-    assert sorted(map(int, harness.payloads())) == list(range(1000))
-
-
 @pytest.mark.spec("MP-09", "MP-14", "MP-41")
 def test_publish_async_ack_timeout(harness: PublisherHarness) -> None:
     """A lost acknowledgement times out, whoever waits for it is told, and its place is free."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,16 +132,6 @@ def test_wrong_last_id_reaches_the_handler_with_the_message_and_is_resent_there(
 # --- refusals --------------------------------------------------------------------------------------------------
 
 
-def test_retry_until_the_stream_exists(harness: NatsPublisherHarness) -> None:
-    """As testRetryJsApis and TestPublishAsyncRetry: the stream is made after the first refusal."""
-    with harness.publisher(max_in_flight=1, retry_config=RETRY) as publisher:
-        flight = publisher.publish_async("late.x", b"1").result(LONG)
-        until(lambda: publisher.counters.sends > 1)
-        harness.admin.create_stream("LATE", ["late.>"])
-        assert flight.publish_ack_future.result(LONG).stream == "LATE"
-    assert flight.sends > 1
-
-
 def test_429_in_mid_stream_shrinks_the_window_and_loses_nothing(tmp_path: Path) -> None:
     with NatsPublisherHarness.started(tmp_path, jetstream="max_buffered_msgs: 10") as harness:
         with harness.publisher(max_in_flight=500, refill_allowed_at=250, retry_config=RETRY) as publisher:
@@ -218,25 +207,6 @@ def test_publish_async_reset_pending_on_reconnect(harness: NatsPublisherHarness,
     assert len(stored) == len(set(stored)), "resends carry the same id"
     assert {b"%d" % i for i, e in enumerate(errors) if e is None} <= set(stored)
     assert publisher.window.in_flight == 0
-
-
-@pytest.mark.own_server
-@pytest.mark.spec("MP-27")
-def test_complete_fires_over_a_restart(harness: NatsPublisherHarness) -> None:
-    """As TestPublishMsgAsyncWithPendingMsgs and TestPublishAsyncRetry, "complete fires"; later messages go, too."""
-    publisher = harness.publisher(retry_config=RETRY).start()
-    futures = [publisher.publish_async(harness.topic, b"%d" % i) for i in range(500)]
-    until(lambda: publisher.counters.acked > 50)
-    harness.server.pause()
-    futures += [publisher.publish_async(harness.topic, b"%d" % i) for i in range(500, 1000)]
-    drain = threading.Thread(target=publisher.drain)
-    drain.start()
-    until(lambda: "draining" in repr(publisher))
-    harness.server.restart()
-    drain.join(LONG)
-    assert not drain.is_alive()
-    assert all(ack_of(f).result(0) for f in futures)
-    assert sorted(map(int, harness.payloads())) == list(range(1000))
 
 
 # --- The pages on the managed publisher: their examples run, and they list every parameter ----------------------------
