@@ -101,6 +101,7 @@ def test_counts_come_while_it_publishes_and_the_newest_wins(name: str) -> None:
 def test_task_announces_its_source_and_publishes_events_of_its_publisher(name: str) -> None:
     report = publish(options(name, sourceName="prices"), "a.b", "c", "a.b")
     (record,) = records(name)
+    assert board(name)[0].kind is DiscoveryEventKind.RECORD, "before its publisher begins"
     assert record == report.source
     assert (record.name, record.id, record.state, record.data_state) == ("prices", source_id("run"), "ONLINE", "OK")
     assert (record.qos_rate, record.qos_timeliness, record.data_dict) == ("BEST", "BEST", "UNKNOWN")
