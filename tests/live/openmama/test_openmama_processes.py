@@ -1,4 +1,4 @@
-"""Name server, recorders and publishers in processes of their own that are killed and come back."""
+"""Name server, recorders, publishers and ``mama mama-source`` as processes: killed, and back again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tango recorder between device servers and a log."""
+"""Tango recorder between device servers and a log, and what it writes of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tango recorder whose log is full, unavailable or of Malamute: every event is in the log or in a gap."""
+"""Tango recorders whose log is full, unavailable or of Malamute, and several of one log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event source with PyTango clients (``tango.DeviceProxy``), which get exactly the pushed events."""
+"""Event source with PyTango clients (``tango.DeviceProxy``), which get exactly the pushed events; its admin device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which idle connections are given out again, and which are closed."""
+"""Which idle connections are given out again, how long one waits for another one, and too few descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rule says what can be published to, and one what wildcards stand for; both are compared with a simple oracle."""
+"""One rule says what can be published to, and one what wildcards stand for, compared with a simple oracle; headers."""
 
 from __future__ import annotations
 

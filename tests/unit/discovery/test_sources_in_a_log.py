@@ -1,4 +1,4 @@
-"""SUSPECT after half of the time to live, OFFLINE after all of it, or when a source is not in the image."""
+"""Sources in a log: their expiry, offsets of their readers, and the snapshot as messages."""
 
 from __future__ import annotations
 

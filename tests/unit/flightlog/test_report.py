@@ -1,4 +1,4 @@
-"""The summary of a flight log, held against exact computations."""
+"""The summary of a flight log, held against exact computations, and the rows that can be published again."""
 
 from __future__ import annotations
 

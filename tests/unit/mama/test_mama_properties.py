@@ -1,4 +1,4 @@
-"""``mama.properties`` as OpenMAMA reads it, and the options of a transport in it."""
+"""``mama.properties`` as OpenMAMA reads it, and the options of a transport in it; topics of their parts."""
 
 from __future__ import annotations
 

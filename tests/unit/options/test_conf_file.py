@@ -1,4 +1,4 @@
-"""Configuration files of the jobs."""
+"""Configuration files of the jobs, and their tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading packs: headers, lines, many at once, in portions."""
+"""Reading packs: headers, lines, many at once, in portions; contents of rows."""
 
 from __future__ import annotations
 

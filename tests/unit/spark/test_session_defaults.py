@@ -1,4 +1,4 @@
-"""``spark.mama.<option>``: what wins, what is left out, and what is refused."""
+"""``spark.mama.<option>``: what wins, what is left out, and what is refused; tables of a catalog."""
 
 from __future__ import annotations
 

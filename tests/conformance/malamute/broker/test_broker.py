@@ -1,4 +1,4 @@
-"""A broker and plain clients: conversations, endpoints, engines that fail, limits."""
+"""A broker and plain clients: conversations, endpoints, engines that fail, limits, bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Malamute client against our broker: the C client's tests by their ids."""
+"""The Malamute client against our broker: the C client's tests by their ids, and a broker that follows a script."""
 
 from __future__ import annotations
 

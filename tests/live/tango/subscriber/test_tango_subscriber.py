@@ -1,5 +1,5 @@
 """Subscriptions at device servers, with and without a database: modes of subscribing, names, refusals, values,
-endpoints, callbacks.
+endpoints, callbacks, confirmations.
 """
 
 from __future__ import annotations

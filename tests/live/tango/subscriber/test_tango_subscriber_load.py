@@ -1,4 +1,6 @@
-"""More events than sockets, queues or callbacks take, and closing meanwhile (TG-44 to TG-46)."""
+"""More events than sockets, queues or callbacks take, and closing meanwhile (TG-44 to TG-46); many subscriptions;
+servers that are not there; losses.
+"""
 
 from __future__ import annotations
 

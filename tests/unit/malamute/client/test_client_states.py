@@ -1,4 +1,4 @@
-"""The client's states: every event in every state is a row of the table."""
+"""The client's states: every event in every state is a row of the table, and nothing that a broker says raises."""
 
 from __future__ import annotations
 

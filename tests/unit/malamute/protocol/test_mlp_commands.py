@@ -1,4 +1,4 @@
-"""The MLP codec against recorded bytes, and against arbitrary bytes (ML-20)."""
+"""The MLP codec against recorded bytes, and against arbitrary bytes (ML-20); patterns."""
 
 from __future__ import annotations
 

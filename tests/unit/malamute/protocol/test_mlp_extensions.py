@@ -1,4 +1,4 @@
-"""Extensions of commands, and the answers that they carry."""
+"""Extensions of commands, and the answers that they carry; blocks of messages."""
 
 from __future__ import annotations
 

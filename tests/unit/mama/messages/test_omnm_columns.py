@@ -1,4 +1,4 @@
-"""Messages decoded as columns: what one by one decoding finds, whatever they hold."""
+"""Messages decoded as columns: what one by one decoding finds, whatever they hold; columns of given types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a market data publisher answers, and what it publishes."""
+"""What a market data publisher answers, and what it publishes, and its events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The readers of ``mamasub`` as Spark calls them, over the in-memory log: outages and losses at every moment."""
+"""The readers of ``mamasub`` as Spark calls them, over the in-memory log: outages, losses, plans, tasks."""
 
 from __future__ import annotations
 

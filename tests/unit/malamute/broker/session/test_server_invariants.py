@@ -1,4 +1,4 @@
-"""Whatever clients do, the broker's session machine raises nothing and keeps its books."""
+"""Whatever clients do, the broker's session machine raises nothing, keeps its books, and nothing of who is gone."""
 
 from __future__ import annotations
 
