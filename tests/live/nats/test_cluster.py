@@ -162,11 +162,11 @@ def test_what_an_earlier_try_proposed_is_not_acknowledged_to_the_next_one_and_lo
         fresh_message_gets_through(chief.url, "s.before", dedup=False)
         for node in others:
             node.kill()
-        with Driver(chief.url, wait_timeout=0.3, deadline=60.0, ack_mode="message") as earlier:
+        with Driver(chief.url, wait_timeout=0.3, deadline=300.0, ack_mode="message") as earlier:
             seen = refusals(earlier, monkeypatch)
             earlier.put(["s.a"], 200)
             eventually(lambda: seen[10158] >= 200, "all are proposed")
-        with Driver(chief.url, wait_timeout=0.3, deadline=60.0, **mode) as driver:
+        with Driver(chief.url, wait_timeout=0.3, deadline=300.0, **mode) as driver:
             seen = refusals(driver, monkeypatch)
             driver.put(["s.a"], 200)
             eventually(lambda: seen[10158] or driver.counters.acked, "it is answered")
@@ -175,7 +175,7 @@ def test_what_an_earlier_try_proposed_is_not_acknowledged_to_the_next_one_and_lo
             for node in others:
                 node.spawn()
             for node in others:
-                node.wait_ready(60.0)
+                node.wait_ready(300.0)
             driver.drain()
             assert driver.events() == {"acked": 200}, driver.reasons[:3]
             held = [m.payload[:8] for m in admin.messages("S") if m.topic == "s.a"]
