@@ -7,6 +7,7 @@ python scripts/command_reference.py --check    fail when the page is out of date
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +20,12 @@ HEAD = """# Commands
 
 Generated from the argument parser by `make docs`; `make check` fails when it is out of date.
 
-`mama COMMAND --help` prints the same. In a terminal tables and bars are drawn where the extra `cli` is installed
-(`pip install 'mama-spark[cli]'`). In a pipe or file everything is plain text, and progress is a line on standard error
-every ten seconds. `NO_COLOR` switches colors off. `--json` gives one line of JSON, or one for each message or event.
+`mama COMMAND --help` prints the same. Tables, bars and colors need the extra `cli` (`pip install 'mama-spark[cli]'`) and a
+terminal; `NO_COLOR` switches colors off. `--json` gives one line of JSON, or one for each message or event.
 
-`URL`, or `--url`, names the server or log that a command is about or reads from; `--to` is where `record` and
-`mama-source` write to. `pub` and `sub` take `--url`: their arguments without a name are the topic and the message.
+`URL` is the server or log that a command is about or reads from, also as `--url URL`; `pub` and `sub` take only `--url`. `--to`
+is the server or log that `record` and `mama-source` write to. `-o NAME=VALUE`, `--option NAME=VALUE` give options of
+[the format](options.md) that the command uses.
 
 `eval "$(mama completion bash)"` in `~/.bashrc` (likewise `zsh`; for fish `mama completion fish | source`) completes
 commands, options and files.
@@ -65,8 +66,8 @@ def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
     yield "| argument | default | meaning |"
     yield "|---|---|---|"
     for action in command._actions:
-        if not isinstance(action, argparse._HelpAction):
-            yield f"| {_spelling(action)} | {_default(action)} | {_meaning(action)} |"
+        if not isinstance(action, argparse._HelpAction) and action.dest != "positional_url":
+            yield f"| {_spelling(action)} | {' | '.join(_default_and_meaning(action))} |"
     yield ""
 
 
@@ -85,16 +86,16 @@ def _spelling(action: argparse.Action) -> str:
     return ", ".join(f"`{f'{name} {value}'.strip()}`" for name in action.option_strings)
 
 
-def _default(action: argparse.Action) -> str:
-    shown = action.default is not None and action.default is not False and action.default != []
+def _default_and_meaning(action: argparse.Action) -> tuple[str, str]:
+    """The help text with cells of the table kept apart; a default that it names in brackets is the cell before."""
+    text = ((action.help or "") % {**vars(action), "prog": "mama"}).replace("|", r"\|")
+    told = re.search(r" ?\(default:? ([^()]*)\)", text)
+    shown = "`" + str(action.default) + "`" if action.default not in (None, False, []) else ""
     if action.required and action.option_strings:
-        return "required"
-    return f"`{action.default}`" if shown else ""
-
-
-def _meaning(action: argparse.Action) -> str:
-    """The help text, with cells of the table kept apart."""
-    return ((action.help or "") % {**vars(action), "prog": "mama"}).replace("|", r"\|")
+        shown = "required"
+    if told and told[1] != str(action.default):
+        shown = told[1]
+    return shown, text.replace(told[0], "") if told else text
 
 
 def main(words: list[str]) -> int:
