@@ -14,18 +14,20 @@ from pathlib import Path
 
 from mama_spark.cli.main import parser
 from mama_spark.console.exit_codes import MEANINGS
+from mama_spark.options import FORMATS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands.md"
 HEAD = """# Commands
 
 Generated from the argument parser by `make docs`; `make check` fails when it is out of date.
 
-`mama COMMAND --help` prints the same. Tables, bars and colors need the extra `cli` (`pip install 'mama-spark[cli]'`) and a
-terminal; `NO_COLOR` switches colors off. `--json` gives one line of JSON, or one for each message or event.
+`mama COMMAND --help` prints the same. Tables, bars and colors need a terminal and the extra `cli`
+(`pip install 'mama-spark[cli]'`); `NO_COLOR` switches colors off. `--json` gives one line of JSON, or one for each
+message or event.
 
-`URL` is the server or log that a command is about or reads from, also as `--url URL`; `pub` and `sub` take only `--url`. `--to`
-is the server or log that `record` and `mama-source` write to. `-o NAME=VALUE`, `--option NAME=VALUE` give options of
-[the format](options.md) that the command uses.
+`--url URL`, or `URL` alone (not of `pub`, `sub` and `audit`), is the server or log that a command is about or reads from;
+nats://127.0.0.1:4222 without it. `--to` is where `record` and `mama-source` write to. `-o NAME=VALUE`, also
+`--option NAME=VALUE`, gives an option of a format.
 
 `eval "$(mama completion bash)"` in `~/.bashrc` (likewise `zsh`; for fish `mama completion fish | source`) completes
 commands, options and files.
@@ -57,7 +59,14 @@ def _sections(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
 
 def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
     yield f"## {command.prog}\n"
-    yield f"{_sentence(command.description or summary)}\n"
+    of = [
+        name
+        for name in FORMATS
+        for action in command._actions
+        if (action.help or "").startswith(f"any option of {name} ")
+    ]
+    takes = f" Also `--url`, and options of [`{of[0]}`](options.md#{of[0]})." if of else ""
+    yield f"{_sentence(command.description or summary)}{takes}\n"
     if command.usage:
         yield "\n".join(["```", *(line.strip() for line in command.usage.splitlines()), "```", ""])
     if command.epilog:
@@ -66,9 +75,14 @@ def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
     yield "| argument | default | meaning |"
     yield "|---|---|---|"
     for action in command._actions:
-        if not isinstance(action, argparse._HelpAction) and action.dest != "positional_url":
+        if not isinstance(action, argparse._HelpAction) and not _is_shared(action):
             yield f"| {_spelling(action)} | {' | '.join(_default_and_meaning(action))} |"
     yield ""
+
+
+def _is_shared(action: argparse.Action) -> bool:
+    """The head of the page explains it: the servers, and options of a format."""
+    return (action.help or "").startswith(("as --url", "servers; the scheme", "any option of "))
 
 
 def _sentence(text: str) -> str:
