@@ -25,7 +25,7 @@ Generated from the argument parser by `make docs`; `make check` fails when it is
 (`pip install 'mama-spark[cli]'`); `NO_COLOR` switches colors off. `--json` gives one line of JSON, or one for each
 message or event.
 
-`--url URL`, or `URL` alone (not of `pub`, `sub` and `audit`), is the server or log that a command is about or reads from;
+`--url URL`, or `URL` alone (not of `pub`, `sub`, `audit`), is the server or log that a command is about or reads from;
 nats://127.0.0.1:4222 without it. `--to` is where `record` and `mama-source` write to. `-o NAME=VALUE`, also
 `--option NAME=VALUE`, gives an option of a format.
 
