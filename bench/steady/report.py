@@ -149,8 +149,8 @@ def aims(result: Result) -> list[str]:
 
 
 def compared(result: Result) -> list[str]:
-    """A line an aim, without the aim."""
-    lines = [f"| {one.what} | {one.measured:.2f}{one.unit} |" for one in _aims(result)]
+    """A line a ratio; what has a unit is in the tables of its own part of the page."""
+    lines = [f"| {one.what} | {one.measured:.2f} |" for one in _aims(result) if not one.unit]
     return ["| what | measured |", "|---|---|", *lines]
 
 
