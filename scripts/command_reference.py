@@ -26,8 +26,8 @@ Generated from the argument parser by `make docs`; `make check` fails when it is
 message or event.
 
 `--url URL`, or `URL` alone (not of `pub`, `sub`, `audit`), is the server or log that a command is about or reads from;
-nats://127.0.0.1:4222 without it. `--to` is where `record` and `mama-source` write to. `-o NAME=VALUE`, also
-`--option NAME=VALUE`, gives an option of a format.
+servers have a [default](configuration.md#where-nats-is). `--to` is where `record` and `mama-source` write to.
+`-o NAME=VALUE`, also `--option NAME=VALUE`, gives an option of a format.
 
 `eval "$(mama completion bash)"` in `~/.bashrc` (likewise `zsh`; for fish `mama completion fish | source`) completes
 commands, options and files.

@@ -58,7 +58,7 @@ class PublishingOptions(TransportOptions):
     create_stream: bool = option(
         "boolean", boolean, False, _MESSAGES,
         "Create a missing stream: file storage, duplicate window of twice `retryDeadline` (with `exactlyOnce`, twice "
-        "`waitTimeout`), fast ingest allowed. Malamute: the broker's configuration makes streams.",
+        "`waitTimeout`), fast ingest allowed. A Malamute broker makes streams by itself.",
     )  # fmt: skip
     streams: StreamRange | None = option(
         "names", stream_range, None, _MESSAGES,
@@ -79,9 +79,11 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     pack_max_bytes: int = option(
         "integer", integer(64, 1 << 30), 64 << 10, _MESSAGES,
-        "Payload bytes of a packed message. A larger row travels alone.",
+        "Most payload bytes of a packed message. A larger row travels alone.",
     )  # fmt: skip
-    pack_max_rows: int = option("integer", integer(1, MAX_PACK_ROWS), 1_000, _MESSAGES, "Rows of a packed message.")
+    pack_max_rows: int = option(
+        "integer", integer(1, MAX_PACK_ROWS), 1_000, _MESSAGES, "Most rows of a packed message."
+    )
     pack_compression: str = option(
         "`none`, `lz4`, `zstd`", one_of("none", "lz4", "zstd"), "none", _MESSAGES,
         "Codec of packed messages. A pack that would not become smaller is sent as it is.",
@@ -183,7 +185,7 @@ class PublishingOptions(TransportOptions):
     # --- the window, time-outs, resends and order ---
 
     max_in_flight: int = option(
-        "integer", integer(1, 1_000_000), 4096, _DELIVERY, "Unacknowledged messages of a partition."
+        "integer", integer(1, 1_000_000), 4096, _DELIVERY, "Most unacknowledged messages of a partition."
     )
     refill_allowed_at: int | None = option(
         "integer", integer(0, 1_000_000), None, _DELIVERY,

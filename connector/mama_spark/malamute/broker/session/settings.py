@@ -47,7 +47,7 @@ class Limits:
         "`drop-newest`, `drop-oldest`", member(Overflow), Overflow.DROP_NEWEST, "mailboxes",
         "Beyond a limit.", shown="`drop-newest`",
     )  # fmt: skip
-    count: int = option("integer", integer(1), 100_000, "mailboxes", "Addresses with waiting messages.")
+    count: int = option("integer", integer(1), 100_000, "mailboxes", "Most addresses with waiting messages.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,15 @@ class SessionSettings:
     repeats: int = 100
     pong_silence: float = 1.0
     events: bytes = b"_MAMA_EVENTS"  #: the broker's own stream (:mod:`.broker_events`); empty = none
-    streams: int = option("integer", integer(1), 4096, "clients", "Open streams of all clients.")
-    client_streams: int = option("integer", integer(1), 1024, "clients", "Streams that one client reads and writes.")
+    streams: int = option("integer", integer(1), 4096, "clients", "Most open streams of all clients.")
+    client_streams: int = option(
+        "integer", integer(1), 1024, "clients", "Most streams that one client reads and writes."
+    )
     stream_idle: float = option(
         "duration", duration_or_none, 30.0, "clients",
         "A stream without clients ends after this time (stored messages stay); 0: never.", shown="30s",
     )  # fmt: skip
-    patterns: int = option("integer", integer(1), 100_000, "clients", "Subscriptions and offers of one client.")
+    patterns: int = option("integer", integer(1), 100_000, "clients", "Most subscriptions and offers of one client.")
     mailboxes: Limits = field(default_factory=Limits)
     services: Limits = field(default_factory=Limits)
     features: Feature = ALL  #: features for clients that announce them
