@@ -22,8 +22,8 @@ HEAD = """# Commands
 Generated from the argument parser by `make docs`; `make check` fails when it is out of date.
 
 `mama COMMAND --help` prints the same. Tables, bars and colors need a terminal and the extra `cli`
-(`pip install 'mama-spark[cli]'`); `NO_COLOR` switches colors off. `--json` gives one line of JSON, or one for each
-message or event.
+(`pip install 'mama-spark[cli]'`); `NO_COLOR` switches colors off. Every command takes `--json`: one line of JSON,
+or one for each message, event or line (`{"text": ...}`); `mama top` with `--once`.
 
 `--url URL`, or `URL` alone (not of `pub`, `sub`, `audit`), is the server or log that a command is about or reads from;
 servers have a [default](configuration.md#where-nats-is). `--to` is where `record` and `mama-source` write to.
@@ -58,6 +58,7 @@ def _sections(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
 
 
 def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
+    assert "--json" in command._option_string_actions, f"{command.prog} takes no --json: change the head of the page"
     yield f"## {command.prog}\n"
     of = [
         name
@@ -81,8 +82,10 @@ def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
 
 
 def _is_shared(action: argparse.Action) -> bool:
-    """The head of the page explains it: the servers, and options of a format."""
-    return (action.help or "").startswith(("as --url", "servers; the scheme", "any option of "))
+    """The head of the page explains it: JSON, the servers, and options of a format."""
+    return "--json" in action.option_strings or (action.help or "").startswith(
+        ("as --url", "servers; the scheme", "any option of ")
+    )
 
 
 def _sentence(text: str) -> str:
