@@ -1,5 +1,4 @@
-"""``python -m bench.report RESULT.json``: keep a result, and write the page and the chart of publishing
-to NATS in ``docs/reference/benchmarks`` from it."""
+"""``python -m bench.report RESULT.json``: keep a result of ``bench.run``, write its part of the page of benchmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from .contenders import CONTENDERS, Contender
 from .readers import READERS, ReadContender
-from .result import PAGES, RESULTS, Result, keep, page, ratio, spread, values
+from .result import RESULTS, Result, keep, part, ratio, spread, write_part
 
 KEPT = RESULTS / "reference.json"
 
@@ -24,8 +23,8 @@ GOALS = [
 
 def table(result: Result) -> list[str]:
     """One row a contender and size: medians, and the ratio to the C program with one acknowledgement a message."""
-    head = "| payload | way | rows/s | lowest to highest | to C acks | client µs a row | server µs a row "
-    lines = [head + "| log bytes a row |", "|---|---|---|---|---|---|---|---|"]
+    head = "| payload | way | rows/s | to C acks | client µs a row | server µs a row | log bytes a row |"
+    lines = [head, "|---|---|---|---|---|---|---|"]
     for line, runs in _rows(result, CONTENDERS, dict.fromkeys((one.name for one in CONTENDERS), "c-acks"), 2):
         log = statistics.median(run["log_bytes_per_row"] for run in runs)
         lines.append(f"{line} {f'{log:.1f}' if log else ''} |")
@@ -35,8 +34,8 @@ def table(result: Result) -> list[str]:
 def reading(result: Result) -> list[str]:
     """One row a reader and size: medians, and the ratio to the hand-written one of its kind."""
     lines = [
-        "| payload | way of reading | rows/s | lowest to highest | to by hand | client µs a row | server µs a row |",
-        "|---|---|---|---|---|---|---|",
+        "| payload | way of reading | rows/s | to by hand | client µs a row | server µs a row |",
+        "|---|---|---|---|---|---|",
     ]
     lines += [line for line, _ in _rows(result, READERS, {"log": "fetch", "mamasub": "sub-simple"}, 1)]
     return [*lines, ""] if len(lines) > 2 else []
@@ -100,46 +99,12 @@ def micro_batch(result: Result) -> list[str]:
 
 
 def markdown(result: Result) -> str:
-    rounds = max(r["round"] for r in result["runs"]) + 1
-    about = (
-        "How fast Spark publishes one row a message to NATS JetStream and reads it back, beside programs by hand."
-        f" {rounds} interleaved rounds, medians; ratios are taken within a round. Two partitions on `local[2]`, file"
-        " storage, one replica, broker and Spark on the same machine; every row acknowledged before the write"
-        " returns, and counted in the broker afterwards. The C program (`bench/ceiling.c`) sends prepared frames over"
-        " one connection: it shows what the server can take."
-    )
     packages = "Spark, Python, nats-server, nats-py, pyarrow"
-    body = ["![rows per second](nats.svg)", "", *table(result), "", *reading(result), *micro_batch(result)]
-    whole = page("NATS", "bench.report", KEPT, "make bench", about, packages, result["facts"], *body)
-    return whole.removesuffix("\n")
-
-
-def svg(result: Result, size: int = 100) -> str:
-    """Bars of the median rates."""
-    bars = [(c, statistics.median(v.values())) for c in CONTENDERS if (v := values(result, c.name, size))]
-    most, height, left, wide = max(rate for _, rate in bars), 26, 430, 420
-    total = height * len(bars) + 50
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {total}" font-family="sans-serif" font-size="13">',
-        f'<rect width="960" height="{total}" fill="white"/>',
-        f'<text x="10" y="22" font-size="15">Acknowledged rows per second, {size}-byte payloads</text>',
-    ]
-    for i, (contender, rate) in enumerate(bars):
-        y = 38 + i * height
-        colour = "#2a7de1" if contender.name.startswith("sink") else "#9aa5b1"
-        title = contender.title.replace("**", "").replace("`", "")
-        length = max(1.0, rate / most * wide)
-        lines += [
-            f'<text x="{left - 8}" y="{y + 15}" text-anchor="end">{title}</text>',
-            f'<rect x="{left}" y="{y + 2}" width="{length:.1f}" height="{height - 8}" fill="{colour}"/>',
-            f'<text x="{left + length + 6:.1f}" y="{y + 15}">{rate:,.0f}</text>',
-        ]
-    return "\n".join([*lines, "</svg>", ""])
+    return part(result["facts"], packages, *table(result), "", *reading(result), *micro_batch(result))
 
 
 def write(result: Result) -> None:
-    (PAGES / "nats.md").write_text(markdown(result))
-    (PAGES / "nats.svg").write_text(svg(result))
+    write_part("nats", markdown(result))
 
 
 if __name__ == "__main__":

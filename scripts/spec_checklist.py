@@ -1,4 +1,4 @@
-"""Write the checklists of the specifications (docs/reference/specifications) from the marks of the tests.
+"""Write the checklists of the specifications (tests/specifications) from the marks of the tests.
 
     python scripts/spec_checklist.py --write     fill the last column of each checklist
     python scripts/spec_checklist.py --check     say what is out of date or missing, and fail
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "docs" / "reference" / "specifications"
+FOLDER = ROOT / "tests" / "specifications"
 #: Page -> the ids that its checklists must have, in order.
 PAGES: dict[str, list[str]] = {
     "managed-publisher.md": [f"MP-{n:02}" for n in range(1, 44)],
@@ -33,7 +33,7 @@ PAGES: dict[str, list[str]] = {
     "tango.md": [f"TG-{n:02}" for n in range(1, 47)],
     "openmama-wire.md": [f"OW{n}" for n in range(1, 33)],
 }  # fmt: skip
-SHOWN = 4  #: tests named in a row; of more, the number is told
+SHOWN = 2  #: tests named in a row; of more, the number is told
 ONLY_ORIGINALS, NO_TEST = "original programs only: ", "none: "
 ROW = re.compile(
     r"^\| (?P<ids>(?:[A-Z]{2}-\d\d|OW\d+|[PMEBSCTFI]\d+)[-, A-Z0-9]*?) \|(?P<text>.*)\| (?P<last>[^|]*) \|$"
@@ -102,7 +102,7 @@ def ids_to_tests(root: Path) -> dict[str, MarkedTests]:
 
 def _names(tests: list[str]) -> str:
     shown = ", ".join(f"`{test}`" for test in tests[:SHOWN])
-    return shown + (f" and {len(tests) - SHOWN} more" if len(tests) > SHOWN else "")
+    return shown + (f" (+{len(tests) - SHOWN})" if len(tests) > SHOWN else "")
 
 
 def _cell(tests: MarkedTests, last: str) -> str:

@@ -1,4 +1,4 @@
-"""The checklists in docs/reference/specifications are complete and name the tests that are marked with each id."""
+"""The checklists in tests/specifications are complete and name the tests that are marked with each id."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""``python -m bench.malamute.report RESULT.json``: keep a result of ``bench.malamute``, write
-``docs/reference/benchmarks/malamute.md``."""
+"""``python -m bench.malamute.report RESULT.json``: keep a result of ``bench.malamute``, write its part of the page."""
 
 from __future__ import annotations
 
 import statistics
 import sys
 
-from ..result import PAGES, RESULTS, Result, keep, page, ratio, spread, values
+from ..result import RESULTS, Result, keep, part, ratio, spread, values, write_part
 
 KEPT = RESULTS / "malamute-reference.json"
 TITLES = {
@@ -34,8 +33,8 @@ GOALS = [
 
 def table(result: Result) -> list[str]:
     lines = [
-        "| payload | way | messages/s | lowest to highest | broker µs a message | client µs a message | broker MB |",
-        "|---|---|---|---|---|---|---|",
+        "| payload | way | messages/s | broker µs a message | client µs a message | broker MB |",
+        "|---|---|---|---|---|---|",
     ]
     for size in sorted({r["size"] for r in result["runs"]}):
         for name, title in TITLES.items():
@@ -94,21 +93,11 @@ def measured(result: Result) -> list[str]:
 
 
 def markdown(result: Result) -> str:
-    rounds = max(r["round"] for r in result["runs"]) + 1
-    about = (
-        "How many messages `mama broker` takes and delivers a second, beside brokers by hand"
-        f" (`bench/malamute/brokers.py`) and NATS. {rounds} interleaved rounds, medians. One writer and one reader in C"
-        " (`bench/malamute/client.c`), which count every message and check the order, or Spark with two partitions"
-        " on `local[2]`, flight log on; all on the same machine."
-    )
-    packages = "Spark, Python, pyzmq, nats-server"
-    facts, body = result["facts"], measured(result)
-    whole = page("Malamute broker", "bench.malamute.report", KEPT, "make bench", about, packages, facts, *body)
-    return whole.removesuffix("\n")
+    return part(result["facts"], "Spark, Python, pyzmq, nats-server", *measured(result))
 
 
 def write(result: Result) -> None:
-    (PAGES / "malamute.md").write_text(markdown(result))
+    write_part("malamute", markdown(result))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""``python -m bench.packed.report RESULT.json``: keep a result of ``bench.packed``, and write its page. Without a file:
-write it again from what is kept."""
+"""``python -m bench.packed.report RESULT.json``: keep a result of ``bench.packed``, and write its part of the page."""
 
 from __future__ import annotations
 
@@ -7,11 +6,10 @@ import statistics
 import sys
 from typing import Any
 
-from ..result import PAGES, RESULTS, Result, keep, page, ratio, spread, values
+from ..result import RESULTS, Result, keep, part, ratio, spread, values, write_part
 from .ways import READ_WAYS, WAYS
 
 KEPT = RESULTS / "packed-reference.json"
-PAGE = PAGES / "packed.md"
 
 #: bytes a value (0 = five columns), way, compared with, at least this ratio
 GOALS = [
@@ -35,8 +33,8 @@ def size_text(size: int) -> str:
 def rows_of(result: Result, ways: list[Any], other: dict[int, str], head: str) -> list[str]:
     """A table line a way and size: medians, and the ratio to ``other[size]``."""
     lines = [
-        f"| row | {head} | rows/s | lowest to highest | ratio | client µs a row | server µs a row |",
-        "|---|---|---|---|---|---|---|",
+        f"| row | {head} | rows/s | ratio | client µs a row | server µs a row |",
+        "|---|---|---|---|---|---|",
     ]
     for size, compared in other.items():
         for way in ways:
@@ -116,7 +114,7 @@ def profile(result: Result) -> list[str]:
         for stage, cost in zip(stages, costs, strict=True):
             lines.append(f"| {size_text(size)} | {stage} | {cost:.2f} | {cost / total:.0%} |")
         lines.append(f"| {size_text(size)} | all of `lines` | {total:.2f} | |")
-    return ["## Where the time of a row goes", "", *lines, ""] if len(lines) > 2 else []
+    return [*lines, ""] if len(lines) > 2 else []
 
 
 def text(result: Result) -> str:
@@ -143,27 +141,13 @@ def about_kafka(result: Result) -> list[str]:
 
 
 def markdown(result: Result) -> str:
-    rounds = max(r["round"] for r in result["runs"]) + 1
-    scale = result.get("scale", 1)
-    fewer = f" A run had {scale:g} of the usual rows, so what a job costs by itself weighs more." if scale != 1 else ""
-    about = (
-        "How fast Spark publishes and reads packed messages, beside Kafka, in runs of 3 to 5 s ([longer"
-        f" runs](steady.md)). {rounds} interleaved rounds, medians; ratios are taken within a round: of publishing to"
-        " the tuned Kafka sink (five columns: to JSON lines), of reading to the source in memory. Two partitions on"
-        " `local[2]`, Python workers over Unix sockets (`spark.python.unix.domain.socket.enabled`), file storage, one"
-        " replica, brokers and Spark on the same machine; every row acknowledged before the write returns, and counted"
-        " at the broker; **mamapub** with flight log and ids. Values are strings, as `to_json` gives them." + fewer
-    )
-    body = [*about_kafka(result), *publishing(result), *reading(result)]
-    whole = page(
-        "packed messages", "bench.packed.report", KEPT, "make bench PEERS=kafka", about,
-        "Spark, Python, nats-server, pyarrow", result["facts"], *body, *profile(result),
-    )  # fmt: skip
-    return whole.removesuffix("\n")
+    """Rows of five columns, and the stages of a row: rates of the others are those of ``bench.steady``."""
+    columns = rows_of(result, WAYS, {0: "json"}, "way")
+    return part(result["facts"], "Spark, Python, nats-server, pyarrow", *columns, *profile(result))
 
 
 def write(result: Result) -> None:
-    PAGE.write_text(markdown(result))
+    write_part("packed", markdown(result))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""``python -m bench.scaling.report RESULT.json``: keep a result of ``bench.scaling``, and write the measured part of
-``docs/explanation/scaling.md`` from it."""
+"""``python -m bench.scaling.report RESULT.json``: keep a result of ``bench.scaling``, write its part of the page."""
 
 from __future__ import annotations
 
@@ -8,14 +7,12 @@ import math
 import sys
 
 from bench.report import KEPT as RATES
-from bench.result import RESULTS, ROOT, Result, keep
+from bench.result import RESULTS, Result, keep, part, write_part
 
 from .model import Coefficients, cluster, limits
 from .simulations import SIMULATIONS
 
 KEPT = RESULTS / "scaling-reference.json"
-PAGE = ROOT / "docs" / "explanation" / "scaling.md"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 TARGETS = (100_000, 1_000_000, 10_000_000, 100_000_000)
 
 
@@ -62,7 +59,7 @@ def grown(result: Result) -> list[str]:
         columns = {one.grows: one.columns[one.grows]} if one.grows else one.columns
         costs = "; ".join(
             f"{what}: {_number(fewest[column])} to {_number(most[column])}"
-            for column, what in {**columns, "memory_mb": "MB of the process"}.items()
+            for column, what in columns.items()
         )
         lines.append(f"| {one.title} | {fewest['size']:,.0f} | {most['size']:,.0f} | {costs} |")
     return lines
@@ -117,20 +114,12 @@ def text(result: Result) -> str:
     return "\n".join(simulations(result))
 
 
-def with_measured(page: str, result: Result) -> str:
-    """The page with the part between the marks written anew."""
-    facts = result["facts"]
-    about = f"{facts['when'][:10]}; {facts['cores']} cores of {facts['cpu']}, deltalake {facts['deltalake']}."
-    before, rest = page.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    part = [
-        BEGIN, "", "### The model", "", *model(result), "### What grows", "", about, "", *grown(result), "", END,
-    ]  # fmt: skip
-    return before + "\n".join(part) + after
+def markdown(result: Result) -> str:
+    return part(result["facts"], "deltalake", *model(result), *grown(result))
 
 
 def write(result: Result) -> None:
-    PAGE.write_text(with_measured(PAGE.read_text(), result))
+    write_part("scaling", markdown(result))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python -m bench.steady.report RESULT.json``: keep a result of ``bench.steady``, and write its page.
+"""``python -m bench.steady.report RESULT.json``: keep a result of ``bench.steady``, and write its part of the page.
 
 A result of some ways (``--only``) takes the place of these ways in the result that is kept.
 """
@@ -15,11 +15,10 @@ from typing import NamedTuple
 
 from ..packed.report import about_kafka, middle
 from ..pipe.ways import DURATIONS
-from ..result import PAGES, RESULTS, Result, page, ratio, spread, values
-from .ways import CODECS, FLIGHTS, PUBLISHING, READING, ROWS_A_BATCH, SPARKS_ROWS, TYPED_FLIGHTS
+from ..result import RESULTS, Result, part, ratio, spread, values, write_part
+from .ways import CODECS, FLIGHTS, PUBLISHING, READING, TYPED_FLIGHTS
 
 KEPT = RESULTS / "steady-reference.json"
-PAGE = PAGES / "steady.md"
 _SIZES = {100: "100 B", 1000: "1,000 B", FLIGHTS: "flights, JSON", TYPED_FLIGHTS: "flights, columns"}
 #: Microseconds of processor time that grouping, packing, hashing, framing and writing took the client for a row of 1 kB
 #: when the aim was set: half of it.
@@ -150,8 +149,8 @@ def aims(result: Result) -> list[str]:
 
 
 def compared(result: Result) -> list[str]:
-    """A line an aim, without the aim."""
-    lines = [f"| {one.what} | {one.measured:.2f}{one.unit} |" for one in _aims(result)]
+    """A line a ratio; what has a unit is in the tables of its own part of the page."""
+    lines = [f"| {one.what} | {one.measured:.2f} |" for one in _aims(result) if not one.unit]
     return ["| what | measured |", "|---|---|", *lines]
 
 
@@ -233,12 +232,12 @@ def runs_table(runs: list[Result], *, beside: bool = True) -> list[str]:
     :param beside: also C programs beside a loop
     """
     lines = [
-        "| row | way | rows/s | lowest to highest | client µs a row | server µs a row | bytes stored a row |",
-        "|---|---|---|---|---|---|---|",
+        "| row | way | rows/s | client µs a row | server µs a row | bytes stored a row |",
+        "|---|---|---|---|---|---|",
     ]
-    ways = [(one.way.name, one.way.title, one.size) for one in PUBLISHING if beside or one.beside is None]
-    ways += [(way.name, f"reading: {way.title}", size) for size in (100, 1000) for way in READING]
-    for name, title, size in ways:
+    ways = [(one.way.name, one.size) for one in PUBLISHING if beside or one.beside is None]
+    ways += [(way.name, size) for size in (100, 1000) for way in READING]
+    for name, size in ways:
         some = [run for run in runs if run["name"] == name and run["size"] == size]
         if some:
             stored = statistics.median(run.get("stored_bytes_per_row", 0.0) for run in some)
@@ -248,7 +247,7 @@ def runs_table(runs: list[Result], *, beside: bool = True) -> list[str]:
                 for field in ("client_us", "server_us")
             ]
             lines.append(
-                f"| {_SIZES[size]} | `{name}`: {title} | {spread([run['rate'] for run in some])} "
+                f"| {_SIZES[size]} | `{name}` | {spread([run['rate'] for run in some])} "
                 f"| {' | '.join(cpu)} | {f'{stored:,.1f}' if stored else ''} |"
             )
     return lines
@@ -278,27 +277,9 @@ def text(result: Result) -> str:
 
 
 def markdown(result: Result) -> str:
-    each = {(run["name"], run["size"]) for run in result["runs"]}
-    rounds = [len(values(result, name, size)) for name, size in each] or [0]
-    counted = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
-    about = (
-        "Rates of runs so long that starting no longer counts, beside Kafka and a C program."
-        f" {counted} interleaved rounds, medians; ratios are taken within a round. A run lasts at least"
-        f" {result['seconds']:g} s, after shorter runs of the same way. Two partitions on `local[2]`, Python workers"
-        " over Unix sockets, file storage, one replica, brokers and Spark on the same machine; every row acknowledged"
-        " before the write returns, and counted at the broker; flight log and ids on where nothing else is said. Spark"
-        f" hands over rows of 100 bytes in batches of {ROWS_A_BATCH[100]:,} and rows of 1,000 in batches of"
-        f" {ROWS_A_BATCH[1000]:,} (`spark.sql.execution.arrow.maxRecordsPerBatch`), others in its {SPARKS_ROWS:,}."
-        " Values are strings, as `to_json` gives them; rows of 100 and 1,000 bytes are not compressed. `tuned` ways,"
-        " and those with a codec, have packs of 256 KiB, as large as the batches of the tuned Kafka sink; `lines` and"
-        " `arrow` have the default of 64 KiB. Readers read `arrow` packs of 256 KiB, or what the tuned Kafka sink"
-        " wrote. Processor time is that of the runs in which other processes used half a core at most."
-    )
-    body = ["## Compared", "", *compared(result), "", "## Rates", "", *runs_table(result["runs"], beside=False)]
-    return page(
-        "steady state", "bench.steady.report", KEPT, "python -m bench.steady --peers kafka", about,
-        "Spark, Python, nats-server, pyarrow", result["facts"], *_sessions(result), *about_kafka(result), *body,
-    )  # fmt: skip
+    body = [*compared(result), "", *runs_table(result["runs"], beside=False)]
+    packages = "Spark, Python, nats-server, pyarrow"
+    return part(result["facts"], packages, *_sessions(result), *about_kafka(result), *body)
 
 
 def _sessions(result: Result) -> list[str]:
@@ -341,15 +322,15 @@ def merged(kept: Result, new: Result) -> Result:
             )
     found: Result = dict(kept)
     found |= {name: new[name] for name in ("facts", "kafka", "pipes", "micro_batch_ms") if name in new}
-    for part in ("runs", "cold"):
-        left = [run for run in kept[part] if (run["name"], run["size"]) not in ways]
-        found[part] = [*left, *(run for run in new[part] if (run["name"], run["size"]) in ways)]
+    for kind in ("runs", "cold"):
+        left = [run for run in kept[kind] if (run["name"], run["size"]) not in ways]
+        found[kind] = [*left, *(run for run in new[kind] if (run["name"], run["size"]) in ways)]
     names = [
         f"{', '.join(f'`{name}`' for name in sorted(name for name, of in ways if of == size))} of {title}"
         for size, title in _SIZES.items()
         if any(of == size for _, of in ways)
     ]
-    names += [title for part, title in (("pipes", "the pipes"), ("micro_batch_ms", "micro-batches")) if part in new]
+    names += [title for kind, title in (("pipes", "the pipes"), ("micro_batch_ms", "micro-batches")) if kind in new]
     before = kept.get("sessions") or [{"when": kept["facts"]["when"]}]
     found["sessions"] = [*before, {"when": new["facts"]["when"], "ways": "; ".join(names)}]
     return found
@@ -360,7 +341,7 @@ def main(argv: list[str]) -> None:
     if argv:
         result = merged(result, json.loads(Path(argv[0]).read_text()))
         KEPT.write_text(json.dumps(result, indent=1) + "\n")
-    PAGE.write_text(markdown(result))
+    write_part("steady", markdown(result))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
-"""``python -m bench.tango.report RESULT.json``: keep a result of ``bench.tango``, write
-``docs/reference/benchmarks/tango.md``."""
+"""``python -m bench.tango.report RESULT.json``: keep a result of ``bench.tango``, and write its part of the page."""
 
 from __future__ import annotations
 
 import statistics
 import sys
 
-from ..result import PAGES, RESULTS, Result, keep, page, spread
+from ..result import RESULTS, Result, keep, part, spread, write_part
 
 KEPT = RESULTS / "tango-reference.json"
 TITLES = {
@@ -38,7 +37,7 @@ def values(result: Result, name: str, field: str) -> list[float]:
 
 
 def table(result: Result) -> list[str]:
-    lines = ["| way | events/s | lowest to highest | aim | processor µs an event |", "|---|---|---|---|---|"]
+    lines = ["| way | events/s | aim | processor µs an event |", "|---|---|---|---|"]
     for name, title in TITLES.items():
         rates = values(result, name, "rate")
         if not rates:
@@ -55,21 +54,11 @@ def text(result: Result) -> str:
 
 
 def markdown(result: Result) -> str:
-    rounds = max(run["round"] for run in result["runs"]) + 1
-    about = (
-        f"How many Tango events a second are decoded, received, recorded and served. {rounds} interleaved rounds,"
-        " medians; events of one number each; every event is counted at its end. A process of its own on the same"
-        " machine replays events (`bench/tango/replay.py`) to subscriber and recorder; logs and clients are processes"
-        " of their own, too. High-water marks are 1,000,000 on both sides. Processor time is that of all threads of a"
-        " process. A `DeviceProxy` limits the last two rows: Tango's own server is no faster."
-    )
-    packages = "Python, numpy, pyzmq, PyTango, nats-server"
-    facts, body = result["facts"], text(result)
-    return page("Tango events", "bench.tango.report", KEPT, "make bench", about, packages, facts, body)
+    return part(result["facts"], "Python, numpy, pyzmq, PyTango, nats-server", text(result))
 
 
 def write(result: Result) -> None:
-    (PAGES / "tango.md").write_text(markdown(result))
+    write_part("tango", markdown(result))
 
 
 if __name__ == "__main__":

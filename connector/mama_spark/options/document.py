@@ -36,18 +36,17 @@ def markdown(files: Sequence[FileSection] = ()) -> str:
         "",
         "Generated from the declarations in the source by `make docs`; `make check` fails when stale.",
         "",
-        "Names of options are case-insensitive; keys of files are not. An unknown name is an error that names the "
-        "nearest one, and so is an option where it has no effect: that of another format, one for streams in a batch "
-        "or for batches in a stream, one for another middleware (column `only for`; empty: for all), or the `path` of "
-        "`.save()`, `.load()` and `.start()`. What a `mama.properties` file says of a transport is for all its uses: "
-        "what has no effect in one of them is left out there.",
+        "Names of options are case-insensitive; keys of files are not. An unknown name is an error, and so is an "
+        "option that has no effect: of another format, of streams or batches, of another middleware (column "
+        "`only for`), or the `path` of `.save()`, `.load()` and `.start()`. An option of a transport in a "
+        "`mama.properties` file is left out where it has no effect.",
         "",
-        "A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`. A number alone is milliseconds in an option of a "
-        "format, and refused in files and arguments of programs.",
+        "A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`. A number alone is milliseconds in an option; files "
+        "and arguments of programs need the unit.",
         "",
         f"{TIMES}. A number that counts seconds, micro- or nanoseconds is refused.",
         "",
-        "A size is a number of octets, or has a unit: `64 KiB`, `1 MiB`, `2 GiB`. A boolean is `true`/`false`, "
+        "A size is a number of bytes, or has a unit: `64 KiB`, `1 MiB`, `2 GiB`. A boolean is `true`/`false`, "
         "`on`/`off`, `yes`/`no` or `1`/`0`; in files, `true` or `false`.",
         "",
         "## Connection, of every format",

@@ -17,8 +17,7 @@ from .values import Offsets, boolean, field_columns, integer, metrics_setup, off
 
 _WHAT, _HOW = "What is read", "How it is read"
 _LOSS = (
-    "Fail when records that were not read yet are gone from the middleware: deleted, dropped by a limit, or with their "
-    "stream. With `false`, what is left is read, and what is not is told:"
+    "Fail when unread records are gone: deleted, dropped by a limit, or with their stream. `false`: read the others;"
 )
 
 
@@ -28,29 +27,25 @@ class ReadOptions(TransportOptions):
 
     max_offsets_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
-        "Most records that a micro-batch takes. `mamasub` counts those that match `topics` or `pattern`, if the "
-        "server can tell: NATS, `mama broker`. Else all records of the stream count.", shown="unlimited", scope=STREAMS,
+        "Most records of a micro-batch. `mamasub` counts those that match `topics` or `pattern` over NATS and `mama "
+        "broker`, else all records of the stream.", shown="unlimited", scope=STREAMS,
     )  # fmt: skip
-    fail_on_data_loss: bool = option("boolean", boolean, True, _HOW, f"{_LOSS} `mamasub` writes it to the log.")
+    fail_on_data_loss: bool = option("boolean", boolean, True, _HOW, f"{_LOSS} the loss is logged.")
     tango: bool = option(
         "boolean", boolean, False, _WHAT,
-        "The stream is what a recorder of Tango events writes (`mama record`). `mamasub` then has a column `tango`, a "
-        "struct of what each record holds; to `mamadiscovery` the devices are sources.",
+        "The stream was written by a recorder of Tango events (`mama record`). `mamasub` has a column `tango`, a "
+        "struct; to `mamadiscovery` the devices are sources.",
     )  # fmt: skip
     omnm: bool = option(
         "boolean", boolean, False, _WHAT,
-        "The payloads are messages of OpenMAMA (OMNM), or the stream is what a recorder of such messages writes (`mama "
-        "record`). `mamasub` then has a column `mama`, a struct with a map of the fields, or the columns of `fields`; "
-        "to `mamadiscovery` the peers of the naming service are sources.",
+        "Payloads are OpenMAMA messages (OMNM), or records of their recorder (`mama record`). `mamasub` has a column "
+        "`mama`, a struct, or the columns of `fields`; to `mamadiscovery` the peers of the naming service are sources.",
     )  # fmt: skip
     wait_timeout: float = option(
         "duration", duration, 30.0, _HOW,
-        "Wait for the middleware before a read fails (and Spark tries again).", shown="30s",
+        "Longest wait for the middleware before a read fails (and Spark retries it).", shown="30s",
     )  # fmt: skip
-    metrics: str = option(
-        "`off`, `otel`, `module:function`", metrics_setup, "off", _HOW,
-        "Whether executors export metrics by OpenTelemetry (extra `otel`), as the option of `mamapub`.",
-    )  # fmt: skip
+    metrics: str = option("`off`, `otel`, `module:function`", metrics_setup, "off", _HOW, "As the option of `mamapub`.")
 
     @property
     def decodes(self) -> str:
@@ -76,128 +71,115 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     topics: tuple[str, ...] = option(
         "topics", topic_patterns, (), _WHAT,
         "Topics to read, separated by commas, with wildcards: `*` one part, `>` all that follow. Needed, or `stream`. "
-        "A stream that appears while a query runs and holds one of them is read from its beginning. Malamute: a "
-        "durable stream takes every subject, so all of them are read where no `stream` is named.",
-        shown="all of `stream`",
+        "A matching stream that appears while a query runs is read from its beginning. Malamute: without `stream`, all "
+        "durable streams are read.", shown="all of `stream`",
     )  # fmt: skip
     pattern: str | None = option(
         "regular expression", text, None, _WHAT,
-        "Malamute: read subjects in which this is found, as READ of the protocol does (RE2 syntax, not anchored: "
-        r"`^temp\.` is those that begin so). Instead of `topics`.", scope=MALAMUTE,
+        "Read subjects that match, as READ of the protocol does (RE2, not anchored): `^temp\\.`. Instead of `topics`.",
+        scope=MALAMUTE,
     )  # fmt: skip
     stream: str | None = option(
         "text", text, None, _WHAT,
-        "Stream to read: of JetStream, or a durable one of Malamute.",
+        "JetStream stream, or durable stream of Malamute, to read.",
         shown="found from the topics; Malamute: the one of the `url`",
     )  # fmt: skip
     streams: tuple[str, ...] = option(
         "names", stream_patterns, (), _WHAT,
-        "Streams to read as one source, separated by commas; `{0..7}` stands for numbers, `*` for anything: "
-        "`orders-{0..7}`, `orders-*`. Those that exist are read, and one that appears while a query runs is read from "
-        "its beginning. With `topics`, only these. Instead of `stream`.", scope=NATS,
+        "Streams to read as one source, separated by commas: `orders-{0..7}`, `orders-*`. A stream that appears while "
+        "a query runs is read from its beginning. Instead of `stream`.", scope=NATS,
     )  # fmt: skip
     starting_offsets: Offsets = option(
         "`earliest`, `latest`, `now`, time, JSON", offsets("earliest", "latest", times=True), "earliest", _WHAT,
-        "Where a new query begins. `latest`: with what comes after the first micro-batch was planned, which on a busy "
-        "machine is tens of seconds after `start()`; `now`: with the first record stored since `load()`, by the clock "
-        "of the driver; a time such as `2026-01-31T12:00:00Z` (UTC where it names no zone): with the first record "
-        'stored at or after it. JSON names the first sequence of each stream: `{"ORDERS": 17}`; -1 = latest, '
-        "-2 = earliest. A checkpoint wins.",
+        "Where a new query begins; a checkpoint wins. `latest`: after the first micro-batch is planned, tens of "
+        "seconds after `start()` on a busy machine. `now`: records stored since `load()`, by the driver's clock. A "
+        "time (UTC where it names no zone): records stored at or after it. JSON: the first sequence of each stream, "
+        '`{"ORDERS": 17}`; -1 = latest, -2 = earliest.',
     )  # fmt: skip
     starting_timestamp: int | str | None = option(
         "time", instant, None, _WHAT,
-        "Instead of `startingOffsets`: begin with the first record stored at or after this time (UTC where it "
-        "names no zone), or `now` as there. A time that is yet to come is `latest`. A checkpoint wins.",
+        "A time (UTC where it names no zone) or `now`, instead of `startingOffsets`. A time in the future is `latest`.",
     )  # fmt: skip
     ending_offsets: Offsets = option(
         "`latest`, `now`, time, JSON", offsets("latest", times=True), "latest", _WHAT,
-        "Where the read ends: with what there is when it is planned (`latest`), or was at `load()` (`now`), or before "
-        "the first record stored at or after a time (UTC where it names no zone); in JSON, the first sequence not to "
-        "read.", scope=BATCHES,
+        "Where the read ends: at its planning (`latest`), at `load()` (`now`), before the first record stored at or "
+        "after a time (UTC where it names no zone); in JSON, before a sequence.", scope=BATCHES,
     )  # fmt: skip
     ending_timestamp: int | str | None = option(
         "time", instant, None, _WHAT,
-        "Instead of `endingOffsets`: end before the first record stored at or after this time (UTC where it names no "
-        "zone), or `now` as there.", scope=BATCHES,
+        "A time (UTC where it names no zone) or `now`, instead of `endingOffsets`.", scope=BATCHES,
     )  # fmt: skip
     min_offsets_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
-        "A micro-batch waits for that many records, counted as for `maxOffsetsPerTrigger`, or for `maxTriggerDelay`. "
-        "The first one, and those of `availableNow`, do not wait.", shown="no wait", scope=STREAMS,
+        "A micro-batch waits for this many records (counted as `maxOffsetsPerTrigger`), or for `maxTriggerDelay`. The "
+        "first one, and those of `availableNow`, do not wait.", shown="no wait", scope=STREAMS,
     )  # fmt: skip
     max_trigger_delay: float = option(
         "duration", duration, 900.0, _HOW,
-        "With `minOffsetsPerTrigger`: longest wait since the micro-batch before.", shown="15m", scope=STREAMS,
+        "With `minOffsetsPerTrigger`: longest time since the last micro-batch.", shown="15m", scope=STREAMS,
     )  # fmt: skip
     max_rows_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
-        "About how many rows a micro-batch takes, where messages are packed: the first messages of the batch tell how "
-        "many rows a message has. Counts as `maxOffsetsPerTrigger` does. At least one message of each stream that has "
-        "its turn.", shown="unlimited", scope=STREAMS,
+        "Rows of a micro-batch of packed messages, about: estimated from its first messages. At least one message of "
+        "each stream.", shown="unlimited", scope=STREAMS,
     )  # fmt: skip
     min_partitions: int | None = option(
         "integer", integer(1, 10_000), None, _HOW,
-        "Tasks that a read is split into, at least, by ranges of sequences. Left out: as many as `parallelism` says, "
-        "but no more than one for 10,000 rows and no fewer than one for 250,000.", shown="`parallelism`",
+        "Tasks of a read, at least, by ranges of sequences. Default: `parallelism`, at most one for 10,000 rows and at "
+        "least one for 250,000.", shown="`parallelism`",
     )  # fmt: skip
     parallelism: int | None = option(
         "integer", integer(1, 10_000), None, _HOW,
-        "Tasks that the cluster runs at once. Left out: `spark.sparkContext.defaultParallelism` of the session that "
-        "was given to `mama_spark.register(spark)` last, because Spark does not tell a Python data source; without "
-        "that call, the cores of the driver's machine.", shown="as registered",
+        "Tasks that the cluster runs at once. Default: `defaultParallelism` of the session last given to "
+        "`mama_spark.register(spark)`; without it, the cores of the driver's machine.", shown="as registered",
     )  # fmt: skip
     fields: tuple[tuple[str, str], ...] = option(
         "columns", field_columns, (), _WHAT,
-        "With `omnm`: fields of the messages that become columns: `wBidPrice double, wAskSize int`. Types are boolean, "
-        "tinyint, smallint, int, bigint, float, double, decimal(p,s), string, binary, timestamp, and array<...> of "
-        "these; without a type it is that of the `dictionary`. A value that its column cannot hold is null, with the "
-        "reason in `mama.reason`.", shown="all, in the map `mama.fields`",
+        "With `omnm`: fields that become columns: `wBidPrice double, wAskSize int`. Types: boolean, tinyint, smallint, "
+        "int, bigint, float, double, decimal(p,s), string, binary, timestamp, array<...>; default: of the "
+        "`dictionary`. A value that does not fit is null, with the reason in `mama.reason`.",
+        shown="all, in the map `mama.fields`",
     )  # fmt: skip
     dictionary: str | None = option(
         "path or `feed`", text, None, _WHAT,
-        "With `fields`: the data dictionary, which has their types and numbers: a file on the driver with lines "
-        "`fid|name|type`, or `feed`: the one that the recorder fetched, from the stream. Fields are then found by "
-        "number, too.",
+        "With `fields`: data dictionary of types and numbers, a file on the driver (lines `fid|name|type`), or `feed`: "
+        "as recorded in the stream. Fields are then found by number, too.",
     )  # fmt: skip
     gc_freeze: bool = option("boolean", boolean, False, _HOW, "As the option of `mamapub`.", scope=STREAMS)
     unpack: bool = option(
         "boolean", boolean, True, _HOW,
-        "Packed messages become as many rows as they carry, with `pack_index`. With `false` each is one row.",
+        "Each row of a packed message is a row, with `pack_index`. `false`: each message is a row.",
     )  # fmt: skip
     decompress: bool = option(
         "boolean", boolean, False, _HOW,
-        "Decompress payloads whose header `Content-Encoding` (or `content-encoding`) is `gzip`, `deflate`, `zstd`, "
-        "`br`, `lz4` or `bzip2`, before they are unpacked; the rows lack that header then. What is corrupt, of another "
-        "encoding, or too large is a row with its bytes in `value` and the reason in `pack_error`, or fails, as with "
-        "packs: `failOnCorrupt`, `mode`.",
+        "Decompress payloads by their header `Content-Encoding` (`gzip`, `deflate`, `zstd`, `br`, `lz4`, `bzip2`), and "
+        "drop the header. A payload that is corrupt, too large or of another encoding fails, or keeps its bytes in "
+        "`value` with the reason in `pack_error`, by `failOnCorrupt` or `mode`.",
     )  # fmt: skip
     max_decompressed_bytes: int = option(
         "integer", integer(1, 1 << 30), 64 << 20, _HOW, "With `decompress`: most bytes of one decompressed payload."
     )
     trace_context: str = option(
         "`off`, `column`, `links`", one_of("off", "column", "links"), "off", _HOW,
-        "What becomes of the header `traceparent` (W3C trace context): `column`: a column of that name, null without a "
-        "valid one; `links`: each task is a span that links to the traces of its messages, 128 at most, by the tracer "
-        "provider of the executor (extra `otel`). Rows of a packed message share its header.",
+        "Header `traceparent` (W3C): as a column (`column`), or as links of a span for each task, 128 at most, by the "
+        "executor's tracer provider (`links`; extra `otel`).",
     )  # fmt: skip
     include_headers: bool = option("boolean", boolean, True, _HOW, "Fill the column `headers`.")
     fail_on_corrupt: bool = option(
         "boolean", boolean, False, _HOW,
-        "Fail at a packed message that cannot be read; with `tango` or `omnm`, at a record or message that is none. "
-        "With `false` it is a row with its bytes in `value` and the reason in `pack_error` (or `tango.reason`, "
-        "`mama.reason`). Where `.schema()` names columns of packs, `mode` decides.",
+        "Fail at a packed message, record or OpenMAMA message that cannot be read. `false`: a row with its bytes in "
+        "`value` and the reason in `pack_error`, `tango.reason` or `mama.reason`. Where `.schema()` names columns of "
+        "packs, `mode` decides.",
     )  # fmt: skip
     mode: str | None = option(
         "`FAILFAST`, `PERMISSIVE`, `DROPMALFORMED`", one_of("failfast", "permissive", "dropmalformed"), None, _HOW,
-        "What happens to a message that does not fit `.schema()`, where that names columns of packs: it has none of "
-        "them, or one of another type, or cannot be read, or is no pack while `value` is not named. The words are "
-        "those of Spark's readers of JSON and CSV: fail and show both schemas; or one row in which these columns are "
-        "null, with the bytes in `value` and the reason in `pack_error`; or no row. The executor logs the counts.",
-        shown="`FAILFAST`; `PERMISSIVE` if the schema names `pack_error`",
+        "A message that does not fit the columns of `.schema()`: fail and show both schemas; or a row in which they "
+        "are null, with the bytes in `value` and the reason in `pack_error`; or no row, counted in the executor's log. "
+        "As Spark's readers of JSON and CSV.", shown="`FAILFAST`; `PERMISSIVE` if the schema names `pack_error`",
     )  # fmt: skip
     progress_consumer: str | None = option(
         "text", text, None, _HOW,
-        "Durable consumer that shows at the broker how far the query has come. Telemetry only: the checkpoint decides.",
+        "Durable consumer that shows the query's progress at the broker. The checkpoint decides.",
         scope=Scope(streaming=True, bridges=("nats",)),
     )  # fmt: skip
 
@@ -296,17 +278,18 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
 
     starting_offsets: str | tuple[tuple[str, int], ...] = option(
         "`image`, `earliest`, `latest`, JSON", offsets("image", "earliest", "latest"), "image", _WHAT,
-        "Where a new query begins: with the sources there are, with the oldest change that is kept, or with the next "
-        'change. JSON: `{"MAMA_EVENTS": 17}`. A checkpoint wins.', scope=STREAMS,
+        "Where a new query begins; a checkpoint wins. `image`: with the sources at this moment; `earliest`, `latest`: "
+        'with the oldest or the next change; JSON: `{"MAMA_EVENTS": 17}`.', scope=STREAMS,
     )  # fmt: skip
-    fail_on_data_loss: bool = option("boolean", boolean, True, _HOW, f"{_LOSS} in a row of kind `gap`.", scope=STREAMS)
+    fail_on_data_loss: bool = option(
+        "boolean", boolean, True, _HOW, f"{_LOSS} the loss is a row of kind `gap`.", scope=STREAMS
+    )
     stream: str | None = option(
-        "text", text, None, _WHAT,
-        "With `tango` or `omnm`: the stream that the recorder writes.", shown="the one of the `url`",
-    )  # fmt: skip
+        "text", text, None, _WHAT, "With `tango` or `omnm`: stream of the recorder.", shown="the one of the `url`"
+    )
     advisories: bool = option(
         "boolean", boolean, True, _WHAT,
-        "Rows for readers that come and go at the broker, from its advisories.",
+        "Rows for readers that come and go, from the broker's advisories.",
         scope=Scope(streaming=True, bridges=("nats",)),
     )  # fmt: skip
 

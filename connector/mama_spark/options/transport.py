@@ -36,16 +36,15 @@ class TransportOptions(Options):
 
     url: tuple[str, ...] = option(
         "URLs", urls, (DEFAULT_SERVER,), CONNECT,
-        "Servers, separated by commas. The scheme picks the bridge: `nats`, `tls` (NATS over TLS), `mlp` (Malamute; a "
-        "stream may follow: `mlp://host:9999/stream`), `tango` (the name of an event source, `tango://lab`; goes with "
-        "`log`), `oz` and `zmq` (OpenMAMA's ZeroMQ bridges: `oz://host:5756` is a name server, "
-        "`oz://host:5557?mode=direct` a program), `memory`. Without it, and without `transport`: the environment "
-        "variable `NATS_URL`, then the NATS context that `NATS_CONTEXT` names or `nats context select` has selected, "
-        "with its login and TLS files.", shown=DEFAULT_SERVER, alias="servers",
+        "Servers, separated by commas. The scheme picks the middleware: `nats`, `tls` (NATS over TLS), `mlp` "
+        "(Malamute: `mlp://host:9999/stream`), `tango` (an event source: `tango://lab`, with `log`), `oz`, `zmq` "
+        "(OpenMAMA: `oz://host:5756` is a name server, `oz://host:5557?mode=direct` a program), `memory`. Without "
+        "`url` and `transport`: the environment variable `NATS_URL`, then the NATS context (`NATS_CONTEXT`, or the "
+        "selected one) with its login and TLS files.", shown=DEFAULT_SERVER, alias="servers",
     )  # fmt: skip
     credentials: str | None = option(
         "path", file_path, None, CONNECT,
-        "NATS credentials file (JWT and nkey seed), readable on every executor.", secret=True, scope=NATS,
+        "Credentials file (JWT and nkey seed), readable on every executor.", secret=True, scope=NATS,
     )  # fmt: skip
     nkey_seed: str | None = option(
         "path", file_path, None, CONNECT, "File with an nkey seed, readable on every executor.", secret=True, scope=NATS
@@ -54,55 +53,54 @@ class TransportOptions(Options):
     password: str | None = option("text", text, None, CONNECT, "Password of `user`.", secret=True)
     token: str | None = option("text", text, None, CONNECT, "Authentication token.", secret=True, scope=NATS)
     tls_ca: str | None = option(
-        "path", file_path, None, CONNECT, "CA certificates that the server's is checked against.", scope=NATS
-    )
+        "path", file_path, None, CONNECT,
+        "CA certificates that the server's certificate is checked against.", scope=NATS,
+    )  # fmt: skip
     tls_cert: str | None = option(
         "path", file_path, None, CONNECT, "Client certificate; goes with `tlsKey`.", scope=NATS
     )
     tls_key: str | None = option("path", file_path, None, CONNECT, "Private key of `tlsCert`.", secret=True, scope=NATS)
     tls_handshake_first: bool = option(
         "boolean", boolean, False, CONNECT,
-        "TLS begins before the server's greeting, as a server with `handshake_first` wants it. Implies TLS.",
-        scope=NATS,
+        "Begin TLS before the server's greeting, for a server with `handshake_first`.", scope=NATS,
     )  # fmt: skip
     connect_timeout: float = option(
         "duration", duration, 5.0, CONNECT,
-        "How long connecting to the servers, and an answer about a stream, may take.", shown="5s", scope=STORED,
+        "Longest time to connect, and for an answer about a stream.", shown="5s", scope=STORED,
     )  # fmt: skip
     js_domain: str | None = option(
         "text", single_token, None, CONNECT,
-        "JetStream domain that holds the streams, of a hub or of a leaf node that the server is connected with. An "
-        "acknowledgement of another domain does not count.", shown="that of the server", scope=NATS,
+        "JetStream domain of the streams. An acknowledgement of another domain does not count.",
+        shown="that of the server", scope=NATS,
     )  # fmt: skip
     js_api_prefix: str | None = option(
         "subject", subject_prefix, None, CONNECT,
-        "What requests to JetStream begin with, where the account imports the API of another account: `JS.acme` in "
-        "place of `$JS.API`. Excludes `jsDomain`.", shown="`$JS.API`", scope=NATS,
+        "Prefix of JetStream requests, where the account imports the API of another account: `JS.acme`. Excludes "
+        "`jsDomain`.", shown="`$JS.API`", scope=NATS,
     )  # fmt: skip
     curve_server_key: str | None = option(
-        "Z85 key", text, None, CONNECT,
-        "Malamute: public key of the broker; the connection is encrypted by CURVE.", scope=MALAMUTE,
-    )  # fmt: skip
+        "Z85 key", text, None, CONNECT, "Public key of the broker; encrypts the connection (CURVE).", scope=MALAMUTE
+    )
     curve_public_key: str | None = option(
         "Z85 key", text, None, CONNECT,
-        "Malamute: the client's own public key; goes with `curveSecretKey`.", shown="a new one", scope=MALAMUTE,
+        "Public key of the client; goes with `curveSecretKey`.", shown="a new one", scope=MALAMUTE,
     )  # fmt: skip
     curve_secret_key: str | None = option(
         "Z85 key", text, None, CONNECT, "Secret key of `curvePublicKey`.", secret=True, scope=MALAMUTE
     )
     bridge: str | None = option(
         ", ".join(f"`{name}`" for name in sorted(MIDDLEWARES)), _bridge, None, CONNECT,
-        "The middleware, for a `transport` of a properties file.", shown="by the scheme of `url`",
+        "Middleware of a `transport` of a properties file.", shown="by the scheme of `url`",
     )  # fmt: skip
     transport: str | None = option(
         "text", text, None, CONNECT,
-        "Name of a transport of a `mama.properties` file: what stands there as "
-        "`mama.<bridge>.transport.<transport>.<option>` counts as given; an option given here wins.",
+        "Transport of a `mama.properties` file: its lines `mama.<bridge>.transport.<transport>.<option>` count as "
+        "given; an option given here wins.",
     )  # fmt: skip
     properties: str | None = option(
         "path", text, None, CONNECT,
-        "The `mama.properties` file of `transport`, readable on the driver. Without `transport`, only the names and "
-        "numbers of the fields of source records are taken from it.", shown="the first one along `WOMBAT_PATH`",
+        "The `mama.properties` file, readable on the driver. Without `transport`, only field names and numbers of "
+        "source records are taken from it.", shown="the first one along `WOMBAT_PATH`",
     )  # fmt: skip
 
     discovery_topic: str = option(
@@ -111,16 +109,16 @@ class TransportOptions(Options):
     )  # fmt: skip
     sources_stream: str = option(
         "text", text, "MAMA_SOURCES", DISCOVERY,
-        "Stream that holds the image: the sources there are.", shown="`MAMA_SOURCES`", scope=_ANNOUNCED,
+        "Stream of the image: the sources at this moment.", shown="`MAMA_SOURCES`", scope=_ANNOUNCED,
     )  # fmt: skip
     events_stream: str = option(
         "text", text, "MAMA_EVENTS", DISCOVERY,
-        "Stream that holds the changes and the topic events.",
+        "Stream of the changes and the topic events.",
         shown="`MAMA_EVENTS`; on Malamute the broker's own, `_MAMA_EVENTS`", scope=_ANNOUNCED,
     )  # fmt: skip
     advisories_stream: str = option(
         "text", text, "MAMA_ADVISORIES", DISCOVERY,
-        "Stream that holds the server's advisories about consumers.",
+        "Stream of the server's advisories about consumers.",
         shown="`MAMA_ADVISORIES`", scope=replace(_ANNOUNCED, bridges=("nats",)),
     )  # fmt: skip
 

@@ -181,14 +181,14 @@ def byte_size(value: Any) -> int:
     """
     match = re.fullmatch(r"(\d+) ?(|KiB|MiB|GiB)", str(value))
     if isinstance(value, bool) or match is None:
-        raise ValueError("must be octets, or such as '64 MiB'")
+        raise ValueError("must be a number of bytes, or such as '64 MiB'")
     return int(match[1]) * _SIZES[match[2]]
 
 
 def positive_size(value: Any) -> int:
     """As :func:`byte_size`, above 0."""
     if not (size := byte_size(value)):
-        raise ValueError("must be octets above 0, or such as '64 MiB'")
+        raise ValueError("must be a number of bytes above 0, or such as '64 MiB'")
     return size
 
 

@@ -11,13 +11,13 @@ from ..options.values import nonempty_text
 
 GROUP = "recorder"
 REPORT = option(
-    "duration", duration_or_off, 60.0, GROUP, "Between two lines of progress; 0 or `off`: none.", shown="60s"
+    "duration", duration_or_off, 60.0, GROUP, "Interval of lines of progress; 0 or `off`: none.", shown="60s"
 )
 METRICS = option(
     "text", nonempty_text, None, GROUP, "`host:port` of an HTTP server: Prometheus text at `/metrics`.", shown="none"
 )
 DRAIN = option(
-    "duration", duration, 10.0, GROUP, "Longest wait at the end for what the log has not acknowledged.", shown="10s"
+    "duration", duration, 10.0, GROUP, "Longest wait at the end for acknowledgements of the log.", shown="10s"
 )
 
 

@@ -140,7 +140,9 @@ class Strategy:
     """Strategy of the attributes that a pattern matches. Durations are in seconds."""
 
     period: float = option("duration", duration, 0.0, _GROUP, "Shortest time between two readings that are kept.")
-    every: float = option("duration", duration, 0.0, _GROUP, "After it a reading is kept though nothing has changed.")
+    every: float = option(
+        "duration", duration, 0.0, _GROUP, "Longest time between readings that are kept, changed or not."
+    )
     abs_change: float = option("number", _change, 0.0, _GROUP, "Least change, in the unit of the attribute.")
     rel_change: float = option("number", _change, 0.0, _GROUP, "Least change, in percent of the reading kept before.")
 

@@ -163,7 +163,7 @@ def test_what_the_file_says_counts_and_bind_goes_before_it(tmp_path: Path, monke
         ("broker = 1\n", r"\[broker\] is a table"),
         ("[clients]\ntimeout = '1 week'\n", r"\[clients\] timeout must be"),
         ("[clients]\ntimeout = true\n", r"\[clients\] timeout must be a duration"),
-        ("[clients]\nqueue = '1 MB'\n", "queue must be octets"),
+        ("[clients]\nqueue = '1 MB'\n", "queue must be a number of bytes"),
         ("[clients]\noverflow = 'drop'\n", "overflow must be one of drop-newest"),
         ("[clients]\nstreams = 0\n", "must be from 1 to"),
         ("[broker]\nbind = 1\n", "must be a text"),

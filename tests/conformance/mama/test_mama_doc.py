@@ -20,12 +20,12 @@ from tests.support.nats.nats_servers import Admin
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = (
-    "how-to/publish-with-openmama.md",
-    "explanation/openmama.md",
-    "reference/specifications/publisher-events.md",
-    "reference/specifications/source-discovery.md",
+    "docs/how-to/publish-with-openmama.md",
+    "docs/explanation/openmama.md",
+    "tests/specifications/publisher-events.md",
+    "tests/specifications/source-discovery.md",
 )
-TEXT = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
+TEXT = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
 EXAMPLES = re.findall(r"(?ms)^```python\n(.*?)^```", TEXT)
 
 

@@ -32,13 +32,13 @@ class Policy(Enum):
 
 
 @each(("text", "found"), [("7", 7), ("0", 0), ("1 KiB", 1024), ("64MiB", 64 << 20), ("2 GiB", 2 << 30)])
-def test_sizes_are_octets_or_powers_of_two(text: str, found: int) -> None:
+def test_sizes_are_bytes_or_powers_of_two(text: str, found: int) -> None:
     assert byte_size(text) == found
 
 
 @each("bad", ["", "1.5 MiB", "1 MB", "-1", "MiB", True])
 def test_what_is_no_size_is_refused(bad: object) -> None:
-    with pytest.raises(ValueError, match="octets"):
+    with pytest.raises(ValueError, match="bytes"):
         byte_size(bad)
 
 

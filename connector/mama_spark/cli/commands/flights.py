@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--all", action="store_true", help="all topics, reasons and failed flights")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many of them otherwise (default 20)")
+    parser.add_argument(
+        "--limit", type=int, default=20, metavar="N", help="rows of each list without --all (default 20)"
+    )
     parser.add_argument(
         "--older-than",
         type=_AGE,
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="age of parts to add: 90m, 12h, 1d",
     )
     parser.add_argument("--keep", type=_KEEP, metavar="AGE", help="maintain: drop rows of days before (default: none)")
-    parser.add_argument("--dry-run", action="store_true", help="sweep, maintain: only say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="sweep, maintain: show only")
     parser.add_argument(
         "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"
     )

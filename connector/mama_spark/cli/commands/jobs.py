@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '--delta-jars)"',
     )
     parser.add_argument("--json", action="store_true", help="one line of JSON for each job or file")
-    parser.add_argument("folder", nargs="?", metavar="FOLDER", help="of --copy (without it: the current one)")
+    parser.add_argument("folder", nargs="?", metavar="FOLDER", help="folder of --copy (default: the current one)")
 
 
 def run(args: argparse.Namespace) -> int:

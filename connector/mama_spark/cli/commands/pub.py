@@ -50,9 +50,11 @@ class _Listener:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", help="what it is published to: of NATS the subject")
-    parser.add_argument("value", nargs="?", help="default: every line of standard input is a message")
-    parser.add_argument("-H", "--header", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
+    parser.add_argument("topic", help="topic of the message: the subject on NATS")
+    parser.add_argument("value", nargs="?", help="content (default: each line of standard input is a message)")
+    parser.add_argument(
+        "-H", "--header", action="append", default=[], metavar="NAME=VALUE", help="header; may be repeated"
+    )
     parser.add_argument("--json", action="store_true", help="the outcome as one line of JSON")
     add_transport(parser, "mamapub", positional=False)
 

@@ -45,18 +45,22 @@ _COLLECT_AFTER = 200_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_url(parser, "tango://host:port of the database (of a server with #dbase=no), or oz://host:5756 of OpenMAMA")
-    parser.add_argument("--to", metavar="LOG", help="nats://host:4222/STREAM or mlp://host:9999/stream")
+    parser.add_argument("--to", metavar="LOG", help="log: nats://host:4222/STREAM or mlp://host:9999/stream")
     parser.add_argument(
         "--conf-file",
         type=Path,
         metavar="FILE.toml",
         help="all settings: conf/tango-record.toml, conf/openmama-record.toml",
     )
-    parser.add_argument("--device", action="append", dest="devices", metavar="NAME", help="or pattern; may be repeated")
-    parser.add_argument("--attribute", action="append", dest="attributes", metavar="NAME", help="or pattern, such as *")
-    parser.add_argument("--event", action="append", dest="events", metavar="TYPE", help="change, archive, ...")
     parser.add_argument(
-        "--topic", action="append", dest="topics", metavar="NAME", help="OpenMAMA: a topic; OM.> all so"
+        "--device", action="append", dest="devices", metavar="NAME", help="device or pattern; may be repeated"
+    )
+    parser.add_argument("--attribute", action="append", dest="attributes", metavar="NAME", help="attribute or pattern")
+    parser.add_argument(
+        "--event", action="append", dest="events", metavar="TYPE", help="type of events: change, archive, ..."
+    )
+    parser.add_argument(
+        "--topic", action="append", dest="topics", metavar="NAME", help="OpenMAMA: topic; OM.>: all that begin so"
     )
     parser.add_argument(
         "--symbol", action="append", dest="symbols", metavar="SOURCE.SYMBOL", help="OpenMAMA: market data with images"
@@ -64,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--properties", type=Path, metavar="FILE", help="OpenMAMA: mama.properties, instead of --url")
     parser.add_argument("--transport", metavar="NAME", help="OpenMAMA: transport in that file")
     parser.add_argument("--framing", choices=("oz", "zmq"), help="OpenMAMA: the bridge of that network (default: oz)")
-    parser.add_argument("--name", help="of the recorder; each of a log has its own")
+    parser.add_argument("--name", help="name of the recorder, unique in its log")
     add_metrics(parser)
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     add_option(parser, "for the log")

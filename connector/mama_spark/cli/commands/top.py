@@ -16,11 +16,11 @@ from ..top.model import COLUMNS, LiveModel
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_transport(parser, "mamadiscovery", "; tango=true: the devices of a recorder's log")
-    parser.add_argument("--once", action="store_true", help="print what there is after one interval, and end")
+    parser.add_argument("--once", action="store_true", help="print the state after one interval, and end")
     parser.add_argument("--json", action="store_true", help="with --once: one line of JSON")
     parser.add_argument(
         "--interval", type=duration_argument(), default="1s", metavar="DURATION",
-        help="between two looks at the middleware (default 1s)",
+        help="interval of the requests (default 1s)",
     )  # fmt: skip
 
 

@@ -32,21 +32,18 @@ class EventsTable:
     """The table ``[events]``: the broker's own stream."""
 
     stream: str = option(
-        "text", nonempty_text, SessionSettings().events.decode(), "events", "Name.", shown="`_MAMA_EVENTS`"
-    )
+        "text", nonempty_text, SessionSettings().events.decode(), "events",
+        "Name of the stream.", shown="`_MAMA_EVENTS`",
+    )  # fmt: skip
     folder: str | None = option(
-        "path",
-        nonempty_text,
-        None,
-        "events",
-        "Keep it there: `mamadiscovery` and `announce` need that.",
-        shown="not kept",
-    )
+        "path", nonempty_text, None, "events",
+        "Folder of the stored events; `mamadiscovery` and `announce` need it.", shown="not kept",
+    )  # fmt: skip
     max_age: float = option(
         "duration", duration_or_none, CHANGES_KEPT, "events",
-        "How long an event is kept, which also bounds what readers have to catch up; 0 = for ever.", shown="7d",
+        "How long an event is kept for readers; 0: for ever.", shown="7d",
     )  # fmt: skip
-    max_octets: int | None = option("size", byte_size, None, "events", "Of all events.", shown="no limit")
+    max_octets: int | None = option("size", byte_size, None, "events", "Most bytes of all events.", shown="no limit")
 
 
 def load(path: str | Path | None, bind: str | Sequence[str] | None = None) -> BrokerSettings:

@@ -26,7 +26,7 @@ DEMO_SUBJECTS = ["flights.>", "demo.>"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "of the clients (default: %(default)s, which every format connects to without a url; 0: a free one)"
+    text = "port for clients, where every format connects without a url; 0: a free one (default: %(default)s)"
     parser.add_argument("--port", type=int, default=4222, help=text)
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     parser.add_argument("--store", type=Path, help="folder that keeps the streams (default: a temporary one)")

@@ -56,17 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the network: oz://host:5756 (name server; the default is this machine's), "
         "zmq://*:5557?incoming=tcp://*:5556",
     )  # fmt: skip
-    parser.add_argument("--source", required=True, metavar="NAME", help="what subscribers name: topics are NAME.SYMBOL")
+    parser.add_argument("--source", required=True, metavar="NAME", help="name of the source: topics are NAME.SYMBOL")
     parser.add_argument(
         "--topic-prefix", type=lambda text: topic_prefix(text) if text else "", metavar="TEXT",
-        help="of the log's topics; the rest is the symbol (default: the source)",
+        help="prefix of the log's topics; the rest is the symbol (default: the source)",
     )  # fmt: skip
-    parser.add_argument("--dictionary", type=Path, metavar="FILE", help="lines fid|name|type; served to who asks")
+    parser.add_argument("--dictionary", type=Path, metavar="FILE", help="data dictionary to serve: lines fid|name|type")
     parser.add_argument(
         "--conf-file", type=Path, metavar="FILE.toml", help="refusals and groups: conf/mama-source.toml"
     )
     parser.add_argument(
-        "--state", type=Path, metavar="FILE", help="numbers, images, position (default: ~/.local/state)"
+        "--state", type=Path, metavar="FILE", help="file of numbers, images and position (default: ~/.local/state)"
     )
     add_begin(parser, "saved (at first: earliest), latest, earliest or a sequence")
     parser.add_argument("--events", action="store_true", help="show requests and subscriptions as they come")
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_metrics(parser)
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
-    add_option(parser, "of the log's connection")
+    add_option(parser, "option of the log's connection")
 
 
 def run(args: argparse.Namespace) -> int:

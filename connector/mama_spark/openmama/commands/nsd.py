@@ -14,8 +14,12 @@ from ..wire.settings import NAMING_PORT
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-i", "--interface", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
-    parser.add_argument("-p", "--port", type=int, default=NAMING_PORT, help=f"default: {NAMING_PORT}; 0: a free one")
+    parser.add_argument(
+        "-i", "--interface", default="127.0.0.1", metavar="ADDRESS", help="address to bind (default %(default)s)"
+    )
+    parser.add_argument(
+        "-p", "--port", type=int, default=NAMING_PORT, help=f"port; 0: a free one (default {NAMING_PORT})"
+    )
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
     parser.add_argument("--advertise", metavar="HOST", help="where peers send to, with -i '*' (all interfaces)")
 

@@ -42,44 +42,39 @@ class OpenMamaRecorderSettings:
     peer: PeerSettings
     topics: tuple[str, ...] = option(
         "names", some_names, (), GROUP,
-        "Topics whose messages are recorded as they are published, such as `OM.IBM`; `OM.>`: all that begin so.",
-        shown="none",
+        "Topics to record as they are published: `OM.IBM`; `OM.>`: all that begin so.", shown="none",
     )  # fmt: skip
     symbols: tuple[tuple[str, str], ...] = option(
         "names", _symbols, (), GROUP,
-        "Market data, SOURCE.SYMBOL: subscribed to, with an image (`oz`), and asked for a recap after a gap.",
-        shown="none",
+        "Market data, SOURCE.SYMBOL: subscribed with an image (`oz`), and a recap after a gap.", shown="none",
     )  # fmt: skip
     dictionary: str = option(
         "name", text, "auto", GROUP,
         "Source that the data dictionary is fetched from (`oz`); `off`: none; `auto`: the sources of the symbols, and "
         f"{DICTIONARY_SOURCE}, whichever serves one.",
     )  # fmt: skip
-    name: str = option("name", plain_name, "recorder", GROUP, "Of this recorder; one log has one recorder of a name.")
+    name: str = option("name", plain_name, "recorder", GROUP, "Name of this recorder, unique in its log.")
     prefix: str = option("name", plain_name, PREFIX, GROUP, "First part of the topics in the log.")
     buffer: int = option(
         "integer", integer(1), 200_000, GROUP,
-        "Messages that wait while the log is away; then the network is not read, and publishers hold or drop.",
+        "Messages kept while the log is away; beyond, the network is not read, and publishers hold or drop.",
     )  # fmt: skip
     request_timeout: float = option(
-        "duration", duration, 10.0, GROUP, "Of an answer to a subscription; it is asked three times.", shown="10s"
+        "duration", duration, 10.0, GROUP, "Longest wait for an answer to a subscription; three attempts.", shown="10s"
     )
     pack_max_rows: int = option(
         "integer", integer(1, MAX_PACK_ROWS), 1, GROUP,
-        "Messages of one topic that become one record of the log together, in their order, as [packed messages]"
-        "(packed-messages.md) do: the log then bounds the rate no more. 1: each message is a record.",
+        "Messages of one topic in a record of the log, as [packed messages](packed-messages.md), for rates above that "
+        "of the log.",
     )  # fmt: skip
-    pack_max_bytes: int = option(
-        "integer", integer(1), 65_536, GROUP, "Bytes of a packed record, at most what the log takes.",
-    )  # fmt: skip
+    pack_max_bytes: int = option("integer", integer(1), 65_536, GROUP, "Most bytes of a packed record.")
     pack_delay: float = option(
-        "duration", duration, 0.1, GROUP,
-        "Longest time that a message waits for others of its topic, with `packMaxRows` above 1.", shown="100ms",
-    )  # fmt: skip
+        "duration", duration, 0.1, GROUP, "Longest wait of a message for others of its topic.", shown="100ms"
+    )
     look_back: int = option(
         "integer", integer(0), 200_000, GROUP,
-        "Records at the end of the log from which the last numbers are taken, so that what was published meanwhile is "
-        "a gap; 0: none.",
+        "Records at the end of the log in which the last numbers are looked up, so that a gap since then is recorded; "
+        "0: none.",
     )  # fmt: skip
     report: float = REPORT
     metrics: str | None = METRICS

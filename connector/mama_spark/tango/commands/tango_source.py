@@ -35,14 +35,20 @@ _HEARTBEAT = duration_argument()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_url(parser, LOG)
-    parser.add_argument("--bind", default="127.0.0.1:0", metavar="HOST:PORT", help="of calls; port 0: a free one")
-    parser.add_argument("--heartbeat-port", type=int, default=0, metavar="PORT", help="default: a free one")
-    parser.add_argument("--event-port", type=int, default=0, metavar="PORT", help="default: a free one")
     parser.add_argument(
-        "--hwm", type=int, default=HWM, metavar="N", help=f"events that may wait for one client ({HWM})"
+        "--bind", default="127.0.0.1:0", metavar="HOST:PORT", help="address for calls; port 0: a free one"
     )
-    parser.add_argument("--server", default="mama/source", metavar="EXE/INSTANCE", help="default: mama/source")
-    parser.add_argument("--host-name", metavar="NAME", help="in topics and addresses (default: this machine's)")
+    parser.add_argument("--heartbeat-port", type=int, default=0, metavar="PORT", help="(default: a free one)")
+    parser.add_argument("--event-port", type=int, default=0, metavar="PORT", help="(default: a free one)")
+    parser.add_argument(
+        "--hwm", type=int, default=HWM, metavar="N", help=f"events that may wait for one client (default {HWM})"
+    )
+    parser.add_argument(
+        "--server", default="mama/source", metavar="EXE/INSTANCE", help="name of the server (default mama/source)"
+    )
+    parser.add_argument(
+        "--host-name", metavar="NAME", help="host name in topics and addresses (default: this machine's)"
+    )
     parser.add_argument(
         "--advertise", action="append", metavar="HOST", help="where clients connect for events; repeatable"
     )
@@ -51,16 +57,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--conf-file", type=Path, metavar="FILE.toml", help="criteria of events: conf/tango-source.toml"
     )
     parser.add_argument(
-        "--position", type=Path, metavar="FILE", help="how far it has come (default: in ~/.local/state)"
+        "--position", type=Path, metavar="FILE", help="file of the position in the log (default: in ~/.local/state)"
     )
-    add_begin(parser, "saved (at first: latest), latest, earliest or a sequence: what is pushed again is said here")
+    add_begin(parser, "saved (at first: latest), latest, earliest or a sequence")
     parser.add_argument(
         "--hold", type=_HOLD, default="30s", metavar="DURATION",
         help="after a restart, wait that long for clients that were subscribed",
     )  # fmt: skip
     parser.add_argument(
         "--heartbeat", type=_HEARTBEAT, default="9s", metavar="DURATION",
-        help="between heartbeats; clients begin anew after 10s without one",
+        help="interval of heartbeats; clients begin anew after 10s without one",
     )  # fmt: skip
     add_metrics(parser)
     parser.add_argument("--json", action="store_true", help='each line as JSON: {"text": ...}')
@@ -71,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unregister", action="store_true", help="at the end, remove server, devices and properties from the database"
     )
-    add_option(parser, "of the log's connection")
+    add_option(parser, "option of the log's connection")
 
 
 def run(args: argparse.Namespace) -> int:

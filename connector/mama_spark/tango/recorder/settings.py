@@ -55,61 +55,59 @@ class TangoRecorderSettings:
     host: str
     devices: tuple[str, ...] = option(
         "names", _devices, (), GROUP,
-        "Devices, without the host; or patterns (`*`, `?`, `[ab]`), where there is a database to ask.", shown="needed",
+        "Devices, without the host, or patterns (`*`, `?`, `[ab]`), which need a database.", shown="needed",
     )  # fmt: skip
     dbase: bool = True
     alternates: tuple[str, ...] = ()
     attributes: tuple[str, ...] = option(
         "names", some_names, ("*",), GROUP,
-        "Names or patterns (`*`, `?`, `[ab]`), with the device in front where they have slashes.", shown="`*`",
+        "Names or patterns (`*`, `?`, `[ab]`), after the device where they have slashes.", shown="`*`",
     )  # fmt: skip
     events: tuple[EventType, ...] = option(
         "events", _events, tuple(EVENT_NAMES[name] for name in DEFAULT_EVENTS), GROUP, "Types of events.",
         shown="change, attr_conf, intr_change",
     )  # fmt: skip
-    name: str = option("name", plain_name, "recorder", GROUP, "Of this recorder; each recorder of a log has its own.")
+    name: str = option("name", plain_name, "recorder", GROUP, "Name of this recorder, unique in its log.")
     prefix: str = option("name", plain_name, PREFIX, GROUP, "First part of the topics in the log.")
     buffer: int = option(
         "integer", integer(1), 500_000, GROUP,
-        "Events that wait while the log is away; then the oldest are dropped, and counted.",
+        "Events kept while the log is away; beyond, the oldest are dropped and counted.",
     )  # fmt: skip
     buffer_octets: int = option(
-        "size", byte_size, 512 << 20, GROUP, "Memory that they may take, about; likewise.", shown="512 MiB"
+        "size", byte_size, 512 << 20, GROUP, "Most memory of these events, about.", shown="512 MiB"
     )
     hwm: int | None = option(
         "integer", integer(1), None, GROUP, "High-water mark of the sockets.", shown="what the servers say"
     )
-    timeout: float = option("duration", duration, 3.0, GROUP, "Of a call to a server.", shown="3s")
+    timeout: float = option("duration", duration, 3.0, GROUP, "Longest wait for an answer of a server.", shown="3s")
     look_every: float = option(
-        "duration", duration, 60.0, GROUP, "Between two questions to the database, which devices match the patterns.",
-        shown="60s",
+        "duration", duration, 60.0, GROUP,
+        "Interval of questions to the database for devices that match the patterns.", shown="60s",
     )  # fmt: skip
     state_every: float = option(
         "duration", duration, 60.0, GROUP,
-        "Between two records of what is known, from which the next recorder goes on; others see that it runs.",
-        shown="60s",
+        "Interval of records of the recorder's state, from which the next recorder goes on.", shown="60s",
     )  # fmt: skip
     report: float = REPORT
     metrics: str | None = METRICS
     drain: float = DRAIN
     error_summary: float = option(
         "duration", duration_or_off, 600.0, GROUP,
-        "Of equal errors of an attribute in a row only the first is recorded; between two summaries of the others. 0 "
-        "or `off`: each error is recorded.", shown="10m",
+        "Of equal errors of an attribute only the first is recorded, and a summary in this interval. 0 or `off`: each "
+        "error is recorded.", shown="10m",
     )  # fmt: skip
     retry_refused: float = option(
         "duration", duration, 300.0, GROUP,
         "Longest time between attempts to subscribe to an attribute that a pattern matches and that sends no such "
-        "events yet, since it is not polled, for example.", shown="5m",
+        "events yet (not polled, for example).", shown="5m",
     )  # fmt: skip
     loss_check: float = option(
         "duration", duration_or_off, 60.0, GROUP,
-        "Longest time until a loss that no later event shows is recorded; servers are asked twice in it. 0 or `off`: "
-        "it is not looked for.", shown="60s",
+        "Longest time until a loss that no later event shows is recorded. 0 or `off`: never.", shown="60s",
     )  # fmt: skip
     heartbeat: float = option(
-        "duration", duration, HEARTBEAT_AGE, GROUP, "Heartbeats that are older are missed; servers send one every 9 s.",
-        shown="10s",
+        "duration", duration, HEARTBEAT_AGE, GROUP,
+        "Oldest heartbeat that counts; servers send one every 9 s.", shown="10s",
     )  # fmt: skip
 
     @classmethod

@@ -46,33 +46,27 @@ class Rule:
     configuration file. Periods are in milliseconds, as in Tango."""
 
     pattern: str = option(
-        "text", nonempty_text, "", _GROUP, "Of `domain/family/member/attribute`, in any case; `*` stands for anything.",
-        shown="needed",
+        "text", nonempty_text, "", _GROUP,
+        "`domain/family/member/attribute`, in any case; `*` stands for anything.", shown="needed",
     )  # fmt: skip
     abs_change: float | None = option(
-        "number",
-        real_number,
-        None,
-        _GROUP,
-        "Change events only beyond this difference to the last one.",
-        shown="any change",
+        "number", real_number, None, _GROUP, "Least difference to the last change event.", shown="any change"
     )
     rel_change: float | None = option("number", real_number, None, _GROUP, "Likewise, in percent.", shown="any change")
     archive_abs_change: float | None = option(
-        "number", real_number, None, _GROUP, "Archive events only beyond this difference to the last one.",
-        shown="any change",
-    )  # fmt: skip
+        "number", real_number, None, _GROUP, "Least difference to the last archive event.", shown="any change"
+    )
     archive_rel_change: float | None = option(
         "number", real_number, None, _GROUP, "Likewise, in percent.", shown="any change"
     )
     archive_period: int | None = option(
-        "duration", milliseconds, None, _GROUP, "After it, an archive event is sent whatever its value.", shown="none"
+        "duration", milliseconds, None, _GROUP, "Longest time between archive events.", shown="none"
     )
-    period: int | None = option("duration", milliseconds, None, _GROUP, "Between periodic events.", shown="none")
-    label: str = option("text", string, "", _GROUP, "Shown to clients, as those below.")
-    description: str = option("text", string, "", _GROUP, "Of the attribute.")
-    unit: str = option("text", string, "", _GROUP, "Of its values.")
-    display_format: str = option("text", string, "", _GROUP, "Such as `%6.2f`.")
+    period: int | None = option("duration", milliseconds, None, _GROUP, "Time between periodic events.", shown="none")
+    label: str = option("text", string, "", _GROUP, "Shown to clients.")
+    description: str = option("text", string, "", _GROUP, "Shown to clients.")
+    unit: str = option("text", string, "", _GROUP, "Shown to clients.")
+    display_format: str = option("text", string, "", _GROUP, "Shown to clients: `%6.2f`.")
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Rule:

@@ -41,22 +41,21 @@ class BrokerSettings:
 
     bind: str | tuple[str, ...] = option(
         "text or list of texts", _texts, "tcp://127.0.0.1:9999", "broker",
-        "Endpoints, `tcp` or `ipc`: `tcp://*:9999` is on all interfaces, `tcp://[::1]:9999` is IPv6; with port `*` or "
-        "0 the system chooses. `--bind` wins.",
+        "Endpoints, `tcp` or `ipc`: `tcp://*:9999` is on all interfaces, `tcp://[::1]:9999` is IPv6; port `*` or 0: "
+        "the system chooses. `--bind` wins.",
     )  # fmt: skip
     machine: SessionSettings = field(default_factory=SessionSettings)
     engines: tuple[EngineChoice, ...] = ()
     high_water: int = option(
-        "integer", integer(1), 1000, "broker",
-        "Messages that ZeroMQ may hold for one client, in each direction; beyond, TCP and the broker's queues hold.",
-    )  # fmt: skip
+        "integer", integer(1), 1000, "broker", "Messages that ZeroMQ holds for one client, in each direction."
+    )
     max_message: int = option(
         "size", byte_size, 64 * 1024 * 1024, "broker",
-        "Of one frame; a client that sends a larger one is disconnected.", shown="64 MiB",
+        "Largest frame; a larger one disconnects its client.", shown="64 MiB",
     )  # fmt: skip
     linger: float = option(
         "duration", duration_or_none, 5.0, "broker",
-        "How long a clean stop waits for clients to take what is theirs.", shown="5s",
+        "How long a clean stop waits for clients to take their messages.", shown="5s",
     )  # fmt: skip
     security: Security = field(default_factory=Security)
     metrics: str | None = option(
@@ -65,9 +64,8 @@ class BrokerSettings:
         shown="none",
     )  # fmt: skip
     report: float = option(
-        "duration", duration_or_none, 0.0, "broker",
-        "Between lines of `mama broker` that say how it is; 0 = none.",
-    )  # fmt: skip
+        "duration", duration_or_none, 0.0, "broker", "Interval of the lines of `mama broker`; 0: none."
+    )
 
     @property
     def endpoints(self) -> tuple[str, ...]:

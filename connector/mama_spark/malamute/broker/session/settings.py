@@ -35,17 +35,19 @@ class Limits:
     """Limits of one mailbox or one service's queue (``each``), in bytes of content, and of all together (``total``),
     in bytes of content plus :data:`OVERHEAD` per message."""
 
-    each: int | None = option("size", byte_size, 64 * 1024 * 1024, "mailboxes", "For one address.", shown="64 MiB")
+    each: int | None = option(
+        "size", byte_size, 64 * 1024 * 1024, "mailboxes", "Most bytes for one address.", shown="64 MiB"
+    )
     total: int | None = option(
-        "size", byte_size, 512 * 1024 * 1024, "mailboxes", "For all together; a message counts 512 octets more.",
-        shown="512 MiB",
+        "size", byte_size, 512 * 1024 * 1024, "mailboxes",
+        "Most bytes for all; a message counts 512 bytes more.", shown="512 MiB",
     )  # fmt: skip
     warn: int | None = option("size", byte_size, None, "mailboxes", "Log a warning beyond this.", shown="never")
     overflow: Overflow = option(
         "`drop-newest`, `drop-oldest`", member(Overflow), Overflow.DROP_NEWEST, "mailboxes",
-        "What happens beyond a limit.", shown="`drop-newest`",
+        "Beyond a limit.", shown="`drop-newest`",
     )  # fmt: skip
-    count: int = option("integer", integer(1), 100_000, "mailboxes", "Addresses with something waiting.")
+    count: int = option("integer", integer(1), 100_000, "mailboxes", "Most addresses with waiting messages.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,36 +62,37 @@ class SessionSettings:
 
     timeout: float = option(
         "duration", duration_or_none, 10.0, "clients",
-        "Without a frame for that long, a client is dropped; 0 = never.", shown="10s",
+        "A client without a frame for this long is dropped; 0: never.", shown="10s",
     )  # fmt: skip
     queue: int = option(
         "size", byte_size, 64 * 1024 * 1024, "clients",
-        "That may wait for one client whose socket takes no more, or that gave no credit; a message counts 256 octets "
-        "more.", shown="64 MiB",
+        "Most bytes for a client that takes no more or gave no credit; a message counts 256 bytes more.",
+        shown="64 MiB",
     )  # fmt: skip
     overflow: Overflow = option(
         "`drop-newest`, `drop-oldest`, `disconnect`", member(Overflow), Overflow.DROP_NEWEST, "clients",
-        "What happens beyond `queue`; deliveries of engines that hold never come to that.", shown="`drop-newest`",
+        "Beyond `queue`; deliveries of engines that hold never reach it.", shown="`drop-newest`",
     )  # fmt: skip
     backlog: int = option(
-        "size", byte_size, 64 * 1024 * 1024, "clients", "That may wait for the engine of one stream.", shown="64 MiB"
-    )
+        "size", byte_size, 64 * 1024 * 1024, "clients",
+        "Most bytes that wait for the engine of one stream.", shown="64 MiB",
+    )  # fmt: skip
     behind: EngineBacklogPolicy = option(
         "`drop-newest`, `disconnect`, `hold`", member(EngineBacklogPolicy), EngineBacklogPolicy.DROP_NEWEST, "clients",
-        "What happens beyond `backlog`; `hold`: all clients wait.", shown="`drop-newest`",
+        "Beyond `backlog`; `hold`: all clients wait.", shown="`drop-newest`",
     )  # fmt: skip
     repeats: int = 100
     pong_silence: float = 1.0
     events: bytes = b"_MAMA_EVENTS"  #: the broker's own stream (:mod:`.broker_events`); empty = none
-    streams: int = option("integer", integer(1), 4096, "clients", "That clients may have open, all together.")
+    streams: int = option("integer", integer(1), 4096, "clients", "Most open streams of all clients.")
     client_streams: int = option(
-        "integer", integer(1), 1024, "clients", "Streams of one client: that it reads, and that it has written to."
+        "integer", integer(1), 1024, "clients", "Most streams that one client reads and writes."
     )
     stream_idle: float = option(
         "duration", duration_or_none, 30.0, "clients",
-        "Without clients for that long, a stream ends that has nothing but what is stored; 0 = never.", shown="30s",
+        "A stream without clients ends after this time (stored messages stay); 0: never.", shown="30s",
     )  # fmt: skip
-    patterns: int = option("integer", integer(1), 100_000, "clients", "Subscriptions and offers of one client.")
+    patterns: int = option("integer", integer(1), 100_000, "clients", "Most subscriptions and offers of one client.")
     mailboxes: Limits = field(default_factory=Limits)
     services: Limits = field(default_factory=Limits)
     features: Feature = ALL  #: features for clients that announce them

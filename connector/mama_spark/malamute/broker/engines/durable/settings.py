@@ -20,30 +20,28 @@ class DurableSettings:
     """Times in seconds, sizes in octets; None = no limit. At a limit the oldest messages are removed, but never the
     newest one."""
 
-    folder: str = option("path", nonempty_text, "", _GROUP, "On a local disk; one file a stream.", shown="needed")
+    folder: str = option(
+        "path", nonempty_text, "", _GROUP, "Folder on a local disk; one file a stream.", shown="needed"
+    )
     max_age: float | None = option("duration", duration, None, _GROUP, "How long a message is kept.", shown="no limit")
     max_octets: int | None = option(
         "size", positive_size, None, _GROUP,
-        "Of all messages together: sender, subject, content, id and headers.", shown="no limit",
+        "Most bytes of all messages: sender, subject, content, id and headers.", shown="no limit",
     )  # fmt: skip
-    max_messages: int | None = option(
-        "integer", integer(1, _MOST), None, _GROUP, "How many are kept.", shown="no limit"
-    )
+    max_messages: int | None = option("integer", integer(1, _MOST), None, _GROUP, "Most messages.", shown="no limit")
     dedup_window: float = option(
-        "duration", duration_or_none, 120.0, _GROUP,
-        "How long an id is stored once; 0 = ids are not looked at.", shown="2m",
-    )  # fmt: skip
+        "duration", duration_or_none, 120.0, _GROUP, "How long an id is stored once; 0: ids are ignored.", shown="2m"
+    )
     dedup_ids: int = option(
-        "integer", integer(0, _MOST), 1_000_000, _GROUP,
-        "Ids that are remembered at most, about 270 octets of memory each.",
-    )  # fmt: skip
+        "integer", integer(0, _MOST), 1_000_000, _GROUP, "Most remembered ids, about 270 bytes of memory each."
+    )
     max_running: int = option(
         "integer", integer(0, _MOST), 100_000, _GROUP, "Subjects that may hold a message with a time to live."
     )
     synchronous: str = option(
         "`normal`, `full`", one_of("normal", "full"), "normal", _GROUP,
-        "`normal`: what is acknowledged survives the death of the broker; a loss of power may take the last moments. "
-        "`full`: it is on the disk, at the price of waiting for it once a batch.",
+        "`normal`: acknowledged messages survive the death of the broker; a power failure may take the last ones. "
+        "`full`: they are on the disk, at the price of one wait a batch.",
     )  # fmt: skip
 
     @classmethod

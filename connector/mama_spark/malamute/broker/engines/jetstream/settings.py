@@ -43,9 +43,8 @@ class JetStreamSettings:
     """
 
     servers: tuple[str, ...] = option(
-        "URLs", nats_urls, (), _GROUP, "Of NATS servers, separated by commas; any of them will do.", shown="needed",
-        secret=True,
-    )  # fmt: skip
+        "URLs", nats_urls, (), _GROUP, "NATS servers, separated by commas.", shown="needed", secret=True
+    )
     credentials: str | None = option("path", file_path, None, _GROUP, "File with JWT and nkey seed.", secret=True)
     nkey_seed: str | None = option("path", file_path, None, _GROUP, "File with an nkey seed.", secret=True)
     user: str | None = option("text", nonempty_text, None, _GROUP, "User name.", secret=True)
@@ -61,40 +60,38 @@ class JetStreamSettings:
         "text", single_token, None, _GROUP, "JetStream domain of the stream.", shown="that of the server"
     )
     js_api_prefix: str | None = option(
-        "subject", subject_prefix, None, _GROUP, "Of requests, where the account imports the API of another one.",
-        shown="`$JS.API`",
+        "subject", subject_prefix, None, _GROUP,
+        "Prefix of requests, where the account imports another account's API.", shown="`$JS.API`",
     )  # fmt: skip
     stream: str = option(
-        "text",
-        nonempty_text,
-        "mlp-{stream}",
-        _GROUP,
-        "Its name in JetStream; `{stream}` is the name of the Malamute stream.",
+        "text", nonempty_text, "mlp-{stream}", _GROUP, "Name in JetStream; `{stream}` is the Malamute stream."
     )
-    subjects: str = option("text", nonempty_text, "mlp.{stream}", _GROUP, "Prefix of its subjects.")
+    subjects: str = option("text", nonempty_text, "mlp.{stream}", _GROUP, "Prefix of the subjects.")
     create: bool = option(
         "boolean", true_or_false, True, _GROUP,
-        "Make the stream when it is missing, with `replicas`, `storage`, the limits and `dedup_window`.",
+        "Create a missing stream, with `replicas`, `storage`, the limits and `dedup_window`.",
     )  # fmt: skip
-    replicas: int = option("integer", integer(1, _MOST), 1, _GROUP, "Servers that keep it.")
+    replicas: int = option("integer", integer(1, _MOST), 1, _GROUP, "Servers that keep the stream.")
     storage: str = option("`file`, `memory`", one_of("file", "memory"), "file", _GROUP, "Where the servers keep it.")
     max_age: float | None = option("duration", duration, None, _GROUP, "How long a message is kept.", shown="no limit")
-    max_octets: int | None = option("size", positive_size, None, _GROUP, "Of all messages together.", shown="no limit")
+    max_octets: int | None = option(
+        "size", positive_size, None, _GROUP, "Most bytes of all messages.", shown="no limit"
+    )
     max_messages: int | None = option(
-        "integer", integer(1, _MOST), None, _GROUP, "How many are kept; beyond, the oldest go.", shown="no limit"
+        "integer", integer(1, _MOST), None, _GROUP, "Most messages; beyond, the oldest go.", shown="no limit"
     )
     max_per_subject: int | None = option(
-        "integer", integer(1, _MOST), None, _GROUP, "How many of one subject are kept; beyond, the oldest go.",
-        shown="no limit",
+        "integer", integer(1, _MOST), None, _GROUP,
+        "Most messages of a subject; beyond, the oldest go.", shown="no limit",
     )  # fmt: skip
     dedup_window: float = option(
         "duration", duration, 120.0, _GROUP,
-        "How long the server stores an id once, a second or more; for messages that were on the way when an outage "
-        "began, it may last half as long.", shown="2m",
+        "How long the server stores an id once, a second or more; half as long for messages on their way when an "
+        "outage began.", shown="2m",
     )  # fmt: skip
     buffer: int = option(
         "size", positive_size, 64 * 1024 * 1024, _GROUP,
-        "That waits in memory while NATS cannot be reached; what comes beyond is refused.", shown="64 MiB",
+        "Messages kept in memory while NATS is away; more are refused.", shown="64 MiB",
     )  # fmt: skip
 
     def __repr__(self) -> str:
