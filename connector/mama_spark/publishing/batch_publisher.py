@@ -34,9 +34,9 @@ from ..contracts.message import MessageBatch
 from ..options.window import WindowConfig
 from .batch_config import BatchConfig, BatchHooks, OnOutage, SendGuard
 from .outage_reporter import OutageReporter
-from .window.backpressure import RateLimiter
 from .window.flight import FlightState
 from .window.flight_batch import FlightBatch, FlightCounters, StoredFlights
+from .window.rate_limiter import RateLimiter
 from .window.send_loop import SendLoop, Span
 from .window.window import Window
 
