@@ -10,7 +10,8 @@ from datetime import timedelta
 from ...console.arguments import duration_argument, pairs
 from ...console.progress import Progress
 from ...report.data import PASSES
-from ...report.page import headline, report, state
+from ...report.page import report
+from ...report.verdict import headline, verdict
 
 DESCRIPTION = "Write one HTML file that shows what became of the rows of the flight log at PATH."
 
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         made = report(args.path, run=args.run_id, since=since, storage=storage, on_pass=progress.add)
     target = made.save(args.output)
     if args.json:
-        fields = {"headline": headline(made.data), "state": state(made.data), "page": str(target), **made.data.totals}
+        fields = {"headline": headline(made.data), "state": verdict(made.data), "page": str(target), **made.data.totals}
         print(json.dumps(fields, ensure_ascii=False))
     else:
         print(f"{headline(made.data)} The report is {target}")
