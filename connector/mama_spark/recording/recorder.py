@@ -23,7 +23,7 @@ from ..contracts.errors import ConfigError, MamaError, PublishError
 from ..contracts.message import MessageBatch
 from ..contracts.record_log import ReadLog, RecordWriter
 from ..packing.pack_headers import rows_of_messages
-from ..telemetry.exposition import Metric, measured
+from ..telemetry.metrics_server import Metric, measured
 from .settings import RecorderSettings
 
 logger = logging.getLogger("mama_spark")
