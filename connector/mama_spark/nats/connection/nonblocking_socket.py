@@ -25,8 +25,8 @@ Addresses = list[tuple[Any, ...]]  #: as of :func:`socket.getaddrinfo`
 
 
 class NameLookup:
-    """Of the addresses of a host, without waiting: the system may take half a minute. Begins when it is made, on a thread
-    that ends when the system has answered."""
+    """Of the addresses of a host, without waiting: the system may take half a minute. Begins when it is made, on a
+    thread that ends when the system has answered."""
 
     def __init__(self, host: str, port: int) -> None:
         self._found: Addresses | OSError | None = None
