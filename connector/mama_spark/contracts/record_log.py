@@ -318,21 +318,6 @@ class RecordLogBridge(Protocol):
 ReadLog = Callable[[Callable[[RecordLog], None]], None]  #: calls a function with the log, if it exists
 
 
-class RecordWriter(Protocol):
-    """Stores the records of a recorder, in order; ``publisher.resilient_publisher`` has one."""
-
-    stored: int
-
-    @property
-    def waiting(self) -> int: ...
-
-    def write(self, batch: MessageBatch, give_up: Callable[[], bool] = ...) -> bool: ...
-
-    def reconnect(self, give_up: Callable[[], bool] = ...) -> None: ...
-
-    def drain(self, timeout: float) -> bool: ...
-
-
 # --- records as columns ------------------------------------------------------------------------------------
 
 

@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 
 from ..contracts.errors import ConfigError, MamaError, PublishError
 from ..contracts.message import MessageBatch
-from ..contracts.record_log import ReadLog, RecordWriter
+from ..contracts.record_log import ReadLog
 from ..packing.pack_headers import rows_of_messages
+from ..publishing.resilient_publisher import ResilientPublisher
 from ..telemetry.metrics_server import Metric, measured
 from .settings import RecorderSettings
 
@@ -125,7 +126,7 @@ class Recorder:
     :param ids: give messages ids, so that the broker stores none twice
     """
 
-    def __init__(self, source: RecordSource, writer: RecordWriter, *, ids: bool = True) -> None:
+    def __init__(self, source: RecordSource, writer: ResilientPublisher, *, ids: bool = True) -> None:
         self._source, self._writer, self._ids = source, writer, ids
         # Time of day: names a run.
         self._run_id = f"{source.settings.name}-{time.time_ns():x}"

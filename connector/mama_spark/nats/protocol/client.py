@@ -39,8 +39,7 @@ from .client_events import (
     Write,
 )
 from .frames import message_frame
-from .parser import Frame, ProtocolError, read_frame
-from .partial_frame import PartialFrame
+from .parser import Frame, PartialFrame, ProtocolError, read_frame
 
 #: Takes complete messages of one subscription from an offset on; returns the offset of what it did not take.
 Take = Callable[[bytes, int], int]
