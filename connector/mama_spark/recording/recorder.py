@@ -24,7 +24,7 @@ from ..contracts.message import MessageBatch
 from ..contracts.record_log import ReadLog
 from ..packing.pack_headers import rows_of_messages
 from ..publishing.resilient_publisher import ResilientPublisher
-from ..telemetry.metrics_server import Metric, measured
+from ..telemetry.exposition import Metric, measured
 from .settings import RecorderSettings
 
 logger = logging.getLogger("mama_spark")

@@ -23,7 +23,8 @@ from mama_spark.malamute.broker.serve import run
 from mama_spark.malamute.broker.session.settings import Limits, SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands
-from mama_spark.telemetry.metrics_server import CONTENT_TYPE, Metric, MetricsServer, exposition
+from mama_spark.telemetry.exposition import CONTENT_TYPE, Metric, exposition
+from mama_spark.telemetry.metrics_server import MetricsServer
 from prometheus_client.parser import text_string_to_metric_families
 
 PATIENCE = 60.0

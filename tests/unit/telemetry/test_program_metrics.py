@@ -12,7 +12,8 @@ from mama_spark.openmama.recorder.record_source import MamaRecorderCounts
 from mama_spark.openmama.source.server import measure as measure_mama_source
 from mama_spark.tango.recorder.record_source import TangoRecorderCounts
 from mama_spark.tango.source.replay_service import measure as measure_tango_source
-from mama_spark.telemetry.metrics_server import Metric, exposition, served_metrics
+from mama_spark.telemetry.exposition import Metric, exposition
+from mama_spark.telemetry.metrics_server import served_metrics
 
 from tests.support.tables import each
 

@@ -18,7 +18,7 @@ from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.openmama.wire.subscriptions import SubscriptionChange
 
 from ...recording.log_follower import LogFollower, LogPosition
-from ...telemetry.metrics_server import Metric, measured
+from ...telemetry.exposition import Metric, measured
 from .market_data_source import (
     AnswerRequest,
     BadRecord,

@@ -20,7 +20,7 @@ import orjson
 from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.contracts.record_log import Bounds, Continuity, RecordLog, Records
 from mama_spark.recording.log_follower import LogBatch, LogFollower, LogPosition, beginning
-from mama_spark.telemetry.metrics_server import Metric, measured
+from mama_spark.telemetry.exposition import Metric, measured
 
 from ..types import EventType
 from .awaited_clients import AwaitedClients, AwaitedSubscription, Place

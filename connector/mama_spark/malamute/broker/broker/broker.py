@@ -21,7 +21,7 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError, Unavail
 from mama_spark.contracts.zmq_connections import open_context
 from mama_spark.malamute.protocol.extensions import Feature
 
-from ....telemetry.metrics_server import CONTENT_TYPE, Metric, exposition, prometheus_client
+from ....telemetry.exposition import CONTENT_TYPE, Metric, exposition, prometheus_client
 from ..session.broker_events import BrokerEvent, encode
 from ..session.settings import SessionSettings
 from .engine_selector import EngineSelector

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ....telemetry.metrics_server import Labels, Metric
+from ....telemetry.exposition import Labels, Metric
 
 if TYPE_CHECKING:
     from .loop import BrokerLoop
