@@ -7,7 +7,7 @@ import json
 import webbrowser
 from datetime import timedelta
 
-from ...console.arguments import duration_argument, pairs
+from ...console.arguments import add_storage, duration_argument, pairs
 from ...console.progress import Progress
 from ...report.data import PASSES
 from ...report.page import report
@@ -26,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="the page (default report.html)")
     parser.add_argument("--json", action="store_true", help="print the totals as one line of JSON")
     parser.add_argument("--open", action="store_true", help="show it in the browser")
-    parser.add_argument(
-        "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"
-    )
+    add_storage(parser)
 
 
 def run(args: argparse.Namespace) -> int:
