@@ -1,10 +1,8 @@
-"""Who hears of what a connection receives for a request: an answer, by the number of the request at the end of its
-subject, or that the permissions forbid the subject."""
+"""Answers to the requests of a connection, each by the number of its request at the end of the subject."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 
 from ..protocol.parser import Frame
@@ -41,31 +39,3 @@ class ExpectedAnswers:
         if (answered := self._answered.get(number)) is not None:
             answered(frame)
         return True
-
-
-class Denials:
-    """Who hears that the permissions of one connection forbid a subject.
-
-    :ivar handlers: tried where nobody waits for the subject: kind and subject; True: it was this one's
-    """
-
-    def __init__(self) -> None:
-        self._watches: list[tuple[str, Callable[[], None]]] = []
-        self.handlers: list[Callable[[str, str], bool]] = []
-
-    @contextlib.contextmanager
-    def watch(self, subject: str, tell: Callable[[], None]) -> Iterator[None]:
-        """Call ``tell`` when the server reports ``subject`` as forbidden."""
-        watch = subject, tell
-        self._watches.append(watch)
-        try:
-            yield
-        finally:
-            self._watches.remove(watch)
-
-    def tell(self, kind: str, subject: str) -> bool:
-        """Whether anybody is concerned."""
-        watching = [tell for watched, tell in list(self._watches) if watched == subject]
-        for tell in watching:
-            tell()
-        return bool(watching) or any(handled(kind, subject) for handled in list(self.handlers))

@@ -30,7 +30,8 @@ from ..protocol.parser import Frame
 from ..protocol.server_pool import Server
 from ..settings import NatsSettings
 from .checks import Checks
-from .expected_answers import Denials, ExpectedAnswers
+from .denials import Denials
+from .expected_answers import ExpectedAnswers
 from .login import refusal
 from .socket_driver import SAYS_NOTHING, SocketDriver, Written
 

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 from mama_spark.contracts.errors import ConfigError, NoResponders, Rejected, Unavailable
-from mama_spark.nats.connection.expected_answers import Denials, ExpectedAnswers
+from mama_spark.nats.connection.denials import Denials
+from mama_spark.nats.connection.expected_answers import ExpectedAnswers
 from mama_spark.nats.jetstream import retry, streams
 from mama_spark.nats.jetstream.answers import NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden
 from mama_spark.nats.jetstream.client import AT_ONCE, JetStream
