@@ -6,7 +6,7 @@ import argparse
 import json
 from datetime import timedelta
 
-from ...console.arguments import add_storage, duration_argument, pairs
+from ...console.arguments import duration_argument, pairs
 from ...console.output import print_tables, table_of
 from ...console.progress import Progress
 from ...contracts.errors import ConfigError
@@ -47,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keep", type=_KEEP, metavar="AGE", help="maintain: drop rows of days before (default: none)")
     parser.add_argument("--dry-run", action="store_true", help="sweep, maintain: only say what would be done")
-    add_storage(parser)
+    parser.add_argument(
+        "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
