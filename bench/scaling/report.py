@@ -58,8 +58,7 @@ def grown(result: Result) -> list[str]:
         one, fewest, most = SIMULATIONS[name], measured[0], measured[-1]
         columns = {one.grows: one.columns[one.grows]} if one.grows else one.columns
         costs = "; ".join(
-            f"{what}: {_number(fewest[column])} to {_number(most[column])}"
-            for column, what in columns.items()
+            f"{what}: {_number(fewest[column])} to {_number(most[column])}" for column, what in columns.items()
         )
         lines.append(f"| {one.title} | {fewest['size']:,.0f} | {most['size']:,.0f} | {costs} |")
     return lines

@@ -12,15 +12,11 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from string import hexdigits
 
-from ..flightlog.schema import IS_IN_DOUBT, IS_OUTCOME
+from ..flightlog.schema import IS_IN_DOUBT, IS_OUTCOME, sql_text
 from .result import MATCHES, Audit, Row, Span
 
 #: Clocks of executors and servers differ, and a copy may be stored later than its write ended. In SQL, and seconds.
 MARGIN = 600
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,7 @@ class FlightSelection:
     def sql(self) -> str:
         found = "kind = 'flight'"
         for column, value in (("query_id", self.query), ("run_id", self.run)):
-            found += "" if value is None else f" AND {column} = {_quoted(value)}"
+            found += "" if value is None else f" AND {column} = {sql_text(value)}"
         found += "" if self.batch is None else f" AND batch_id = {int(self.batch)}"
         for sign, moment in ((">=", self.since), ("<", self.until)):
             if moment is not None:
@@ -53,7 +49,7 @@ def spans_question(selection: FlightSelection, bridge: str) -> str:
     return f"""
 SELECT stream, min(sequence) AS low, max(sequence) AS high, count(*) - count(sequence) AS unnumbered,
        min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last
-FROM log WHERE {selection.sql()} AND {_ACKED} AND bridge = {_quoted(bridge)} AND stream IS NOT NULL
+FROM log WHERE {selection.sql()} AND {_ACKED} AND bridge = {sql_text(bridge)} AND stream IS NOT NULL
 GROUP BY stream ORDER BY stream"""
 
 
@@ -62,7 +58,7 @@ def rest_question(selection: FlightSelection, bridge: str) -> str:
     return f"""
 SELECT bridge, event, ack_level, count(*) AS messages FROM log
 WHERE {selection.sql()} AND {IS_OUTCOME} AND event IN ('acked', 'published')
-  AND NOT ({_ACKED} AND bridge = {_quoted(bridge)} AND stream IS NOT NULL)
+  AND NOT ({_ACKED} AND bridge = {sql_text(bridge)} AND stream IS NOT NULL)
 GROUP BY bridge, event, ack_level ORDER BY bridge, event, ack_level"""
 
 
@@ -94,9 +90,9 @@ class Comparison:
         self, selection: FlightSelection, bridge: str, spans: Mapping[str, Span], *, foreign: bool = False
     ) -> None:
         self._selection, self._foreign = selection.sql(), foreign
-        self._stored = f"{_ACKED} AND bridge = {_quoted(bridge)} AND stream IS NOT NULL"
+        self._stored = f"{_ACKED} AND bridge = {sql_text(bridge)} AND stream IS NOT NULL"
         self._bounds = " UNION ALL ".join(
-            f"SELECT {_quoted(name)} AS stream, {span.bounds.first} AS low, {span.bounds.last} AS high, "
+            f"SELECT {sql_text(name)} AS stream, {span.bounds.first} AS low, {span.bounds.last} AS high, "
             f"{'true' if span.gaps else 'false'} AS gaps, {_moment(span.since)} AS since, {_moment(span.made)} AS made"
             for name, span in spans.items()
         )
@@ -217,7 +213,7 @@ judged AS (
 
         :param digits: that the MD5 of the id may begin with
         """
-        more = f" AND substr(md5(id), 1, 1) IN ({', '.join(map(_quoted, digits))})"
+        more = f" AND substr(md5(id), 1, 1) IN ({', '.join(map(sql_text, digits))})"
         return f"""WITH twice AS (
   SELECT stream, id, min(sequence) AS first_one, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fit
   FROM stored WHERE id IS NOT NULL{more} GROUP BY stream, id HAVING count(*) > 1),
@@ -246,7 +242,7 @@ def _in(part: Part) -> str:
 
 def _answer(table: str, verdict: str, unjudged: bool = True) -> str:
     """:param unjudged: also what has no verdict"""
-    write, matched = "query_id, run_id, batch_id, stream", ", ".join(map(_quoted, MATCHES))
+    write, matched = "query_id, run_id, batch_id, stream", ", ".join(map(sql_text, MATCHES))
     own = [
         f"CASE WHEN {verdict} IS NULL OR {verdict} IN ({matched}) THEN NULL ELSE {name} END"
         for name in ("sequence", "id", "topic")

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from ..contracts.record_log import Bounds
-from ..flightlog.reading import table_lines
+from ..flightlog.reading import tables_text
 
 Row = dict[str, Any]
 
@@ -159,9 +159,7 @@ class Audit:
 
     def text(self) -> str:
         """Several lines, for people."""
-        return "\n".join(
-            self.head() + [line for title, rows, names in self.tables() for line in table_lines(title, rows, *names)]
-        )
+        return tables_text(self.head(), self.tables())
 
     def tables(self) -> list[tuple[str, list[Row], tuple[str, ...]]]:
         """Title, rows and columns of each table."""

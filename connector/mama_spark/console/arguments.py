@@ -46,6 +46,11 @@ def add_option(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("-o", "--option", action="append", default=[], metavar="NAME=VALUE", help=text)
 
 
+def add_storage(parser: argparse.ArgumentParser, of: str = "delta-rs") -> None:
+    """``--storage``, which may be repeated."""
+    parser.add_argument("--storage", action="append", default=[], metavar="NAME=VALUE", help=f"storage option of {of}")
+
+
 def add_metrics(parser: argparse.ArgumentParser) -> None:
     """``--metrics``."""
     parser.add_argument(

@@ -86,20 +86,16 @@ def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> A
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = f"{value:,}" if isinstance(value, int) else str(value)
-    return _harmless(text)
+    return str(value).lower() if isinstance(value, bool) else _harmless(_text(value))
 
 
 def printable(value: Any) -> str:
     """A value as one line that cannot steer the terminal: numbers with separators, ``-`` where nothing is known."""
-    if value is None:
-        return "-"
-    text = f"{value:,}" if isinstance(value, int) else str(value)
-    return _harmless(" ".join(text.split()))
+    return _harmless(" ".join(_text(value).split()))
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _harmless(text: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, Self
 
 import pyarrow as pa
 
@@ -314,23 +314,15 @@ class RecordLogBridge(Protocol):
     def close(self) -> None:
         """Never raises."""
 
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
 
 ReadLog = Callable[[Callable[[RecordLog], None]], None]  #: calls a function with the log, if it exists
-
-
-class RecordWriter(Protocol):
-    """Stores the records of a recorder, in order; ``publisher.resilient_publisher`` has one."""
-
-    stored: int
-
-    @property
-    def waiting(self) -> int: ...
-
-    def write(self, batch: MessageBatch, give_up: Callable[[], bool] = ...) -> bool: ...
-
-    def reconnect(self, give_up: Callable[[], bool] = ...) -> None: ...
-
-    def drain(self, timeout: float) -> bool: ...
 
 
 # --- records as columns ------------------------------------------------------------------------------------

@@ -46,12 +46,7 @@ def check_dead_letters(uri: str, storage: dict[str, str], master: str | None) ->
 
 
 def _check(
-    uri: str,
-    storage: dict[str, str],
-    what: str,
-    schema: pa.Schema,
-    extra: frozenset[str],
-    master: str | None,
+    uri: str, storage: dict[str, str], what: str, schema: pa.Schema, extra: frozenset[str], master: str | None
 ) -> list[str]:
     store = TableStore(uri, storage)
     with storage_errors(f"{what} {uri}", storage):

@@ -4,8 +4,9 @@ engine of delta-rs streams over the files."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -158,9 +159,7 @@ class Summary:
 
     def text(self) -> str:
         """Several lines, for people."""
-        return "\n".join(
-            self.head() + [line for title, rows, names in self.tables() for line in table_lines(title, rows, *names)]
-        )
+        return tables_text(self.head(), self.tables())
 
     def tables(self) -> list[tuple[str, list[Row], tuple[str, ...]]]:
         """Title, rows and columns of each table."""
@@ -213,12 +212,7 @@ def summarise(
     :raises Unavailable: storage cannot be reached
     """
     table = open_log(path, storage)
-
-    def ask(sql: str) -> list[Row]:
-        rows = query(table, storage, sql)
-        on_pass()
-        return rows
-
+    ask = partial(query, table, storage, on_pass=on_pass)
     span = ask(_SPAN)[0]
     first, last = span["first"], span["last"]
     events, doubled = ask(_EVENTS), None
@@ -282,9 +276,16 @@ def open_log(path: str, storage: dict[str, str]) -> DeltaTable:
     return table
 
 
-def query(table: DeltaTable, storage: dict[str, str], sql: str, **others: DeltaTable) -> list[Row]:
+def query(
+    table: DeltaTable,
+    storage: dict[str, str],
+    sql: str,
+    on_pass: Callable[[], object] = lambda: None,
+    **others: DeltaTable,
+) -> list[Row]:
     """The rows that ``sql`` gives; it calls the flight log ``log``. What it holds in memory does not depend on the log.
 
+    :param on_pass: called when the log was read
     :param others: tables of other names
     :raises FlightLogError: a file of the table is damaged or missing
     """
@@ -293,6 +294,7 @@ def query(table: DeltaTable, storage: dict[str, str], sql: str, **others: DeltaT
         for name, one in {"log": table, **others}.items():
             asked.register(name, one)
         rows: list[Row] = pa.table(asked.execute(sql)).to_pylist()
+    on_pass()
     return rows
 
 
@@ -303,6 +305,11 @@ def outcomes_text(rows: Mapping[str, int]) -> str:
 
 def _ms(us: float | None) -> str:
     return "-" if us is None else f"{us / 1000:,.2f} ms"
+
+
+def tables_text(head: list[str], tables: Iterable[tuple[str, list[Row], tuple[str, ...]]]) -> str:
+    """Several lines, for people: the head, and each table."""
+    return "\n".join(head + [line for title, rows, names in tables for line in table_lines(title, rows, *names)])
 
 
 def table_lines(title: str, rows: list[Row], *names: str) -> list[str]:

@@ -148,3 +148,8 @@ DEAD_LETTER_TABLE = TableKind("deadLetterTable", dead_letter_schema)
 def part_schema(table: pa.Schema) -> pa.Schema:
     """The schema of a part file: values of the partition columns are in the commit, not in the file."""
     return pa.schema([f for f in table if f.name not in PARTITION_COLUMNS])
+
+
+def sql_text(text: str) -> str:
+    """A text as SQL has it."""
+    return "'" + text.replace("'", "''") + "'"

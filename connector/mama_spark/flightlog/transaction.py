@@ -131,8 +131,7 @@ def add_and_remove(
             app_transactions=[Transaction(*app)] if app else None, custom_metadata=metadata, max_commit_retries=0
         ),
         post_commithook_properties=PostCommitHookProperties(
-            create_checkpoint=checkpoint,
-            cleanup_expired_logs=None if version % CLEAN_EVERY == 0 else False,
+            create_checkpoint=checkpoint, cleanup_expired_logs=None if version % CLEAN_EVERY == 0 else False
         ),
     )
     return version

@@ -10,14 +10,7 @@ from .broker import MemoryBroker, MemoryMessage
 from .discovery import MemoryDiscovery
 from .logs import MemoryLogs
 
-__all__ = [
-    "MemoryBridge",
-    "MemoryBroker",
-    "MemoryMessage",
-    "discovery_bridge",
-    "log_bridge",
-    "publisher_bridge",
-]
+__all__ = ["MemoryBridge", "MemoryBroker", "MemoryMessage", "discovery_bridge", "log_bridge", "publisher_bridge"]
 
 
 def publisher_bridge(o: SinkOptions) -> MemoryBridge:

@@ -39,14 +39,7 @@ from mama_spark.contracts.bridge import (
     Refusals,
     ValidationResult,
 )
-from mama_spark.contracts.errors import (
-    BadTopic,
-    PermissionDenied,
-    PublishError,
-    Rejected,
-    TooLarge,
-    Unavailable,
-)
+from mama_spark.contracts.errors import BadTopic, PermissionDenied, PublishError, Rejected, TooLarge, Unavailable
 from mama_spark.contracts.headers import HeaderLines, reject_lines
 from mama_spark.contracts.message import MessageBatch
 

@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 from ..contracts.errors import SchemaError
 from ..contracts.message import Int64s, is_wide, payload_sizes
 from .format import VALUE, BadPack, PackFormat, canonical_type, check_types, is_text
-from .gathering.payload_places import PayloadPlaces
 from .gathering.value_ipc import ValueFrames
 from .gathering.value_lines import values_of_lines
-from .gathering.value_views import ValueViews, binary_of, elements, joined, views_of
+from .gathering.value_views import PayloadPlaces, ValueViews, binary_of, elements, joined, views_of
 from .ipc import read_pack
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  #: end of an Arrow IPC stream

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from ..contracts.message import HEADERS_TYPE, MessageBatch
 from .format import ENCODINGS, MAX_PLAIN_BYTES, PACK, PACK_BYTES, PACK_ENCODING, BadPack, PackFormat
-from .gathering.payload_places import PayloadPlaces
-from .gathering.value_views import binary_of
+from .gathering.value_views import PayloadPlaces, binary_of
 
 #: A name of a header and its values.
 Headers = list[tuple[str, list[str]]]

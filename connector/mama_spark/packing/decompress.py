@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from ..contracts.message import Bools
 from ..contracts.record_log import Records
-from .gathering.payload_places import PayloadPlaces
-from .gathering.value_views import binary_of
+from .gathering.value_views import PayloadPlaces, binary_of
 from .pack_headers import first_values, header_entries, with_some_entries
 
 #: The header, as HTTP spells it and as some clients write it.

@@ -32,8 +32,8 @@ from .format import (
     PackFormat,
     carries_messages,
 )
-from .gathering.payload_places import PayloadPlaces
 from .gathering.value_lines import values_of_lines
+from .gathering.value_views import PayloadPlaces
 from .ipc import read_pack
 from .pack_headers import (
     FEW_HEADERS,

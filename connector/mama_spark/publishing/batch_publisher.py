@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,9 +34,9 @@ from ..contracts.message import MessageBatch
 from ..options.window import WindowConfig
 from .batch_config import BatchConfig, BatchHooks, OnOutage, SendGuard
 from .outage_reporter import OutageReporter
-from .window.backpressure import RateLimiter
 from .window.flight import FlightState
 from .window.flight_batch import FlightBatch, FlightCounters, StoredFlights
+from .window.rate_limiter import RateLimiter
 from .window.send_loop import SendLoop, Span
 from .window.window import Window
 
@@ -53,14 +53,13 @@ class _QueuedBatch:
 
     :ivar rejected: rows that cannot be sent, with the reason
     :ivar stored: rows that are stored already
-    :ivar spans: rows that are still to be sent, once :attr:`prepared`
+    :ivar spans: rows that are still to be sent; None = not prepared yet
     """
 
     flights: FlightBatch
     rejected: Sequence[tuple[int, PublishError]]
     stored: Sequence[StoredFlights] = ()
-    spans: deque[Span] = field(default_factory=deque)
-    prepared: bool = False
+    spans: deque[Span] | None = None
 
 
 class BatchPublisher:
@@ -104,13 +103,9 @@ class BatchPublisher:
         self.window.resends.patient = on_outage.waits
         timeout = math.inf if on_outage.waits else policy.longest_silence if timeout is None else timeout
         self._loop = SendLoop(
-            self.bridge,
-            self.window,
-            on_event=self._hooks.on_event,
-            outage_timeout=timeout,
-            check=self._guard,
-            outgoing=self._hooks.outgoing,
-        )
+            self.bridge, self.window, on_event=self._hooks.on_event, outage_timeout=timeout,
+            check=self._guard, outgoing=self._hooks.outgoing,
+        )  # fmt: skip
         self._reporter = OutageReporter(self.bridge, self._loop, on_outage.at_last(timeout))
 
     @property
@@ -277,9 +272,8 @@ class BatchPublisher:
         self._receive(now)
         if (cause := self.window.take_resend_cause()) is not None and self._hooks.on_resend is not None:
             self._hooks.on_resend(cause)
-        if self._config.on_outage.ends_at_gap and self.window.last_expiry is not None:
-            why = f"a message was not stored in time, and nothing may be stored behind it: {self.window.last_expiry}"
-            raise Unavailable(why)
+        if self._config.on_outage.ends_at_gap and (late := self.window.last_expiry) is not None:
+            raise Unavailable(f"a message was not stored in time, and nothing may be stored behind it: {late}")
         self._end_outage(now)
 
     def _may_send(self) -> bool:
@@ -289,35 +283,34 @@ class BatchPublisher:
         self._held_back = True
         while self._queue and not self._loop.bridge_full:
             queued = self._queue[0]
-            prepared = (
-                queued.prepared or self._prepare(queued)
-            ) and self._may_send()  # that may have changed meanwhile
-            if not (prepared and self._loop.launch_spans(queued.flights, queued.spans, self._limiter)):
+            queued.spans = queued.spans if queued.spans is not None else self._prepare(queued)
+            if queued.spans is None or not self._may_send():  # that may have changed meanwhile
+                return
+            if not self._loop.launch_spans(queued.flights, queued.spans, self._limiter):
                 return
             with self._changed:
                 self._queue.popleft()
                 self._changed.notify_all()
         self._held_back = self._loop.bridge_full
 
-    def _prepare(self, queued: _QueuedBatch) -> bool:
-        """Whether it succeeded; it may fail only where outages are waited for."""
+    def _prepare(self, queued: _QueuedBatch) -> deque[Span] | None:
+        """What is to be sent; None = it failed, which it may only where outages are waited for."""
         now = time.monotonic()
         if now < self._prepare_again_at:
             self._loop.bridge_full = True
-            return False
+            return None
         try:
-            queued.spans = self._loop.prepare(queued.flights, dict(queued.rejected), queued.stored)
+            spans = self._loop.prepare(queued.flights, dict(queued.rejected), queued.stored)
         except Unavailable as error:
             if not self._config.on_outage.waits:
                 raise
             self._loop.last_cause = str(error)
             self._loop.refused = self._loop.bridge_full = True
             self._prepare_again_at = now + RECONNECT.most
-            return False
+            return None
         if self._guard is not None and self._guard.unfenced:
             queued.flights.send_anyway(np.arange(queued.flights.n))
-        queued.prepared = True
-        return True
+        return spans
 
     def _finish(self) -> None:
         """Report the batches that are done. Those without flights, or with rejected ones alone, are in no poll."""
@@ -338,8 +331,12 @@ class BatchPublisher:
     def _receive(self, now: float) -> None:
         window = self.window
         idle = not window.in_flight and not self._queue and window.connected
-        if idle:
-            self._wait_for_batch(now)
+        if idle:  # nothing is under way; events of the bridge are polled once a poll_time
+            pause = self._config.poll_time
+            if self._loop.unflushed:
+                pause = max(0.0, min(pause, self._loop.last_send + self._config.flush_after - now))
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._queue) or self._closed, pause)
         if idle or (self._queue and not (self._held_back or self._loop.bridge_full)):  # it came after all were sent
             self._loop.receive(0.0)
             return
@@ -356,14 +353,6 @@ class BatchPublisher:
             until.append(max(self._limiter.wake_at(now), now + 0.001))
         timeout = _RETRY_FULL_BRIDGE if self._loop.bridge_full else max(0.0, min(until) - now)
         self._loop.receive(timeout, window.answers_until_refill() if self._queue else max(1, window.in_flight))
-
-    def _wait_for_batch(self, now: float) -> None:
-        """Nothing is under way: wait for a batch. Bridge events are polled once a ``poll_time``."""
-        pause = self._config.poll_time
-        if self._loop.unflushed:
-            pause = max(0.0, min(pause, self._loop.last_send + self._config.flush_after - now))
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._queue) or self._closed, pause)
 
     def _end_outage(self, now: float) -> None:
         """Give up all messages, sent or not, when the middleware has stored nothing for too long; afterwards what
@@ -397,9 +386,8 @@ class BatchPublisher:
     def _abandon(self, why: str) -> None:
         with self._changed:
             batches = list(self._open.values())
-        self.window.abandon(batches, Stopped(why), NotPublished(why), time.monotonic())
-        with self._changed:
             self._queue.clear()
+        self.window.abandon(batches, Stopped(why), NotPublished(why), time.monotonic())
 
     def _die(self, error: BaseException) -> None:
         """Every flight gets its terminal event and every waiter the reason."""

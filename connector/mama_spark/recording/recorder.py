@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from ..contracts.errors import ConfigError, MamaError, PublishError
 from ..contracts.message import MessageBatch
-from ..contracts.record_log import ReadLog, RecordWriter
+from ..contracts.record_log import ReadLog
 from ..packing.pack_headers import rows_of_messages
 from ..telemetry.exposition import Metric, measured
 from .settings import RecorderSettings
@@ -116,6 +116,21 @@ class RecordSource(Protocol):
 
     def close(self) -> None:
         """Never raises; may be repeated."""
+
+
+class RecordWriter(Protocol):
+    """Stores the records of a recorder, in order; ``publishing.resilient_publisher`` has one."""
+
+    stored: int
+
+    @property
+    def waiting(self) -> int: ...
+
+    def write(self, batch: MessageBatch, give_up: Callable[[], bool] = ...) -> bool: ...
+
+    def reconnect(self, give_up: Callable[[], bool] = ...) -> None: ...
+
+    def drain(self, timeout: float) -> bool: ...
 
 
 class Recorder:

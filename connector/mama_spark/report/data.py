@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from ..flightlog.reading import Row, open_log, query
-from ..flightlog.schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, IS_PERHAPS_TWICE, OUTCOMES
+from ..flightlog.schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, IS_PERHAPS_TWICE, OUTCOMES, sql_text
 from ..flightlog.transaction import described_writes
 
 #: Passes of :func:`read_report` over the log.
@@ -164,12 +165,7 @@ def read_report(
     :raises Unavailable: storage cannot be reached
     """
     table, chosen = open_log(path, storage), _condition(run, since)
-
-    def ask(sql: str) -> list[Row]:
-        rows = query(table, storage, sql)
-        on_pass()
-        return rows
-
+    ask = partial(query, table, storage, on_pass=on_pass)
     found = {row.pop("committed"): row for row in ask(_TOTALS.format(more=chosen))}
     totals, not_committed = (found.get(committed, _NO_FLIGHTS) for committed in (True, False))
     shown = totals if totals["flights"] else not_committed
@@ -222,14 +218,10 @@ def bin_width(span: int) -> int:
 def _condition(run: str | None, since: datetime | None) -> str:
     found = ""
     if run is not None:
-        found += f" AND run_id = {_quoted(run)}"
+        found += f" AND run_id = {sql_text(run)}"
     if since is not None:
         found += f" AND event_time >= TIMESTAMP '{since.astimezone(UTC).isoformat()}'"
     return found
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 _NOTHING = dict.fromkeys(("sent", "answered", "rows", *OUTCOMES, "resent"), 0) | dict.fromkeys(("p50", "p99"))

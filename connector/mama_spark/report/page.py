@@ -19,6 +19,7 @@ from ..flightlog.reading import outcomes_text
 from ..options import duration
 from . import charts
 from .data import MOST_PUBLISHERS, ReportData, read_report
+from .verdict import headline, rows_text, verdict
 
 #: What to do about failures of a status.
 ADVICE = {
@@ -112,7 +113,7 @@ def render(data: ReportData) -> str:
         path=redact(data.path),
         headline=headline(data),
         rate=average_rate(data),
-        state=state(data),
+        verdict=verdict(data),
         notes=list(notes(data)),
         figures=figures(data),
         step=f"{data.width / 1e6:g} s",
@@ -131,40 +132,6 @@ def average_rate(data: ReportData) -> float | None:
     return (totals["acked"] + totals["published"]) * 1e6 / span if span else None
 
 
-def state(data: ReportData) -> str:
-    """``empty``, ``failed``, ``attention`` or ``good``."""
-    totals, others = data.totals, data.not_committed
-    if not data.shown["flights"]:
-        return "empty"
-    if totals["failed"] or totals["timed_out"] or not totals["flights"]:
-        return "failed"
-    doubts = (
-        totals["resent"]
-        or totals["perhaps_twice"]
-        or totals["duplicates"]
-        or data.standstills
-        or others["failed"]
-        or others["timed_out"]
-    )
-    return "attention" if doubts else "good"
-
-
-def headline(data: ReportData) -> str:
-    """The outcome of the rows of committed writes in one sentence."""
-    totals, failed = data.totals, data.totals["failed"] + data.totals["timed_out"]
-    if not data.shown["flights"]:
-        return "The flight log has no messages" + (" of this run or time." if data.run or data.since else ".")
-    if not totals["flights"]:
-        return "No write was committed."
-    if failed:
-        done = "published" if totals["published"] else "acknowledged"
-        return f"{failed:,} of {_rows(totals['rows'])} {'was' if failed == 1 else 'were'} not {done}."
-    who = "The row was" if totals["rows"] == 1 else f"All {totals['rows']:,} rows were"
-    if totals["published"]:
-        return f"{who} published, and {format(totals['acked'], ',') if totals['acked'] else 'none'} acknowledged."
-    return f"{who} acknowledged."
-
-
 def notes(data: ReportData) -> Iterator[str]:
     """What else a reader must know, a sentence each."""
     totals, others = data.totals, data.not_committed
@@ -175,25 +142,25 @@ def notes(data: ReportData) -> Iterator[str]:
         )  # fmt: skip
     if others["rows"]:
         yield (
-            f"Not counted: {_rows(others['rows'])} in attempts that were not committed: {outcomes_text(others)}, "
+            f"Not counted: {rows_text(others['rows'])} in attempts that were not committed: {outcomes_text(others)}, "
             f"in doubt {others['in_doubt']:,}."
             + ("" if totals["flights"] else " Plots and tables show these attempts.")
         )
     if totals["rows"] > totals["flights"]:
         yield f"The rows were packed in {totals['flights']:,} messages."
     if totals["in_doubt"]:
-        yield f"Not acknowledged, and stored perhaps all the same: {_rows(totals['in_doubt'])}."
+        yield f"Not acknowledged, and stored perhaps all the same: {rows_text(totals['in_doubt'])}."
     if totals["perhaps_twice"]:
         yield (
             f"Sent while a server that did not answer might have a copy, and perhaps stored twice: "
-            f"{_rows(totals['perhaps_twice'])} (onSilentServer=publish; info of the flight log names them)."
+            f"{rows_text(totals['perhaps_twice'])} (onSilentServer=publish; info of the flight log names them)."
         )
     if totals["resent"]:
-        yield f"Sent more than once: {_rows(totals['resent'])}."
+        yield f"Sent more than once: {rows_text(totals['resent'])}."
     if totals["duplicates"]:
-        yield f"Found again: the server already had {_rows(totals['duplicates'])}, and dropped the second copy."
+        yield f"Found again: the server already had {rows_text(totals['duplicates'])}, and dropped the second copy."
     if totals["dead_lettered"]:
-        yield f"Sent to the dead letters: {_rows(totals['dead_lettered'])}."
+        yield f"Sent to the dead letters: {rows_text(totals['dead_lettered'])}."
     for what in ("outage", "hold"):
         times = [one["until"] - one["at"] for one in data.standstills if one["what"] == what]
         if times:
@@ -214,10 +181,6 @@ def skew_of(data: ReportData) -> float:
         return 1.0
     sizes = sorted(row["rows"] for row in data.partitions)
     return float(sizes[-1] / sizes[len(sizes) // 2])
-
-
-def _rows(number: int) -> str:
-    return f"{number:,} row{'' if number == 1 else 's'}"
 
 
 def figures(data: ReportData) -> dict[str, str]:

@@ -23,7 +23,7 @@ from mama_spark.options import camel, duration
 from mama_spark.options.declare import option
 from mama_spark.options.tables import parse_table
 
-from .rows.tango_schema import VALUES
+from .rows import VALUES
 from .value_changes import WITHOUT_THRESHOLDS, has_changed
 
 #: Full name of an attribute, in SQL.

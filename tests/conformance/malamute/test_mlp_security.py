@@ -14,7 +14,7 @@ from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.zmtp_probe import mechanism_of
+from mama_spark.malamute.client.server_key_check import mechanism_of
 from mama_spark.testing.waiting import eventually
 
 PATIENCE = 60.0

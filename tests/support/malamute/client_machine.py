@@ -53,7 +53,7 @@ def do(machine: ClientMachine, command: Command) -> None:
         case wire.StreamWrite() | wire.StreamRead() | wire.StreamCancel() | wire.ServiceOffer():
             machine.call(command, FAR)
         case wire.StreamSend():
-            machine.send(command.subject, command.content)
+            machine.send_frames([encode(command)])
         case wire.MailboxSend() | wire.ServiceSend():
             machine.send_message(command)
         case wire.Credit():

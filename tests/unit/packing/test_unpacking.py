@@ -17,8 +17,8 @@ from mama_spark.packing.chunked_unpack import CHUNK_BYTES, CHUNK_ROWS, unpack_ch
 from mama_spark.packing.codec import ArrowCodec, Codec, LinesCodec, values_of_packs
 from mama_spark.packing.compression import PackCompressor
 from mama_spark.packing.format import PACK, PACK_ROWS, PACK_TOPIC, BadPack
-from mama_spark.packing.gathering.payload_places import PayloadPlaces
 from mama_spark.packing.gathering.value_lines import values_of_lines
+from mama_spark.packing.gathering.value_views import PayloadPlaces
 from mama_spark.packing.ipc import read_pack
 from mama_spark.packing.pack_headers import FEW_HEADERS, announced_rows, first_values
 from mama_spark.packing.packer import Rows, packed

@@ -21,7 +21,8 @@ from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.schema import PUBLISHED
 from mama_spark.flightlog.staging import Staging
 from mama_spark.report.charts import life_line_values
-from mama_spark.report.page import ADVICE, Report, report, state
+from mama_spark.report.page import ADVICE, Report, report
+from mama_spark.report.verdict import verdict
 
 from tests.support.flight_logs import BATCH, STREAM, T0, flights, stage
 
@@ -74,7 +75,7 @@ def test_a_perfect_run(tmp_path: Path) -> None:
     ]
     made = log_with(tmp_path, flights(1000), events=events)
     page = Outline(made.html)
-    assert state(made.data) == "good"
+    assert verdict(made.data) == "good"
     assert "All 1,000 rows were acknowledged." in page.texts
     assert page.numbers["totals"]["acked"] == 1000
     assert page.numbers["timeline"] == made.data.timeline
@@ -94,7 +95,7 @@ CAPTIONS = ("Rows acknowledged", "From the first", "How many", "Rows of each", "
 def test_failures_say_what_to_do_and_points_mark_them(tmp_path: Path) -> None:
     made = log_with(tmp_path, flights(10, failed=4))
     page = Outline(made.html)
-    assert state(made.data) == "failed"
+    assert verdict(made.data) == "failed"
     assert "4 of 10 rows were not acknowledged." in page.texts
     assert ADVICE["PUBLISH_ERROR_NOT_ENTITLED"] in page.texts
     assert "topic orders.new, id id-6" in page.texts
@@ -126,7 +127,7 @@ def test_a_log_without_messages_of_that_run(tmp_path: Path) -> None:
     log_with(tmp_path, flights(3))
     made = report(str(tmp_path), run="another")
     page = Outline(made.html)
-    assert state(made.data) == "empty"
+    assert verdict(made.data) == "empty"
     assert "The flight log has no messages of this run or time." in page.texts
     assert "svg" not in page.tags
 
@@ -143,7 +144,7 @@ def test_what_was_not_acknowledged_or_not_committed_is_not_called_so(tmp_path: P
     abort(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(3, "lost", failed=1)))
     failed = report(str(tmp_path))
     texts = Outline(failed.html).texts
-    assert state(failed.data) == "failed"
+    assert verdict(failed.data) == "failed"
     assert "No write was committed." in texts
     apart = "Not counted: 3 rows in attempts that were not committed: 2 acked, 1 failed, 0 timed out, in doubt 0."
     assert f"{apart} Plots and tables show these attempts." in texts
@@ -152,7 +153,7 @@ def test_what_was_not_acknowledged_or_not_committed_is_not_called_so(tmp_path: P
     commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, sent))
     made = report(str(tmp_path))
     texts = Outline(made.html).texts
-    assert state(made.data) == "attention"
+    assert verdict(made.data) == "attention"
     assert "All 4 rows were published, and none acknowledged." in texts
     assert apart in texts
 
@@ -161,7 +162,7 @@ def test_notes_say_what_else_must_be_known(tmp_path: Path) -> None:
     columns = flights(4, duplicate=np.ones(4, np.bool_), sends=np.full(4, 2, np.int32))
     made = log_with(tmp_path, columns)
     texts = Outline(made.html).texts
-    assert state(made.data) == "attention"
+    assert verdict(made.data) == "attention"
     assert "Sent more than once: 4 rows." in texts
     assert "Found again: the server already had 4 rows, and dropped the second copy." in texts
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from mama_spark.tango.archive import Reading, Strategy, reading
-from mama_spark.tango.rows.tango_schema import VALUES
+from mama_spark.tango.rows import VALUES
 from mama_spark.tango.source.attribute_readings import ReadingFactory
 from mama_spark.tango.source.attribute_state import ChangeFilter
 from mama_spark.tango.source.device import Attribute, Criteria

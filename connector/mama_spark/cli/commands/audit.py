@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from ...audit.audit import audit, delete
 from ...audit.comparison import FlightSelection
-from ...console.arguments import add_transport, duration_argument, options, pairs
+from ...console.arguments import add_storage, add_transport, duration_argument, options, pairs
 from ...console.output import print_tables, table_of
 from ...console.progress import Progress
 from ...contracts.errors import ConfigError
@@ -37,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="with --delete-copies: do not ask")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--limit", type=int, default=5, metavar="N", help="examples of each finding (default 5)")
-    parser.add_argument(
-        "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"
-    )
+    add_storage(parser)
     add_transport(parser, "mamasub", positional=False)
 
 

@@ -7,10 +7,11 @@ import json
 import webbrowser
 from datetime import timedelta
 
-from ...console.arguments import duration_argument, pairs
+from ...console.arguments import add_storage, duration_argument, pairs
 from ...console.progress import Progress
 from ...report.data import PASSES
-from ...report.page import headline, report, state
+from ...report.page import report
+from ...report.verdict import headline, verdict
 
 DESCRIPTION = "Write one HTML file that shows what became of the rows of the flight log at PATH."
 
@@ -25,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="the page (default report.html)")
     parser.add_argument("--json", action="store_true", help="print the totals as one line of JSON")
     parser.add_argument("--open", action="store_true", help="show it in the browser")
-    parser.add_argument(
-        "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"
-    )
+    add_storage(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         made = report(args.path, run=args.run_id, since=since, storage=storage, on_pass=progress.add)
     target = made.save(args.output)
     if args.json:
-        fields = {"headline": headline(made.data), "state": state(made.data), "page": str(target), **made.data.totals}
+        fields = {"headline": headline(made.data), "state": verdict(made.data), "page": str(target), **made.data.totals}
         print(json.dumps(fields, ensure_ascii=False))
     else:
         print(f"{headline(made.data)} The report is {target}")

@@ -191,13 +191,7 @@ class ReadSession:
     """
 
     def __init__(
-        self,
-        after: int,
-        up_to: int,
-        selection: Selection,
-        texts: tuple[bytes, ...],
-        *,
-        ids: bytes | None = None,
+        self, after: int, up_to: int, selection: Selection, texts: tuple[bytes, ...], *, ids: bytes | None = None
     ) -> None:
         self.parts: deque[_Part] = deque()
         self._done, self._end = after, up_to  # all up to ``_done`` is read

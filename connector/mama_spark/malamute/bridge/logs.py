@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from mama_spark.contracts.errors import ConfigError, Rejected, Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
@@ -55,13 +55,6 @@ class MalamuteLogs(RecordLogBridge):
 
     def __repr__(self) -> str:
         return f"<MalamuteLogs {', '.join(self._queries.settings.connection.urls)}, {self._queries.state}>"
-
-    def __enter__(self) -> Self:
-        self.open()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.

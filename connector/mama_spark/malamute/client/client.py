@@ -159,10 +159,11 @@ class MalamuteClient:
         if id or pairs:
             self._require(Feature.HEADERS, "carries neither ids nor headers")
         frames = frames_of(content)
-        extension = Extension(message_id=octets_of(id), headers=pairs) if id or pairs else None
+        trailing = write(Extension(message_id=octets_of(id), headers=pairs)) if id or pairs else b""
+        message = commands.encode(commands.StreamSend(octets_of(subject), frames, trailing))
 
         def send_now() -> None:
-            self._connection.machine.send(octets_of(subject), frames, extension)
+            self._connection.machine.send_frames([message])
             if self._unsynced is None:
                 self._unsynced = self.reconnects
 

@@ -27,9 +27,9 @@ from ..protocol.log_query import LogQuery, LogQueryAnswer
 from ..zmq_fd_poller import receive
 from .calls import Call, PendingQuery
 from .connection_settings import ConnectionSettings, endpoint
+from .server_key_check import ServerKeyCheck
 from .state_machine import ClientMachine
 from .states import ClientState
-from .zmtp_probe import mechanism_of
 
 #: Bytes that may be queued for the socket; at this number senders wait.
 MAX_UNWRITTEN = 4 * 1024 * 1024
@@ -51,9 +51,6 @@ _PROBLEMS: dict[int, str] = {
 _HANDSHAKE_FAILURES = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 #: Less specific events that follow a failed handshake.
 _CONSEQUENCES = (zmq.EVENT_CONNECT_RETRIED, zmq.EVENT_DISCONNECTED)
-#: Successive handshakes that fail without a reason before the broker's mechanism is probed, and seconds for the probe.
-_PROBE_AFTER = 2
-_PROBE_TIMEOUT = 1.0
 _MISMATCH = 0x11000002  #: ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 
@@ -87,7 +84,7 @@ class ClientConnection:
         self._endpoint_index = 0
         self._problem = ""  # last report of the socket's monitor
         self._handshake_failed = False
-        self._unexplained_failures = 0  # successive handshakes that failed without a reason
+        self._key_check = ServerKeyCheck(settings.curve_server_key is not None)
         self._queued = 0  # bytes of messages in machine.out
         self._outbox = _Outbox()
         self._reconnects = 0
@@ -321,10 +318,11 @@ class ClientConnection:
                 self._problem = _PROBLEMS[event]
             self._handshake_failed = event in _HANDSHAKE_FAILURES or (self._handshake_failed and event in _CONSEQUENCES)
             if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                self._unexplained_failures += 1
-                self._check_server_key()
+                if self._key_check.handshake_failed(self.endpoint, self.machine.state is ClientState.CONNECTING):
+                    self._problem = "the broker has another key than curve_server_key"
+                    self._fail(ConfigError(f"{self.endpoint}: {self._problem}"))
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._unexplained_failures = 0
+                self._key_check.handshake_succeeded()
             mismatch = event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and message["value"] == _MISMATCH
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH or mismatch:
                 self._fail(ConfigError(f"{self.endpoint}: {self._problem}"))
@@ -335,14 +333,6 @@ class ClientConnection:
                     if established or now - self._connected_at > _FLAPPING:
                         self.machine.lost(now)
                         return  # the socket will be replaced
-
-    def _check_server_key(self) -> None:
-        """Fail if the broker has CURVE and still ends the handshake: its key differs from the configured one."""
-        probe = self.settings.curve_server_key is not None and self._unexplained_failures >= _PROBE_AFTER
-        connecting = self.machine.state is ClientState.CONNECTING
-        if probe and connecting and mechanism_of(self.endpoint, _PROBE_TIMEOUT) == "CURVE":
-            self._problem = "the broker has another key than curve_server_key"
-            self._fail(ConfigError(f"{self.endpoint}: {self._problem}"))
 
     def _connect(self) -> None:
         """Replace the socket. The broker sees a new client, so old messages are not mixed with new ones."""

@@ -22,7 +22,7 @@ from ..protocol.log_query import LogQuery
 from ..protocol.transition_table import IllegalMachineStep
 from .calls import Call, CallFailed, LogQueryClient, NoStream, PendingCalls, PendingQuery, Registrations
 from .connection_settings import ConnectionSettings
-from .states import TABLE, ClientAction, ClientEvent, ClientState, event_of
+from .states import TABLE, ClientAction, ClientEvent, ClientState, event_of, require_connected
 
 _NEVER = float("inf")
 
@@ -38,7 +38,8 @@ class ClientMachine:
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.settings = settings
-        self._address = settings.address.encode("utf-8", "surrogateescape")
+        address, features = settings.address.encode("utf-8", "surrogateescape"), settings.features
+        self._open = wire.Open(address, b"" if features is None else write(Extension(features=features)))
         self.state = ClientState.START
         self.out: list[Sequence[bytes]] = []
         self.received: list[Command] = []
@@ -57,7 +58,7 @@ class ClientMachine:
         self._last_ping = 0.0
 
     def __repr__(self) -> str:
-        return f"<ClientMachine {self._address!r} {self.state.value}, {len(self._calls)} calls>"
+        return f"<ClientMachine {self._open.address!r} {self.state.value}, {len(self._calls)} calls>"
 
     def _step(self, event: ClientEvent, command: Command | None = None) -> None:
         """Execute a step of the table; the state changes nowhere else.
@@ -81,7 +82,7 @@ class ClientMachine:
             case ClientAction.COUNT_MALFORMED:
                 self.malformed += 1
             case ClientAction.OPEN:
-                self.out.append(wire.encode(self._open_command()))
+                self.out.append(wire.encode(self._open))
             case ClientAction.RESTORE:
                 self._restore(command)
             case ClientAction.REOPEN | ClientAction.RECONNECT:
@@ -99,7 +100,7 @@ class ClientMachine:
         """:raises ClientClosed: it was closed before"""
         self._step(ClientEvent.CONNECT)
         self._last_heard = now
-        self._connect = Call(self._open_command(), deadline)
+        self._connect = Call(self._open, deadline)
         return self._connect
 
     def call(self, command: Command, deadline: float) -> Call:
@@ -133,7 +134,7 @@ class ClientMachine:
         :raises Unavailable: not connected now
         :raises BadFrame: the query does not fit in a frame
         """
-        self._require_connection()
+        require_connected(self.state)
         if Feature.LOG not in self.features:
             raise ConfigError("NOT_IMPLEMENTED: this broker keeps no log that could be read; mama broker does")
         if self.registered.reads:
@@ -157,23 +158,17 @@ class ClientMachine:
 
     # --- commands without an answer ------------------------------------------------------------------------------
 
-    def send(self, subject: bytes, content: Sequence[bytes] = (), extension: Extension | None = None) -> None:
-        """Send to the stream of the last WRITE.
-
-        :raises NoStream: there was none
-        :raises Unavailable: not connected now
-        """
-        self.send_frames([wire.encode(wire.StreamSend(subject, content, write(extension) if extension else b""))])
-
     def send_frames(self, commands: Sequence[Sequence[bytes]], count: int | None = None) -> None:
-        """Send encoded STREAM SENDs in bulk; errors as :meth:`send`.
+        """Send encoded STREAM SENDs to the stream of the last WRITE.
 
         :param count: messages that they are, where one is a block of several
             (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker with this feature
+        :raises NoStream: there was no WRITE
+        :raises Unavailable: not connected now
         """
         if self.registered.stream is None:
             raise NoStream("send before write")
-        self._require_connection()
+        require_connected(self.state)
         self.out.extend(commands)
         if self.send_window.left is not None:
             octets = sum(map(len, chain.from_iterable(commands)))
@@ -186,10 +181,6 @@ class ClientMachine:
             self.send_window.pinged()
             self._send_call(Call(wire.Ping(), _NEVER, internal=True))
 
-    def _grow_window(self, credit: int | None) -> None:
-        self.send_window.grow(credit)
-        self._request_window()
-
     def confirm(self, tracker: bytes, code: int = StatusCode.SUCCESS, reason: bytes = b"") -> None:
         """:raises ConfigError: the broker drops clients that confirm (it is not ours)"""
         if Feature.CONFIRM not in self.features:
@@ -200,20 +191,11 @@ class ClientMachine:
         """Allow the broker to deliver ``amount`` messages more, of all kinds together."""
         self.credit.give(amount)
         if self.state is ClientState.CONNECTED:
-            self._send_credit(amount)
-
-    def _send_credit(self, amount: int) -> None:
-        while amount > 0:
-            self.out.append(wire.encode(wire.Credit(min(amount, 65535))))
-            amount -= 65535
+            self.out += _credit_frames(amount)
 
     def send_message(self, command: wire.MailboxSend | wire.ServiceSend | wire.Confirm) -> None:
-        self._require_connection()
+        require_connected(self.state)
         self.out.append(wire.encode(command))
-
-    def _require_connection(self) -> None:
-        if self.state is not ClientState.CONNECTED:
-            raise Unavailable(f"not connected ({self.state.value})")
 
     # --- commands of the broker ----------------------------------------------------------------------------------
 
@@ -264,13 +246,10 @@ class ClientMachine:
             acks = self._acks + extension.acks  # those of internal PINGs come first
             self._acks, answer = (acks, extension) if call.internal else ((), replace(extension, acks=acks))
             call.finish(None, answer)
-        self._grow_window(extension.credit)
+        self.send_window.grow(extension.credit)
+        self._request_window()
 
     # --- connection ----------------------------------------------------------------------------------------------
-
-    def _open_command(self) -> wire.Open:
-        features = self.settings.features
-        return wire.Open(self._address, b"" if features is None else write(Extension(features=features)))
 
     def _reopen(self) -> None:
         """Send OPEN again. Pending PINGs are lost, and with them the acknowledgements of earlier sends; other calls are
@@ -284,7 +263,7 @@ class ClientMachine:
                 call.finish(Unavailable(lost))
             elif not (call.done or call.internal):
                 self._calls.add(call)
-        self.out.append(wire.encode(self._open_command()))
+        self.out.append(wire.encode(self._open))
 
     def _restore(self, command: Command | None) -> None:
         """Restore the state after the answer to OPEN."""
@@ -295,13 +274,14 @@ class ClientMachine:
         if self._connect is not None:
             self._connect.finish(None, extension)
         if self.credit.left:
-            self._send_credit(self.credit.left)
+            self.out += _credit_frames(self.credit.left)
         waiting = self._calls.take()
         for command in self.registered.commands(Feature.SEQUENCE in self.features):
             self._send_call(Call(command, _NEVER, internal=True))
         for call in waiting:
             self._send_call(call)
-        self._grow_window(extension.credit)
+        self.send_window.grow(extension.credit)
+        self._request_window()
 
     def tick(self, now: float) -> None:
         """Send PING, detect silence, fail calls whose deadline has passed. Call it at :meth:`next_tick`."""
@@ -353,3 +333,8 @@ class ClientMachine:
             call.finish(error)
         if self._connect is not None:
             self._connect.finish(error)
+
+
+def _credit_frames(amount: int) -> list[Sequence[bytes]]:
+    """CREDITs of so many messages together; each has a number of 16 bits."""
+    return [wire.encode(wire.Credit(min(65535, amount - given))) for given in range(0, amount, 65535)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+from mama_spark.contracts.errors import Unavailable
+
 from ..protocol import commands
 from ..protocol.commands import Command
 from ..protocol.transition_table import TableStep, TransitionTable
@@ -141,3 +143,9 @@ def event_of(command: Command) -> ClientEvent:
     if isinstance(command, commands.Error):
         return ClientEvent.INVALID if command.code == commands.StatusCode.COMMAND_INVALID else ClientEvent.REFUSED
     return ClientEvent.OTHER
+
+
+def require_connected(state: ClientState) -> None:
+    """:raises Unavailable: not connected now"""
+    if state is not ClientState.CONNECTED:
+        raise Unavailable(f"not connected ({state.value})")

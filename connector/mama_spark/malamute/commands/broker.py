@@ -32,11 +32,6 @@ def run(args: argparse.Namespace) -> int:
 
     with stop_on_signals() as stop:
         run_broker(
-            args.bind,
-            args.conf_file,
-            metrics=args.metrics,
-            stop=stop,
-            say=say_as(args.json),
-            encode_kept=encode,
+            args.bind, args.conf_file, metrics=args.metrics, stop=stop, say=say_as(args.json), encode_kept=encode
         )
     return stop.exit_code

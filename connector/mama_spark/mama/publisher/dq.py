@@ -29,7 +29,7 @@ from .bridge_publisher import PublisherCallbacks
 from .publisher import Publisher
 
 if TYPE_CHECKING:
-    from ..inbox import Inbox, Request
+    from ..inbox import Inbox
     from ..queue import Queue
     from ..transport import Transport
 

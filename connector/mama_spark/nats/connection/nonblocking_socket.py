@@ -1,4 +1,4 @@
-"""A non-blocking socket to one server, with what waits to be written, and TLS if it was started."""
+"""A non-blocking socket to one server: the lookup of its name, what waits to be written, and TLS if it was started."""
 
 from __future__ import annotations
 
@@ -12,13 +12,51 @@ import ssl
 import struct
 import sys
 import termios
+import threading
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
+from typing import Any
 
 from ..protocol.server_pool import Server
-from .name_lookup import Addresses, NameLookup, numeric
-from .tls_channel import TlsChannel
+from .tls import TlsChannel
+
+Addresses = list[tuple[Any, ...]]  #: as of :func:`socket.getaddrinfo`
+
+
+class NameLookup:
+    """Of the addresses of a host, without waiting: the system may take half a minute. Begins when it is made, on a
+    thread that ends when the system has answered."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._found: Addresses | OSError | None = None
+        self.told, theirs = socket.socketpair()  #: can be read when there is a result
+        thread = threading.Thread(target=self._run, args=(host, port, theirs), name="mama-nats-lookup", daemon=True)
+        thread.start()
+
+    def _run(self, host: str, port: int, told: socket.socket) -> None:
+        with told:
+            try:
+                self._found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except (OSError, ValueError) as e:  # ValueError: it is no name
+                self._found = e if isinstance(e, OSError) else OSError(str(e))
+
+    def result(self) -> Addresses | None:
+        """None: there is none yet.
+
+        :raises OSError: the name cannot be resolved
+        """
+        if isinstance(self._found, OSError):
+            raise self._found
+        return self._found
+
+
+def numeric(host: str, port: int) -> Addresses | None:
+    """Of an address that needs no lookup; None: it is a name."""
+    with contextlib.suppress(socket.gaierror):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    return None
+
 
 READ_SIZE = 1024 * 1024  #: bytes of one read; less than that is all that has come
 #: Bytes of a read after which the next one is not copied: to copy few is faster than to allocate memory for many.

@@ -27,7 +27,7 @@ from ..protocol.server_pool import Server, ServerPool, SilentServers
 from ..settings import NatsSettings
 from .login import login_fields
 from .nonblocking_socket import READ_SIZE, NonBlockingSocket, Piece
-from .tls_context import failure, tls_context
+from .tls import failure, tls_context
 
 _READS = 8  #: full reads before the caller is asked whether it has enough
 _UNSEEN = 1.0  #: seconds after which a connection that nobody drives may be another one than it seems

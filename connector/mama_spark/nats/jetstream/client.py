@@ -315,15 +315,12 @@ class JetStream:
                 return
             if pending:
                 continue
-            if up_to is None or self._ends_before(stream, subject, up_to):
+            last = None if up_to is None else self.message(stream, last_by_subj=subject)
+            if up_to is None or last is None or last.sequence < up_to:
                 return
             if now() > until:
                 raise Unavailable(f"no replica of the stream {stream!r} has sequence {up_to} yet")
             time.sleep(delays.next())
-
-    def _ends_before(self, stream: str, subject: str, up_to: int) -> bool:
-        last = self.message(stream, last_by_subj=subject)
-        return last is None or last.sequence < up_to
 
 
 class Asked:

@@ -39,8 +39,7 @@ from .client_events import (
     Write,
 )
 from .frames import message_frame
-from .parser import Frame, ProtocolError, read_frame
-from .partial_frame import PartialFrame
+from .parser import Frame, PartialFrame, ProtocolError, read_frame
 
 #: Takes complete messages of one subscription from an offset on; returns the offset of what it did not take.
 Take = Callable[[bytes, int], int]
@@ -308,15 +307,6 @@ class ClientProtocol:
         number = self._pings.popleft() if self._pings else 0
         return [Ponged(number)] if number else []
 
-    def _on_ping(self, frame: Frame) -> list[Event]:
-        return [Write(b"PONG\r\n")]
-
-    def _on_message(self, frame: Frame) -> list[Event]:
-        return [Received(frame)]
-
-    def _on_ok(self, frame: Frame) -> list[Event]:
-        return []
-
     def _on_error(self, frame: Frame) -> list[Event]:
         text = frame.text.strip()
         fatal = next((cause for begin, cause in FATAL.items() if text.lower().startswith(begin)), None)
@@ -388,13 +378,14 @@ _Handler = Callable[[ClientProtocol, Frame], list[Event]]
 _ALWAYS: dict[str, _Handler] = {
     "INFO": ClientProtocol._on_info,
     "-ERR": ClientProtocol._on_error,
-    "PING": ClientProtocol._on_ping,
-    "+OK": ClientProtocol._on_ok,
+    "PING": lambda protocol, frame: [Write(b"PONG\r\n")],
+    "+OK": lambda protocol, frame: [],
 }
 #: What may come in which state; anything else ends the connection.
 _HANDLERS: Mapping[State, Mapping[str, _Handler]] = {
     State.CONNECTING: {"INFO": ClientProtocol._on_info, "-ERR": ClientProtocol._on_error},
     State.AUTHENTICATING: _ALWAYS | {"PONG": ClientProtocol._on_first_pong},
     State.UP: _ALWAYS
-    | {"PONG": ClientProtocol._on_pong, "MSG": ClientProtocol._on_message, "HMSG": ClientProtocol._on_message},
+    | {"PONG": ClientProtocol._on_pong}
+    | dict.fromkeys(("MSG", "HMSG"), lambda protocol, frame: [Received(frame)]),
 }

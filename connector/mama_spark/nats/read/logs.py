@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import LogStatus, ReaderStatus, RecordLogBridge
@@ -43,13 +43,6 @@ class NatsLogs(LogConnection, RecordLogBridge):
     def __repr__(self) -> str:
         state = "closed" if self._connection is None else repr(self._connection)
         return f"<NatsLogs {', '.join(self.settings.shown_servers)}, {state}, {len(self.subscriptions)} reads>"
-
-    def __enter__(self) -> Self:
-        self.open()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...console.arguments import add_metrics, add_option, add_url, duration_argument, options, pairs
+from ...console.arguments import add_metrics, add_option, add_storage, add_url, duration_argument, options, pairs
 from ...console.log_position import LOG, add_begin, default_state_file, served_log, served_urls
 from ...console.output import print_error, say_as
 from ...console.signals import stop_on_signals
@@ -75,9 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--flight-log-every", type=duration_argument(), default="1m",
         metavar="TIME", help="time between two commits (default: 1m)",
     )  # fmt: skip
-    parser.add_argument(
-        "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of the flight log"
-    )
+    add_storage(parser, "the flight log")
     parser.add_argument(
         "--announce", nargs="?", const="", metavar="URL",
         help="announce the source, and its events, to discovery there (default: at the servers of the log)",

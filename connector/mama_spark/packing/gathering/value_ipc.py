@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from ...contracts.message import Int64s
 from ..ipc import BatchNumbers, batch_numbers
-from .payload_places import PayloadPlaces
-from .value_views import INLINE, Views, binary_of, joined
+from .value_views import INLINE, PayloadPlaces, Views, binary_of, joined
 
 _ALIGN = 8
 

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...contracts.message import Bools, Int64s
-from .payload_places import PayloadPlaces
-from .value_views import INLINE, binary_of, joined
+from .value_views import INLINE, PayloadPlaces, binary_of, joined
 
 _LINE_FEED = 10
 _WINDOW = 1 << 18  #: octets that are searched at a time; the search allocates at most nine times as many

@@ -249,9 +249,7 @@ def _digest(batch: MessageBatch) -> bytes:
     large = ends[-1] - ends[0] >= _LARGE * len(batch)
     heads = _heads(batch, few=large)
     if large:
-        return b"".join(
-            [_streamed(h, data[a:b]) for h, a, b in zip(heads, ends, ends[1:], strict=False)],
-        )
+        return b"".join([_streamed(h, data[a:b]) for h, a, b in zip(heads, ends, ends[1:], strict=False)])
     base = ends[0]
     body = bytes(data[base : ends[-1]])
     ends = (offsets - base).tolist()

@@ -101,11 +101,7 @@ class ManagedPublisher:
     # --- publishing ------------------------------------------------------------------------------------------
 
     def publish_async(
-        self,
-        subject: str,
-        body: bytes,
-        headers: HeadersLike | None = None,
-        options: PublishOptions | None = None,
+        self, subject: str, body: bytes, headers: HeadersLike | None = None, options: PublishOptions | None = None
     ) -> Future[Flight]:
         """Queue a message. The future completes with its flight once it is really published (MP-28), or with the
         error that kept it from being published; cancelling it before then takes the message back.
@@ -120,11 +116,7 @@ class ManagedPublisher:
         return future
 
     async def publish(
-        self,
-        subject: str,
-        body: bytes,
-        headers: HeadersLike | None = None,
-        options: PublishOptions | None = None,
+        self, subject: str, body: bytes, headers: HeadersLike | None = None, options: PublishOptions | None = None
     ) -> Flight:
         """:meth:`publish_async` for coroutines: waits for space in the queue, then until the message is published."""
         while True:

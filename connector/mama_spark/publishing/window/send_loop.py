@@ -22,9 +22,9 @@ from mama_spark.contracts.errors import OutcomeUnknown, PublishError, Unavailabl
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.contracts.standstill import stood_still
 
-from .backpressure import RateLimiter
 from .flight_batch import FlightBatch, StoredFlights, messages_of
 from .outage import OutageDetector
+from .rate_limiter import RateLimiter
 from .retry import is_final
 from .window import PROBE, Window
 

@@ -22,7 +22,6 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
 
 from ..errors import DevFailed, ServerAway, TangoError
 from . import subscription_states
-from .channel_connections import ChannelConnections
 from .device_proxy import DeviceConnectionPool
 from .event_dispatcher import EventDispatcher
 from .keep_alive import Timeouts
@@ -31,7 +30,7 @@ from .subscription_calls import NO_COMMAND, SubscriptionCalls, errors_of, frames
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind
 from .subscription_machine import SubscriptionMachine
 from .subscription_states import Action, NegotiatedChannel, SubscriptionRequest, SubscriptionState
-from .zmq_event_receiver import ZmqEventReceiver
+from .zmq_event_receiver import ChannelConnections, ZmqEventReceiver
 
 logger = logging.getLogger(__name__)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
-from zlib import crc32
 
 from mama_spark.contracts.backoff import Backoff
 
@@ -29,16 +27,3 @@ class Timeouts:
     confirm: float = 200.0
     retry: Backoff = _RETRY
     refused: Backoff | None = None
-
-
-class RetryDelays:
-    """Delays of retries, with the same jitter for all subscriptions of one name: they are negotiated together.
-
-    :param seed: from 0 to 1; None: random
-    """
-
-    def __init__(self, seed: float | None) -> None:
-        self._seed = random.random() if seed is None else seed
-
-    def of(self, backoff: Backoff, name: str, failures: int) -> float:
-        return backoff.delay(failures, lambda: (self._seed + crc32(f"{failures} {name}".encode()) / 2**32) % 1)

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 
 from ..topics import heartbeat_topics
 from ..types import DevError, Severity
-from .keep_alive import RetryDelays, Timeouts
+from .keep_alive import Timeouts
+from .subscription_retries import SubscriptionRetries
 from .subscription_states import (
-    NO_SUCH_EVENTS,
     Action,
     Channel,
     ConfirmSubscription,
@@ -34,8 +34,6 @@ from .subscription_states import (
     channel_key,
 )
 
-_ATTEMPT_TIMEOUT = 120.0  #: seconds after which an attempt to reach a server counts as failed without a report
-
 
 class SubscriptionMachine:
     """State machine of all subscriptions of one subscriber.
@@ -49,11 +47,10 @@ class SubscriptionMachine:
 
     def __init__(self, timeouts: Timeouts | None = None, seed: float | None = None) -> None:
         self.timeouts = timeouts or Timeouts()
-        self._delays = RetryDelays(seed)
+        self._retries = SubscriptionRetries(self.timeouts, seed)
         self._subscriptions: dict[int, Member] = {}
         self._channels: dict[str, Channel] = {}
         self._topics: dict[str, dict[int, None]] = {}
-        self._retrying: dict[int, None] = {}  # POSTPONED or HEARTBEAT_LOST
         self._newest_id = 0
 
     def __repr__(self) -> str:
@@ -71,21 +68,19 @@ class SubscriptionMachine:
 
     def next_deadline(self) -> float:
         """Time of the next :meth:`tick` that has something to do; infinity if there is none."""
-        times = [self._subscriptions[id].next_retry for id in self._retrying]
+        times = [self._retries.next_time()]
         for channel in self._channels.values():
             times += [channel.next_check] if channel.confirming else [channel.next_check, channel.next_confirm]
-        return min(times, default=float("inf"))
+        return min(times)
 
     # --- requests of users ---
 
     def subscribe(self, requests: list[SubscriptionRequest]) -> tuple[list[int], list[Action]]:
         """Add subscriptions; returns their ids, and the negotiations to make."""
-        ids = []
-        for request in requests:
-            self._newest_id += 1
-            self._subscriptions[self._newest_id] = Member(self._newest_id, request)
-            ids.append(self._newest_id)
-        return ids, list(self._negotiate(ids))
+        added = [Member(id, request) for id, request in enumerate(requests, self._newest_id + 1)]
+        self._newest_id += len(added)
+        self._subscriptions |= {subscription.id: subscription for subscription in added}
+        return [subscription.id for subscription in added], list(_negotiate(added))
 
     def cancel(self, id: int) -> list[Action]:
         """Remove a subscription. Tango has no message to unsubscribe (TG-38): only the ZeroMQ socket does (TG-39)."""
@@ -93,7 +88,7 @@ class SubscriptionMachine:
         if subscription is None:
             return []
         subscription.apply(MachineEvent.CANCEL)
-        self._retrying.pop(id, None)
+        self._retries.forget(id)
         return list(self._unsubscribe_topic(subscription))
 
     # --- results of actions, and messages that the sockets received ---
@@ -107,12 +102,10 @@ class SubscriptionMachine:
         if subscription.state is SubscriptionState.HEARTBEAT_LOST:
             return []
         missing = self._stale_channel(subscription)
-        if missing is not None:  # a device of a missing server was reached: try the others now
-            missing.failures, missing.next_attempt = 0, now
-            for other in missing.members:
-                self._subscriptions[other].next_retry = now
+        if missing is not None:
+            self._retries.reached(now, missing)
         subscription.recovered()
-        self._retrying.pop(id, None)
+        self._retries.forget(id)
         actions: list[Action] = []
         old = subscription.negotiated
         if old is not None and old.topic != negotiated.topic:
@@ -139,17 +132,8 @@ class SubscriptionMachine:
         before = subscription.apply(MachineEvent.NEGOTIATION_FAILED)
         if before in (SubscriptionState.CONNECTED, SubscriptionState.HEARTBEAT_LOST):
             return [ReportError(id, errors)] if before is SubscriptionState.CONNECTED else []
-        backoff = self.timeouts.retry
-        if self.timeouts.refused is not None and any(error.reason in NO_SUCH_EVENTS for error in errors):
-            backoff = self.timeouts.refused
         channel = self._stale_channel(subscription)
-        if channel is not None:
-            self._attempt_failed(now, channel, subscription)
-        else:
-            name = subscription.request.full_name
-            subscription.next_retry = now + self._delays.of(backoff, name, subscription.failures)
-        subscription.failures += 1
-        self._retrying[id] = None
+        self._retries.failed(now, subscription, channel, errors)
         if channel is not None:  # API_EventTimeout is reported, not this error
             return list(subscription.report_offline(errors))
         return list(subscription.report_error(now, errors, self.timeouts.check))
@@ -163,14 +147,13 @@ class SubscriptionMachine:
         if not found.stale or found.disconnected:  # after a new connection, HEARTBEAT_LOST members negotiate
             return []
         actions: list[Action] = []
-        for id in found.members:
-            subscription = self._subscriptions[id]
+        for id, subscription in found.members.items():
             if subscription.state is SubscriptionState.HEARTBEAT_LOST:
                 subscription.apply(MachineEvent.HEARTBEAT)
                 subscription.recovered()
-                self._retrying.pop(id, None)
+                self._retries.forget(id)
                 actions.append(ReportAvailability(id, True))
-        found.stale = any(self._subscriptions[id].state is SubscriptionState.RECONNECTING for id in found.members)
+        found.stale = any(one.state is SubscriptionState.RECONNECTING for one in found.members.values())
         found.next_confirm = now  # the server may have ended the subscriptions meanwhile
         return actions
 
@@ -233,63 +216,32 @@ class SubscriptionMachine:
                     actions += self._heartbeat_missed(now, channel, reason)
             if now >= channel.next_confirm and not channel.confirming:
                 actions += self._confirm(now, channel)
-        due = self._due(now)
-        for id in due:
-            del self._retrying[id]
-            self._subscriptions[id].apply(MachineEvent.RETRY)
-        return actions + list(self._negotiate(due))
-
-    def _due(self, now: float) -> list[int]:
-        """Subscriptions to negotiate again now. Of a missing server one device is tried at a time, another one each
-        time, so that the number of attempts does not grow with the number of its devices."""
-        found: list[int] = []
-        tried: dict[str, str] = {}  # channel -> full name of its device
-        for id in sorted(self._retrying, key=lambda id: self._subscriptions[id].failures):
-            subscription = self._subscriptions[id]
-            if now < subscription.next_retry:
-                continue
-            channel, name = self._stale_channel(subscription), subscription.request.full_name
-            if channel is not None and channel.name not in tried and now >= channel.next_attempt:
-                tried[channel.name] = name
-                channel.next_attempt = now + _ATTEMPT_TIMEOUT
-            if channel is None or tried.get(channel.name) == name:
-                found.append(id)
-            else:
-                subscription.next_retry = channel.next_attempt
-        return found
-
-    def _attempt_failed(self, now: float, channel: Channel, subscription: Member) -> None:
-        """An attempt to reach a missing server failed: put off all of its subscriptions."""
-        if channel.next_attempt > now + self.timeouts.retry.most:  # the first report of this attempt
-            channel.next_attempt = now + self._delays.of(self.timeouts.retry, channel.name, channel.failures)
-            channel.failures += 1
-            for id in channel.members:
-                self._subscriptions[id].next_retry = channel.next_attempt
-        subscription.next_retry = channel.next_attempt
+        due = self._retries.due(now, self._stale_channel)
+        for subscription in due:
+            subscription.apply(MachineEvent.RETRY)
+        return actions + list(_negotiate(due))
 
     def _heartbeat_missed(self, now: float, channel: Channel, reason: str) -> Iterator[Action]:
         error = DevError("API_EventTimeout", Severity.ERR, reason, channel.name)
         channel.stale = True
-        for id in channel.members:
-            subscription = self._subscriptions[id]
+        for subscription in channel.members.values():
             if subscription.state is SubscriptionState.CONNECTED:
                 subscription.apply(MachineEvent.HEARTBEAT_MISSED)
-                channel.failures, channel.next_attempt = 0, now
-                subscription.failures, subscription.next_retry, subscription.cause = 0, now, ""
-                self._retrying[id] = None
+                self._retries.heartbeat_missed(now, subscription, channel)
                 yield from subscription.report_offline((error,))
             yield from subscription.report_error(now, (error,), self.timeouts.check)
 
     def _confirm(self, now: float, channel: Channel) -> Iterator[Action]:
-        ids = tuple(id for id in channel.members if self._subscriptions[id].state is SubscriptionState.CONNECTED)
+        connected = [one for one in channel.members.values() if one.state is SubscriptionState.CONNECTED]
         channel.next_confirm = now + self.timeouts.confirm
-        if not ids:
+        if not connected:
             return
         if channel.can_confirm:
             channel.confirming, channel.next_confirm = True, math.inf  # until it ends
-            yield ConfirmSubscription(channel.name, ids, tuple(self._subscriptions[id].confirmation for id in ids))
+            ids = tuple(subscription.id for subscription in connected)
+            yield ConfirmSubscription(channel.name, ids, tuple(one.confirmation for one in connected))
         else:
-            yield from self._negotiate(ids)
+            yield from _negotiate(connected)
 
     # --- parts of transitions ---
 
@@ -298,13 +250,6 @@ class SubscriptionMachine:
         negotiated = subscription.negotiated
         channel = None if negotiated is None else self._channels.get(channel_key(negotiated.channel))
         return channel if channel is not None and channel.stale else None
-
-    def _negotiate(self, ids: list[int] | tuple[int, ...]) -> Iterator[Negotiate]:
-        by_device: dict[str, list[int]] = {}
-        for id in ids:
-            by_device.setdefault(self._subscriptions[id].request.full_name, []).append(id)
-        for found in by_device.values():
-            yield Negotiate(tuple(found))
 
     def _join_channel(self, now: float, subscription: Member, negotiated: NegotiatedChannel) -> Iterator[Action]:
         key = channel_key(negotiated.channel)
@@ -321,10 +266,10 @@ class SubscriptionMachine:
             channel.can_confirm = True
             if old != negotiated.pair:
                 yield Disconnect(key, old, channel.heartbeats)
-                found = (self._subscriptions[id].negotiated for id in channel.members)
+                found = (member.negotiated for member in channel.members.values())
                 yield MarkRestarted(tuple(dict.fromkeys(one.topic for one in found if one is not None)))
             yield Connect(key, negotiated.pair, channel.heartbeats, True, negotiated.hwm)
-        channel.members[subscription.id] = None
+        channel.members[subscription.id] = subscription
 
     def _change_server(self, subscription: Member, old: NegotiatedChannel, new: NegotiatedChannel) -> Iterator[Action]:
         """The device runs in another server now, so its counters start again. Only the first subscription of a topic
@@ -353,3 +298,12 @@ class SubscriptionMachine:
         if not channel.members:
             del self._channels[channel.name]
             yield Disconnect(channel.name, channel.pair, channel.heartbeats)
+
+
+def _negotiate(subscriptions: list[Member]) -> Iterator[Negotiate]:
+    """One for each device."""
+    by_device: dict[str, list[int]] = {}
+    for subscription in subscriptions:
+        by_device.setdefault(subscription.request.full_name, []).append(subscription.id)
+    for ids in by_device.values():
+        yield Negotiate(tuple(ids))

@@ -306,7 +306,7 @@ class Member:
 
 @dataclass(slots=True)
 class Channel:
-    """One server as the state machine keeps it: its endpoints and heartbeats, and the ids of its subscriptions."""
+    """One server as the state machine keeps it: its endpoints, its heartbeats and its subscriptions."""
 
     name: str
     pair: EndpointPair
@@ -318,7 +318,7 @@ class Channel:
     disconnected: bool = False  #: the heartbeat connection ended
     confirming: bool = False  #: a confirmation is in progress
     can_confirm: bool = True  #: the server has the command EventConfirmSubscription
-    members: dict[int, None] = field(default_factory=dict)  #: ids of its subscriptions
+    members: dict[int, Member] = field(default_factory=dict)  #: its subscriptions
     failures: int = 0  #: consecutive attempts to reach the missing server
     next_attempt: float = 0.0  #: to reach the missing server, by one of its devices
 

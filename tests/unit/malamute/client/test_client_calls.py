@@ -25,7 +25,7 @@ def test_commands_before_connect_fail_and_say_so() -> None:
         with pytest.raises(ClientClosed, match=r"not connected \(start\)"):
             do(machine, command)
     with pytest.raises(NoStream):
-        machine.send(b"s")
+        do(machine, wire.StreamSend(b"s"))
     with pytest.raises(Unavailable):
         machine.send_message(wire.MailboxSend(b"a", b"s"))
     assert machine.next_tick() == float("inf")
@@ -35,9 +35,9 @@ def test_sending_before_writing_is_refused_here_and_not_by_the_broker() -> None:
     machine = connected()
     machine.call(wire.StreamWrite(b"s"), FAR)
     with pytest.raises(NoStream):
-        machine.send(b"t")
+        do(machine, wire.StreamSend(b"t"))
     told(machine, Ok())
-    machine.send(b"t")
+    do(machine, wire.StreamSend(b"t"))
 
 
 @pytest.mark.spec("C5")
@@ -227,7 +227,7 @@ def test_a_ping_goes_out_each_second_and_silence_means_a_new_connection() -> Non
     assert said(machine) == [wire.Open(b"me")], "what was under way is not said to the new connection"
     assert isinstance(waiting.error, Unavailable)
     with pytest.raises(Unavailable):
-        machine.send(b"s")
+        do(machine, wire.StreamSend(b"s"))
     told(machine, Ok(), now=5.0)
     assert said(machine) == [wire.StreamWrite(b"out"), wire.StreamRead(b"in", b"x")]
     told(machine, Ok(), Ok(), now=5.0)

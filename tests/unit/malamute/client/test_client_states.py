@@ -246,7 +246,7 @@ def test_client_and_broker_find_together_again_whatever_happens(events: list[str
         elif event == "read" and pair.client.state in (ClientState.CONNECTED, ClientState.RECONNECTING):
             pair.client.call(wire.StreamRead(b"r", b"%d" % n), FAR)
         elif event == "send" and pair.client.registered.stream and pair.client.state is ClientState.CONNECTED:
-            pair.client.send(b"t")
+            pair.client.send_frames([wire.encode(wire.StreamSend(b"t"))])
         pair.run()
     for _ in range(10):
         pair.now += 2.1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.nats.connection.tls_context import tls_context
+from mama_spark.nats.connection.tls import tls_context
 from mama_spark.nats.settings import NatsSettings
 
 from tests.support.nats.nats_servers import make_certificates

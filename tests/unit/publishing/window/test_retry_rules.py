@@ -16,8 +16,8 @@ from mama_spark.contracts.errors import (
     Rejected,
 )
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publishing.window.backpressure import RateLimiter
 from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.rate_limiter import RateLimiter
 from mama_spark.publishing.window.window import PROBE, Window
 
 from tests.support.publishing.windows import ack, due, launched, refuse

@@ -17,9 +17,9 @@ from mama_spark.contracts.errors import (
 )
 from mama_spark.contracts.message import Int64s
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publishing.window.backpressure import RateLimiter
 from mama_spark.publishing.window.flight import TABLE, FlightState, IllegalFlightStep, Transition, advance
 from mama_spark.publishing.window.flight_batch import FlightBatch, Rows
+from mama_spark.publishing.window.rate_limiter import RateLimiter
 from mama_spark.publishing.window.window import PROBE, Window
 
 from tests.support.publishing.windows import ack, due, launched, refuse

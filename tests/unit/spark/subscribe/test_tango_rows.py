@@ -18,8 +18,8 @@ from mama_spark.tango.bridge.discovery import source_key
 from mama_spark.tango.events.event_codec import CallInfo, Event, encode, usual_call, write_except
 from mama_spark.tango.log.device_states import RecordedDevice
 from mama_spark.tango.log.records import GapCause, RecordKind, device_topic, record_topic
+from mama_spark.tango.rows import TYPE, VALUES
 from mama_spark.tango.rows.tango_rows import CorruptRecord, TangoColumns
-from mama_spark.tango.rows.tango_schema import TYPE, VALUES
 from mama_spark.tango.topics import event_topic
 from mama_spark.tango.types import (
     KIND_OF,

@@ -15,8 +15,8 @@ from mama_spark.contracts.record_log import Bounds
 from mama_spark.malamute.client.calls import CallFailed, refused
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.malamute.protocol.commands import StatusCode, StreamWrite
-from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
+from mama_spark.malamute.protocol.commands import StatusCode, StreamSend, StreamWrite, encode
+from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome, write
 from mama_spark.malamute.protocol.log_query import (
     FETCH_OCTETS,
     FETCH_ROWS,
@@ -209,8 +209,9 @@ class DiscoveryClient:
             machine, epoch = connection.machine, connection.machine.reconnects
             if machine.registered.stream != self._stream:
                 raise Unavailable("the broker has not opened the stream yet")
-            for message in messages:
-                machine.send(message.subject.encode(), [message.content], message.extension)
+            machine.send_frames(
+                [encode(StreamSend(m.subject.encode(), [m.content], write(m.extension))) for m in messages]
+            )
             call = machine.ping(time.monotonic(), time.monotonic() + self.settings.answer_timeout)
         connection.wait(call, "discovery")
         if epoch != connection.machine.reconnects:

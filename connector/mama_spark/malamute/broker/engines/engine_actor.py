@@ -208,9 +208,7 @@ class EngineActor:
         self._unknown = [(index + 1, outcome) for index, outcome in self._unknown]
 
     def _control(
-        self,
-        engine: StreamEngine,
-        command: AnsweredCommand | GiveCredit | RecallCredit | AnswerQuery,
+        self, engine: StreamEngine, command: AnsweredCommand | GiveCredit | RecallCredit | AnswerQuery
     ) -> None:
         match command:
             case CompilePattern():

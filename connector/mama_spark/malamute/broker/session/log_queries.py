@@ -13,14 +13,7 @@ from dataclasses import replace
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Extension, write
-from mama_spark.malamute.protocol.log_query import (
-    LogQuery,
-    LogQueryAnswer,
-    Op,
-    names_body,
-    number_of,
-    parse_query,
-)
+from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer, Op, names_body, number_of, parse_query
 
 from ..engines.commands import AnswerQuery
 from .clients import ClientSession, Connections, Frames

@@ -1,7 +1,7 @@
-"""Reads the security mechanism of a broker from its ZMTP greeting (RFC 23).
+"""Whether a broker has another key than the configured one.
 
 For a CURVE client with a wrong server key, ZeroMQ reports only a failed handshake, as it does when the peer ends. The
-greeting distinguishes the two cases: only a running peer sends one, with its mechanism.
+ZMTP greeting (RFC 23) distinguishes the two cases: only a running peer sends one, with its mechanism.
 """
 
 from __future__ import annotations
@@ -10,11 +10,34 @@ import socket
 import time
 from urllib.parse import urlsplit
 
+#: Successive handshakes that fail without a reason before the broker's mechanism is probed, and seconds for the probe.
+_PROBE_AFTER = 2
+_PROBE_TIMEOUT = 1.0
 _SIGNATURE = b"\xff" + b"\0" * 7 + b"\x01\x7f"
 _GREETING = 64
 #: The begin of a greeting, up to version 3.0: a peer answers it with its whole greeting. The mechanism is not sent,
 #: because a peer that refuses it would close the connection.
 _OURS = _SIGNATURE + b"\x03\x00"
+
+
+class ServerKeyCheck:
+    """:param configured: a server key is"""
+
+    def __init__(self, configured: bool) -> None:
+        self._configured = configured
+        self._unexplained = 0  # successive handshakes that failed without a reason
+
+    def handshake_succeeded(self) -> None:
+        self._unexplained = 0
+
+    def handshake_failed(self, endpoint: str, connecting: bool) -> bool:
+        """A handshake failed without a reason; returns whether the broker has CURVE, and so another key.
+
+        :param connecting: no handshake has succeeded yet
+        """
+        self._unexplained += 1
+        probe = self._configured and connecting and self._unexplained >= _PROBE_AFTER
+        return probe and mechanism_of(endpoint, _PROBE_TIMEOUT) == "CURVE"
 
 
 def mechanism_of(endpoint: str, timeout: float) -> str | None:
