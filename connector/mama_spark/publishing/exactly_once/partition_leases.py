@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mama_spark.contracts.batch_ledger import BatchLedger, MarkerChanged
 from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.publishing.window.stream_ends import StreamEnds
 
 from . import protocol
 from .protocol import Attempt, Superseded, TaskMarker
@@ -22,7 +22,6 @@ logger = logging.getLogger("mama_spark")
 
 #: Parts of a lease: between two renewals, and after which the owner sends nothing any more.
 RENEWAL, LEASE_MARGIN = 1 / 3, 0.8
-_ENDS = 1024  #: moments of which it is known where a stream ended
 _AGAIN = 0.05  #: seconds after a renewal that failed
 
 
@@ -36,15 +35,14 @@ class PartitionLease:
     """That this attempt owns the partition in one stream.
 
     :ivar task: the marker; ``revision``: of it
-    :ivar ends: moments, monotonic seconds, with the last sequence of the stream a little before: the first one is that
-        before this attempt published, others come with each renewal and look
+    :ivar ends: of the stream: the first one before this attempt published, others with each renewal and look
     :ivar until: until when nobody takes over, in the seconds of leases
     """
 
     key: str
     task: TaskMarker
     revision: int
-    ends: tuple[tuple[float, int], ...]
+    ends: StreamEnds
     until: float
 
 
@@ -112,15 +110,13 @@ class PartitionLeases:
         :param since: monotonic seconds
         """
         with self._lock:
-            ends = self._leases[stream].ends
-        return ends[max(0, bisect_right(ends, (since, -1)) - 1)][1]
+            return self._leases[stream].ends.before(since)
 
     def note_end(self, stream: str, last: int) -> None:
         """What is sent from now on is stored behind this sequence."""
         with self._lock:
             if (lease := self._leases.get(stream)) is not None:
-                ends = (*lease.ends[:1], *lease.ends[1:][-_ENDS:], (time.monotonic(), last))
-                self._leases[stream] = replace(lease, ends=tuple(sorted(ends)))
+                lease.ends.note(time.monotonic(), last)
 
     # --- the thread that renews --------------------------------------------------------------------------------------
 
@@ -144,7 +140,7 @@ class PartitionLeases:
                     self._closed.wait(_AGAIN)
                     continue
                 with self._lock:
-                    self._leases[name] = replace(renewed, ends=self._leases[name].ends)
+                    self._leases[name] = renewed
 
     def _renewed(self, name: str, lease: PartitionLease) -> PartitionLease:
         me, began, servers = self._me, self._clock(), self._sent_to()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
@@ -14,18 +14,19 @@ from mama_spark.contracts.bridge import (
     Acks,
     BridgeEvent,
     EventKind,
+    OnTheWay,
     PollResult,
     PublisherBridge,
     Refusals,
     ValidationResult,
 )
-from mama_spark.contracts.errors import NotReady, PermissionDenied, PublishError, Unavailable
-from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.errors import NotReady, PermissionDenied, PublishError
+from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.malamute.broker.engines.jetstream import publisher
 from mama_spark.malamute.broker.engines.jetstream.message_codec import decode
 from mama_spark.malamute.broker.engines.jetstream.publisher import PendingPublish, StreamPublisher
 from mama_spark.malamute.protocol.extensions import StoreOutcome
-from mama_spark.publishing.ids.id_lifetime import known_for
+from mama_spark.testing.waiting import eventually
 
 from tests.support.tables import each
 
@@ -33,13 +34,26 @@ from tests.support.tables import each
 
 
 class Server:
-    """A bridge that stores sent messages, and answers as scripted."""
+    """A bridge that answers as scripted, and a log that has what it is given.
+
+    :ivar certain: sends before this one are stored or lost
+    :ivar looks: behind which sequences ids were asked for
+    """
 
     capabilities = SimpleNamespace(ack=Ack.STORED)
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, bytes, str]] = []  # token, payload, id
         self.answers = PollResult()
+        self.certain, self.stored, self.looks = 1 << 30, dict[str, int](), list[int]()
+
+    def on_the_way(self, tokens: Int64s) -> OnTheWay | None:
+        there = tokens >= self.certain
+        return OnTheWay(there, -1e9, "server 'a' is silent") if there.any() else None
+
+    def ids_behind(self, after: int) -> tuple[list[str], list[int]]:
+        self.looks.append(after)
+        return list(self.stored), list(self.stored.values())
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         return ValidationResult()
@@ -69,7 +83,6 @@ class Server:
         return [payload for _, payload, _ in self.sent]
 
 
-WINDOW = 120.0
 Make = Callable[..., tuple[StreamPublisher, Server, list[PendingPublish]]]
 
 
@@ -78,10 +91,10 @@ def sending(monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(publisher, "RESEND", (0.001, 0.001))
 
     def make(
-        *contents: bytes, message_id: bytes = b"", buffer: int = 1 << 20
+        *contents: bytes, message_id: bytes = b"", buffer: int = 1 << 20, patience: float = math.inf
     ) -> tuple[StreamPublisher, Server, list[PendingPublish]]:
         server = Server()
-        sender = StreamPublisher(cast(PublisherBridge, server), "engine", "prefix", WINDOW, buffer)
+        sender = StreamPublisher(cast(PublisherBridge, server), server, "engine", "prefix", buffer, patience)
         posts = [
             PendingPublish(n, "client", 0, b"w", b"s", [content], message_id) for n, content in enumerate(contents)
         ]
@@ -115,8 +128,8 @@ def test_what_was_not_answered_when_the_connection_was_lost_goes_again_in_order_
     sender.pump(0.0)
     assert server.payloads == [b"a", b"b", b"c"], "nothing goes while it is away"
     server.tell(EventKind.RECONNECTED)
-    sender.pump(0.0)
-    sender.pump(0.0)
+    for _ in range(3):  # the second one looks
+        sender.pump(0.0)
     assert server.payloads == [b"a", b"b", b"c", b"a", b"c"]
     assert [one[2] for one in server.sent[3:]] == [server.sent[0][2], server.sent[2][2]]
     server.ack(3, 4, repeated=True)
@@ -136,34 +149,40 @@ def test_what_may_not_be_sent_again_is_refused_at_once(sending: Make) -> None:
     assert server.payloads == [b"a", b"b"]
 
 
-def test_what_may_be_stored_and_be_forgotten_ends_the_stream_counted_from_the_send_that_may_be_stored(
-    sending: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sender, server, _ = sending(b"a")
-    now = time.monotonic()
-    clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(publisher, "time", clock)
-    sender._loop.clock = clock.monotonic
+def test_what_may_be_stored_waits_until_no_copy_can_come_and_goes_again_where_it_is_not_found(sending: Make) -> None:
+    """However long that is: nothing relies on the duplicate window."""
+    sender, server, (first, second, third) = sending(b"a", b"b", b"c")
     sender.pump(0.0)
-    for seconds, kinds in (
-        (2 * known_for(WINDOW), ()),  # refused until now: certainly not stored
-        (0.9 * known_for(WINDOW), (EventKind.DISCONNECTED, EventKind.RECONNECTED)),
-    ):
-        now += seconds
-        if kinds:
-            server.tell(*kinds)
-        else:
-            server.refuse(0)
-        sender.pump(0.0)
-        sender.pump(0.0)
-    assert server.payloads == [b"a"] * 3
-    now += 0.2 * known_for(WINDOW)
+    server.certain = 0
+    server.ack(0)
     server.tell(EventKind.DISCONNECTED, EventKind.RECONNECTED)
-    sender.pump(0.0)
-    with pytest.raises(
-        Unavailable, match=r"nothing was heard of NATS for 66 s; .* nobody can say whether it is stored"
-    ):
+    for _ in range(3):
         sender.pump(0.0)
+    sender.put(late := PendingPublish(3, "client", 0, b"w", b"s", [b"d"]))
+    sender.pump(0.0)
+    assert (len(server.sent), server.looks) == (3, [])
+    server.certain, server.stored = 100, {server.sent[1][2]: 107}
+    eventually(lambda: sender.pump(0.0) or len(server.sent) == 5, "it is looked for, and the rest is sent")
+    assert server.looks == [0], "one look"
+    assert server.payloads == [b"a", b"b", b"c", b"c", b"d"]
+    assert (second.outcome, second.sequence) == (StoreOutcome.STORED, 107)
+    server.ack(3, 4)
+    sender.pump(0.0)
+    assert [one.outcome for one in (first, third, late)] == [StoreOutcome.STORED] * 3
+    assert not sender.busy
+
+
+def test_who_does_not_wait_is_told_how_many_may_be_stored_twice(
+    sending: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender, server, _ = sending(b"a", b"b", patience=4.0)
+    sender.pump(0.0)
+    server.certain = 0
+    server.tell(EventKind.DISCONNECTED, EventKind.RECONNECTED)
+    eventually(lambda: sender.pump(0.0) or len(server.sent) == 4, "they are sent again")
+    server.ack(2, 3)
+    sender.pump(0.0)
+    assert "2 messages may be stored twice" in caplog.text
 
 
 def test_a_repeated_id_of_a_client_is_a_duplicate(sending: Make) -> None:
