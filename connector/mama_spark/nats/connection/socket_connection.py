@@ -71,6 +71,7 @@ class SocketConnection:
         self._settings = settings
         self.inbox = f"{new_inbox()}.".encode()
         self.driver = SocketDriver(settings, self.inbox, self._on_event, clock, only)
+        self._once = only is not None
         self._opened = self._was_up = False
         self._pong = self._losses = 0
         self._callbacks: dict[bytes, Callable[[Frame], None]] = {}  # by subscription id
@@ -123,7 +124,7 @@ class SocketConnection:
     def why_down(self) -> str:
         """Why a connection that was lost is not there again; empty = that is not known."""
         lost = self.driver.lost
-        return "" if self.up or lost is None else f"cannot connect to NATS again: {_error_of(lost)}"
+        return "" if self.up or lost is None else f"cannot connect to NATS again: {error_of(lost)}"
 
     def loss(self) -> Callable[[], bool]:
         """Whether the present connection is lost, also when another one has come about since."""
@@ -141,7 +142,7 @@ class SocketConnection:
         timeout = self._settings.connect_timeout
         require_file_descriptors(_FILE_DESCRIPTORS, "a connection to NATS")
         try:
-            self.drive(timeout, lambda: self.up or (self.driver.lost is not None and _is_final(self.driver.lost)))
+            self.drive(timeout, lambda: self.up or self._is_refused())
             if not self.up:
                 raise _connect_error(self.driver, self._settings)
             subject = self.inbox.decode() + ">"
@@ -150,6 +151,10 @@ class SocketConnection:
         except BaseException:
             self.close()
             raise
+
+    def _is_refused(self) -> bool:
+        lost = self.driver.lost
+        return lost is not None and (self._once or _is_final(lost))
 
     def close(self) -> None:
         """Close the connection and do not reconnect. Never raises."""
@@ -181,7 +186,7 @@ class SocketConnection:
                 was_up, self._was_up = self._was_up, False
                 self._losses += was_up
                 if was_up and self.listener is not None:
-                    self.listener.on_disconnected("" if cause is Cause.CLOSED else _error_of(event))
+                    self.listener.on_disconnected("" if cause is Cause.CLOSED else error_of(event))
 
     def _on_received(self, frame: Frame) -> None:
         if not frame.subject.startswith(self.inbox):
@@ -330,7 +335,7 @@ def _connect_error(driver: SocketDriver, settings: NatsSettings) -> MamaError:
     servers, timeout = ", ".join(settings.shown_servers), settings.connect_timeout
     lost = driver.lost
     if lost is not None and _is_final(lost):
-        return ConfigError(f"cannot connect to {servers}: {_error_of(lost)}")
+        return ConfigError(f"cannot connect to {servers}: {error_of(lost)}")
     said = driver.account()
     each = [f"{address}: {text}" for address, text in said.items()] if len(said) > 1 else []
     if not each and lost is not None and lost.cause is not Cause.TIMEOUT:
@@ -356,5 +361,6 @@ def _is_final(lost: wire.Lost) -> bool:
     return lost.cause in (Cause.REFUSED, Cause.NO_TLS)
 
 
-def _error_of(lost: wire.Lost) -> str:
+def error_of(lost: wire.Lost) -> str:
+    """For people."""
     return refusal(lost.text) if lost.cause is Cause.REFUSED else lost.text

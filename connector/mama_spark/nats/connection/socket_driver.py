@@ -55,7 +55,7 @@ class SocketDriver:
     :param inbox: subject prefix of the acknowledgements that are read in bulk
     :param on_event: called with what is not for the socket
     :param clock: monotonic seconds
-    :param only: the one server to connect to; None = those of the settings, and what they announce
+    :param only: the one server to connect to, once; None = those of the settings, and what they announce
     :ivar lost: the end of the last connection, or attempt; None: there was none
     :ivar failures: addresses of the servers that were tried since the last connection, and what became of it
     :ivar turn: held by the thread that uses it, but not while that waits: one for the socket, the others for that one
@@ -215,7 +215,7 @@ class SocketDriver:
             self._socket = NonBlockingSocket(server)
             self._socket.discard_unsent(self._discards)
         except OSError as e:
-            events = self.protocol.closed(str(e))
+            events = self.protocol.closed(str(e), _cause(e))
         self._handle(events)
 
     def _exchange(self) -> None:
@@ -261,9 +261,7 @@ class SocketDriver:
             while self._socket is sock and (data := sock.read()):
                 self._handle(self.protocol.receive(data))
         if self._socket is sock:
-            ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not isinstance(error, ssl.SSLError)
-            cause = Cause.CLOSED if ended else Cause.NO_TLS
-            self._handle(self.protocol.closed(failure(error), cause))
+            self._handle(self.protocol.closed(failure(error), _cause(error)))
 
     def _handle(self, events: Sequence[wire.Event]) -> None:
         for event in events:
@@ -315,6 +313,13 @@ class SocketDriver:
         sock, self._socket = self._socket, None
         if sock is not None:
             sock.forget()
+
+
+def _cause(error: OSError) -> Cause:
+    if isinstance(error, ConnectionRefusedError):
+        return Cause.NOBODY
+    ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not isinstance(error, ssl.SSLError)
+    return Cause.CLOSED if ended else Cause.NO_TLS
 
 
 def _after_fork() -> None:
