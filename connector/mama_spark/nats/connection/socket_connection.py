@@ -31,7 +31,7 @@ from ..protocol.server_pool import Server
 from ..settings import NatsSettings
 from .checks import Checks
 from .denials import Denials
-from .expected_answers import ExpectedAnswers
+from .expected_answers import Attempts, ExpectedAnswers
 from .login import refusal
 from .socket_driver import SAYS_NOTHING, SocketDriver, Written
 
@@ -272,37 +272,49 @@ class SocketConnection:
             raise Unavailable(f"{self.server} did not answer {why}")
 
     def request(
-        self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None
+        self,
+        subject: str,
+        payload: bytes,
+        timeout: float,
+        headers: dict[str, str] | None = None,
+        attempts: Attempts | None = None,
     ) -> Frame | None:
         """Send a request, or a message that is acknowledged, and wait for the answer; None: the permissions forbid it.
 
+        :param attempts: see :meth:`request_all`
         :raises NoResponders: nobody subscribes to the subject
         :raises Unavailable: no answer within ``timeout`` seconds
         """
-        answer = self.request_all([(subject, payload, headers)], timeout)[0]
+        answer = self.request_all([(subject, payload, headers)], timeout, attempts)[0]
         if isinstance(answer, MamaError):
             raise answer
         return answer
 
-    def request_all(self, requests: Sequence[Request], timeout: float) -> list[Frame | MamaError | None]:
-        """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it."""
-        answers: dict[int, Frame | MamaError | None] = {}
-        numbers: list[int] = []
-        lost = self.loss()
+    def request_all(
+        self, requests: Sequence[Request], timeout: float, attempts: Attempts | None = None
+    ) -> list[Frame | MamaError | None]:
+        """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it.
+
+        :param attempts: those before this one, and after it
+        """
+        lost, found = self.loss(), list[Frame | MamaError | None]()
         with contextlib.ExitStack() as stack:
-            for i, (subject, payload, headers) in enumerate(requests):
-                stack.enter_context(self.denials.watch(subject, partial(answers.__setitem__, i, None)))
-                try:
-                    numbers.append(self.ask(subject, payload, headers, partial(answers.__setitem__, i)))
-                    stack.callback(self.answers.forget, numbers[-1])
-                except MamaError as e:
-                    answers[i] = e
-            self.drive(timeout, lambda: len(answers) == len(requests) or lost())
-        why = "because the connection was lost" if lost() else f"within {timeout:g} s"
-        found: list[Frame | MamaError | None] = []
-        for i, (subject, *_) in enumerate(requests):
-            answer = answers.get(i, Unavailable(f"no answer to {subject} {why}"))
-            found.append(no_responders(subject) if isinstance(answer, Frame) and is_nobody(answer) else answer)
+            mine = stack.enter_context(Attempts()) if attempts is None else attempts
+            for subject, payload, headers in requests:
+                if (subject, payload) not in mine.answers:
+                    answered = partial(mine.answers.__setitem__, (subject, payload))
+                    mine.enter_context(self.denials.watch(subject, partial(answered, None)))
+                    try:
+                        mine.callback(self.answers.forget, self.ask(subject, payload, headers, answered))
+                    except MamaError as e:
+                        answered(e)
+            self.drive(timeout, lambda: all(one[:2] in mine.answers for one in requests) or lost())
+            why = "because the connection was lost" if lost() else f"within {timeout:g} s"
+            for subject, payload, _ in requests:
+                answer = mine.answers.get((subject, payload), Unavailable(f"no answer to {subject} {why}"))
+                found.append(no_responders(subject) if isinstance(answer, Frame) and is_nobody(answer) else answer)
+            for one in requests:
+                mine.answers.pop(one[:2], None)
         return found
 
     def ask(

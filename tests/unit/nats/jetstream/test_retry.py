@@ -41,10 +41,10 @@ class FakeConnection:
     def loss(self) -> Callable[[], bool]:
         return lambda: not self.up
 
-    def request_all(self, requests: Sequence[Any], timeout: float) -> list[Any]:
+    def request_all(self, requests: Sequence[Any], timeout: float, attempts: object) -> list[Any]:
         return [self._answer(subject, payload, timeout) for subject, payload, _ in requests]
 
-    def request(self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None) -> Any:
+    def request(self, subject: str, payload: bytes, timeout: float, headers: object, attempts: object) -> Any:
         answer = self._answer(subject, payload, timeout)
         if isinstance(answer, Exception):
             raise answer
@@ -147,7 +147,9 @@ class LostOnce(FakeConnection):
         return Frame("MSG", 0, payload=b'{"seq":1}') if len(self.asked) == 5 else Unavailable("nothing")
 
 
-@pytest.mark.parametrize(("most", "limits"), [(None, [3, 6, 12, 3, 6]), (5.0, [3, 5, 5, 3, 5]), (1.0, [1] * 5)])
+@pytest.mark.parametrize(
+    ("most", "limits"), [(None, [1.5, 1.875, 2.34375, 1.5, 1.875]), (1.6, [1.5, 1.6, 1.6, 1.5, 1.6]), (1.0, [1] * 5)]
+)
 @pytest.mark.parametrize("call", [lambda api: api.request("INFO"), lambda api: api.publish("a", b"", {})])
 def test_attempts_take_longer_each_time_until_the_connection_is_another_one(
     call: Callable[[JetStream], object], most: float | None, limits: list[int]
@@ -275,7 +277,7 @@ def test_so_many_requests_are_on_their_way_together() -> None:
     sizes: list[int] = []
     jetstream, connection = client(b"{}")
     together = connection.request_all
-    connection.request_all = lambda requests, timeout: sizes.append(len(requests)) or together(requests, timeout)  # type: ignore[method-assign, func-returns-value]
+    connection.request_all = lambda requests, *more: sizes.append(len(requests)) or together(requests, *more)  # type: ignore[method-assign, func-returns-value]
     assert len(jetstream.request_all([("A", None)] * (AT_ONCE + 5))) == AT_ONCE + 5
     assert sizes == [AT_ONCE, 5]
 
