@@ -249,39 +249,58 @@ class JetStream:
         :raises ApiForbidden: the permissions do not allow it
         """
 
-        def attempt(_: float) -> tuple[list[StoredMessage], int]:
-            *frames, end = self._frames(stream, body)
+        limit, tries = self._limits(), list[list[Frame]]()
+
+        def attempt(left: float) -> tuple[list[StoredMessage], int]:
+            *frames, end = self._frames(stream, body, tries, attempts, limit(left))
             if not _ends(end):
                 raise Unavailable("it broke off")
             if is_nobody(end):
                 raise errors.no_responders(end.subject.decode(errors="replace"))
             if end.status not in (204, 404):
                 raise Unavailable(f"{end.status} {end.status_text}")
-            left = _LEFT.fullmatch(dict(end.headers).get("Nats-Num-Pending", ""))
+            left_over = _LEFT.fullmatch(dict(end.headers).get("Nats-Num-Pending", ""))
             messages = (stored(dict(frame.headers), frame.payload) for frame in frames)
-            return [message for message in messages if message is not None], 0 if left is None else int(left[0])
+            found = [message for message in messages if message is not None]
+            return found, 0 if left_over is None else int(left_over[0])
 
-        return self.retry(f"the read of the stream {stream!r}", attempt)
+        with Attempts() as attempts:
+            return self.retry(f"the read of the stream {stream!r}", attempt)
 
-    def _frames(self, stream: str, body: dict[str, Any]) -> list[Frame]:
-        """The frames of the answer, of which the last one ends it, if it did not break off."""
-        subject, connection, silence = self._direct(stream), self.connection(), self.attempt_timeout
-        frames: list[Frame] = []
+    def _frames(
+        self, stream: str, body: dict[str, Any], tries: list[list[Frame]], attempts: Attempts, begins: float
+    ) -> list[Frame]:
+        """The frames of the first answer that is whole, else of the last one. The last frame ends it, if it did not
+        break off.
+
+        :param tries: the frames of each attempt, which may go on
+        :param begins: seconds in which the first frame comes; the replica that has the request may stand still
+        """
+        subject, connection, silence = self._direct(stream), self.connection(), begins
         told: list[bool] = []
         lost = connection.loss()
+        frames: list[Frame] = []
+        tries.append(frames)
+
+        def whole() -> list[list[Frame]]:
+            return [one for one in tries if one and _ends(one[-1])]
+
         with connection.denials.watch(subject, lambda: told.append(True)):
-            number = connection.ask(subject, orjson.dumps(body), None, frames.append)
-            try:
-                before = -1
-                while before < len(frames):
-                    before = len(frames)
-                    connection.drive(silence, lambda: bool(told or lost() or (frames and _ends(frames[-1]))))
-                    if told:
-                        raise _forbidden(stream, subject)
-                    if lost() or (frames and _ends(frames[-1])):
-                        break
-            finally:
-                connection.answers.forget(number)
+            attempts.callback(
+                connection.answers.forget, connection.ask(subject, orjson.dumps(body), None, frames.append)
+            )
+            before = -1
+            while before < (come := sum(map(len, tries))) and not (told or lost() or whole()):
+                before = come
+                connection.drive(silence, lambda: bool(told or lost() or whole()))
+                silence = max(begins, self.attempt_timeout)
+        if told:
+            raise _forbidden(stream, subject)
+        for one in whole()[:1]:
+            tries.remove(one)
+            return one
+        if lost():
+            tries.clear()  # what follows of them may have holes
         if not frames:
             raise Unavailable("it broke off")
         return frames

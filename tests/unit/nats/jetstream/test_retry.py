@@ -104,6 +104,24 @@ def test_an_answer_to_a_direct_get_that_breaks_off_is_asked_for_again(broken: li
     assert [subject for subject, *_ in connection.asked] == ["$JS.API.DIRECT.GET.S"] * 2
 
 
+def test_a_direct_get_whose_replica_stands_still_is_asked_of_another_one_soon_and_either_answer_counts() -> None:
+    told: list[Callable[[Frame], None]] = []
+
+    class Late(DirectGets):
+        def ask(self, subject: str, payload: bytes, headers: object, answered: Callable[[Frame], None]) -> int:
+            told.append(answered)
+            if len(told) == 3:
+                for frame in (direct(1), direct(2), end(204)):
+                    told[0](frame)
+                told[1](direct(1))
+            return len(told)
+
+    connection: Any = Late()
+    messages, _ = JetStream(lambda: connection, 60.0, 5.0).get_many("S", seq=1)
+    assert [m.sequence for m in messages] == [1, 2]
+    assert connection.waited[::2] == [1.5, 1.875], "not the time of one that is asked once"
+
+
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delays pass at once."""
