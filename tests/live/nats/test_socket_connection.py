@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mama_spark.contracts.errors import NoResponders, Unavailable
 from mama_spark.nats import NatsSettings
@@ -26,6 +27,7 @@ from mama_spark.nats.jetstream.answers import ApiError
 from mama_spark.nats.jetstream.asked import Asked
 from mama_spark.nats.jetstream.client import JetStream
 from mama_spark.nats.protocol.client import PING_INTERVAL
+from mama_spark.nats.protocol.frames import PublishFrames
 from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import TIMEOUT, eventually
@@ -391,6 +393,29 @@ def test_attempts_that_did_not_come_about_are_closed_at_once(nats_server: NatsSe
 
 def readable(one: socket.socket) -> bool:
     return bool(select.select([one], [], [], 0)[0])
+
+
+@pytest.mark.own_server
+@pytest.mark.own_server
+def test_what_must_not_arrive_any_more_ends_a_connection_and_what_is_asked_over_it_does_not(
+    nats_server: NatsServer,
+) -> None:
+    frame = b"PUB a 1\r\nx\r\n"
+    with opened(nats_server.url) as connection:
+        lost = connection.loss()
+        connection.write(PublishFrames([frame], len(frame), np.array([0, len(frame)])))
+        connection.ping(TIMEOUT)
+        nats_server.pause()
+        try:
+            while not connection.unwritten:
+                connection.publish("asked", bytes(1_000_000))
+            connection.driver.abort_unsent("over")
+            assert not lost()
+            connection.write(PublishFrames([frame], len(frame), np.array([0, len(frame)])))
+            connection.driver.abort_unsent("over")
+            assert lost()
+        finally:
+            nats_server.resume()
 
 
 @pytest.mark.own_server

@@ -89,6 +89,7 @@ class SocketDriver:
         self.failures: dict[str, str] = {}
         self._answered = 0  # bytes that were queued when the server spoke last
         self._marks: deque[tuple[int, int]] = deque()  # position of the end of each write, and its size
+        self._written_up_to = 0  # of what is queued, by a write
         self.closed = False
         _alive.add(self)
 
@@ -123,9 +124,9 @@ class SocketDriver:
                 self._socket.discard_unsent(on)
 
     def abort_unsent(self, why: str) -> None:
-        """Lose the connection if something that was written has not reached the other end: it will not any more."""
+        """Lose the connection if something of :meth:`write` has not reached the other end: it will not any more."""
         with self.turn:
-            if self._socket is not None and self._socket.unsent:
+            if self._socket is not None and self._socket.queued - self._socket.unsent < self._written_up_to:
                 self._handle(self.protocol.closed(why))
 
     def write(self, pieces: Sequence[Piece], size: int) -> None:
@@ -134,6 +135,7 @@ class SocketDriver:
         if sock is None or not self.up:
             return
         sock.write(pieces, size)
+        self._written_up_to = sock.queued
         self._marks.append((sock.queued, size))
         self.flush()
 
@@ -210,7 +212,7 @@ class SocketDriver:
         server = self.servers.current
         times = self.servers.times(self._settings.connect_timeout)
         events = self.protocol.connect(self.clock(), lambda nonce: login_fields(self._settings, server, nonce), *times)
-        self._answered = 0
+        self._answered = self._written_up_to = 0
         try:
             self._socket = NonBlockingSocket(server)
             self._socket.discard_unsent(self._discards)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from mama_spark.contracts.bridge import Acks, PollResult, Refusals
-from mama_spark.contracts.errors import AckTimeout, BlockedByPredecessor, OutcomeUnknown, PublishError, Rejected
+from mama_spark.contracts.errors import (
+    AckTimeout,
+    BlockedByPredecessor,
+    MamaError,
+    OutcomeUnknown,
+    PublishError,
+    Rejected,
+)
 from mama_spark.contracts.message import Int64s, MessageBatch
 
 from ..connection.socket_connection import SocketConnection
@@ -25,7 +33,7 @@ from ..protocol.fast_batch import (
     reply_prefix,
     reply_suffix,
 )
-from ..protocol.frames import TOKEN_WIDTH, Framer, PublishFrames
+from ..protocol.frames import TOKEN_WIDTH, Framer
 from ..protocol.frames import ReplySubject as ReplyTo
 from ..settings import NatsSettings
 from .ack_queue import AckQueue
@@ -175,15 +183,12 @@ class FastIngestPublisher:
         self._open.pop(open_batch.stream, None)
         seq = open_batch.batch.end()
         open_batch.at = time.monotonic()
-        self._connection.write(self._control(open_batch, seq, END))
+        self._ask_for_end(open_batch, seq)
 
-    def _control(self, open_batch: _OpenBatch, seq: int, op: int) -> PublishFrames:
-        reply = _reply_to(self._connection.inbox, open_batch.batch, op)
-        text = b"PUB %s %s%0*d%s 0\r\n\r\n" % (
-            *(open_batch.subject.encode(), reply.prefix),
-            *(TOKEN_WIDTH, seq, reply.suffix),
-        )
-        return PublishFrames([memoryview(text)], len(text), np.array([0, len(text)]))
+    def _ask_for_end(self, open_batch: _OpenBatch, seq: int) -> None:
+        to = _reply_to(self._connection.inbox, open_batch.batch, END)
+        with contextlib.suppress(MamaError):  # the connection breaks
+            self._connection.publish(open_batch.subject, b"", b"%b%0*d%b" % (to.prefix, TOKEN_WIDTH, seq, to.suffix))
 
     @property
     def busy(self) -> bool:
@@ -322,7 +327,7 @@ class FastIngestPublisher:
             if open_batch.batch.phase.value == "open":
                 self._end(open_batch)
             else:
-                self._connection.write(self._control(open_batch, open_batch.batch.seq + 1, END))
+                self._ask_for_end(open_batch, open_batch.batch.seq + 1)
         self._resolve_until = time.monotonic() + RESOLVE
         return True
 

@@ -22,7 +22,7 @@ logger = logging.getLogger("mama_spark")
 
 #: Parts of a lease: between two renewals, and after which the owner sends nothing any more.
 RENEWAL, LEASE_MARGIN = 1 / 3, 0.8
-_AGAIN = 0.05  #: seconds after a renewal that failed
+_AGAIN = 0.05  #: seconds after a renewal that failed, or took too long
 
 
 def lease_clock() -> float:
@@ -141,6 +141,9 @@ class PartitionLeases:
                     continue
                 with self._lock:
                     self._leases[name] = renewed
+                if self._clock() >= renewed.until:  # it took longer than the lease
+                    self._closed.wait(_AGAIN)
+                    self._renew_now.set()
 
     def _renewed(self, name: str, lease: PartitionLease) -> PartitionLease:
         me, began, servers = self._me, self._clock(), self._sent_to()

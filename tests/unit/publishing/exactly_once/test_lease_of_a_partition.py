@@ -123,6 +123,24 @@ def test_an_attempt_renews_its_marker_while_it_is_open_and_releases_it_at_the_en
     assert markers.task.owner == "me"
 
 
+def test_a_renewal_that_took_longer_than_the_lease_is_repeated_at_once(
+    markers: Markers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the markers have no leader."""
+    now, slow, servers, store = [0.0], [700.0], ["a"], markers.set_marker
+
+    def stored_late(key: str, value: bytes, revision: int) -> int:
+        now[0] += slow.pop() if slow else 0.0
+        return store(key, value, revision)
+
+    with closing(session_of(markers, Rules(lease=600.0), servers, lambda: now[0])) as session:
+        session.begin(pa.array(["t"]))
+        monkeypatch.setattr(markers, "set_marker", stored_late)
+        servers.append("b")  # so that it is renewed now
+        eventually(session.may_send, "it is renewed again, long before it would be", timeout=10.0)
+        assert not slow
+
+
 @pytest.mark.parametrize("answered", [True, False])
 def test_nothing_is_sent_to_a_server_before_the_marker_names_it(markers: Markers, *, answered: bool) -> None:
     servers = ["a"]
