@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from mama_spark.contracts.bridge import (
     Ack,
@@ -47,7 +48,7 @@ class Server:
         self.answers = PollResult()
         self.certain, self.stored, self.looks = 1 << 30, dict[str, int](), list[int]()
 
-    def on_the_way(self, tokens: Int64s) -> OnTheWay | None:
+    def on_the_way(self, tokens: Int64s, topics: pa.DictionaryArray) -> OnTheWay | None:
         there = tokens >= self.certain
         return OnTheWay(there, -1e9, "server 'a' is silent") if there.any() else None
 
