@@ -92,6 +92,11 @@ class SocketConnection:
         return self.driver.up
 
     @property
+    def doubted(self) -> bool:
+        """The server was asked whether it is there, and nothing has come since."""
+        return self.driver.protocol.doubts
+
+    @property
     def info(self) -> wire.ServerInfo:
         """Of the present or last server."""
         return self.driver.protocol.info

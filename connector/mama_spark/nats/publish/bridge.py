@@ -223,7 +223,7 @@ class NatsBridge(PublisherBridge):
         return len(part)
 
     def _capacity(self) -> int:
-        """Bytes that can be taken now; 0 while the connection is down.
+        """Bytes that can be taken now; 0 while the connection is down, or its server is silent.
 
         :raises ClientClosed: the bridge is not open
         """
@@ -231,6 +231,8 @@ class NatsBridge(PublisherBridge):
         if connection is None or connection.closed:
             raise ClientClosed("the bridge is not open")
         connection.driver.catch_up()
+        if self._fences is not None and connection.doubted:
+            return 0  # rows would wait for what becomes of this server, and another one can take them
         return min(MAX_UNWRITTEN - connection.unwritten, _CHUNK) if connection.up else 0
 
     def _write(self, part: MessageBatch, first_token: int, order: Int64s | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -209,6 +209,7 @@ class FastIngestPublisher:
             polled = self._wait(min(left, IDLE) if left > 0 else 0, want)
             self._end_stuck()
             self._give_up_late_probe()
+            self._give_up_late_batches()
             self._give_up_resolving()
             if polled or left <= IDLE:
                 return polled
@@ -225,6 +226,14 @@ class FastIngestPublisher:
         timeout = self._settings.wait_timeout
         if self._probe is not None and time.monotonic() - self._probe.at >= timeout + IDLE:  # the window's is over
             self._give_up_probe(AckTimeout(f"no acknowledgement within {timeout:g} s"))
+
+    def _give_up_late_batches(self) -> None:
+        """Those whose last answer was lost with a leader, so that others may begin."""
+        if self._connection.up and self._resolved is None:
+            timeout = self._settings.wait_timeout
+            old = time.monotonic() - timeout - IDLE
+            ended = [one for one in self._by_id.values() if self._open.get(one.stream) is not one]
+            self._give_up([one for one in ended if one.at < old], f"no acknowledgement within {timeout:g} s")
 
     def _give_up_probe(self, error: PublishError) -> None:
         """Nothing is sent until the publisher has this answer: see :meth:`_append`."""
@@ -332,14 +341,18 @@ class FastIngestPublisher:
         return True
 
     def _give_up_resolving(self) -> None:
-        if self._resolved is None or time.monotonic() < self._resolve_until:
-            return
-        lost = [(o, o.batch.lost("no answer about the batch after the reconnect")) for o in self._by_id.values()]
-        self._by_id.clear()
-        self._open.clear()
-        for open_batch, settled in lost:
-            self._report(settled, open_batch.stream)
-        self._report_resolved()
+        if self._resolved is not None and time.monotonic() >= self._resolve_until:
+            self._give_up(list(self._by_id.values()), "no answer about the batch after the reconnect")
+            self._report_resolved()
+
+    def _give_up(self, batches: Sequence[_OpenBatch], why: str) -> None:
+        lost = [(one, one.batch.lost(why)) for one in batches]
+        for one in batches:
+            self._by_id.pop(one.batch.id, None)
+            if self._open.get(one.stream) is one:
+                del self._open[one.stream]
+        for one, settled in lost:
+            self._report(settled, one.stream)
 
     def _report_resolved(self) -> None:
         done = self._resolved
