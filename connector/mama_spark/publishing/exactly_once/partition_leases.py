@@ -1,10 +1,12 @@
-"""That one attempt owns its partition: a lease for each stream, and the thread that renews their markers.
+"""That one attempt owns its partition: a lease for each stream, a thread that renews their markers, and one that notes
+where the streams end.
 
 Any thread may ask; they share the leases under one lock, which nobody holds while the middleware is asked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -66,6 +68,7 @@ class PartitionLeases:
         self._lost: MamaError | None = None
         self._closed, self._renew_now = threading.Event(), threading.Event()
         self._keeper = threading.Thread(target=self._renew_all, name="mama-batch-lease", daemon=True)
+        self._noter = threading.Thread(target=self._note_ends, name="mama-batch-ends", daemon=True)
 
     def add(self, stream: str, lease: PartitionLease) -> None:
         """Renew it from now on."""
@@ -73,6 +76,7 @@ class PartitionLeases:
             self._leases[stream] = lease
         if self._keeper.ident is None:
             self._keeper.start()
+            self._noter.start()
         if self._clock() >= lease.until:
             self._renew_now.set()
 
@@ -118,6 +122,16 @@ class PartitionLeases:
             if (lease := self._leases.get(stream)) is not None:
                 lease.ends.note(time.monotonic(), last)
 
+    # --- the thread that notes ends: a stream without a leader must not keep the leases of others waiting ------------
+
+    def _note_ends(self) -> None:
+        while not self._closed.wait(self._seconds * RENEWAL):
+            with self._lock:
+                streams = list(self._leases)
+            for name in streams:
+                with contextlib.suppress(MamaError):
+                    self.note_end(name, self._ledger.bounds(name).last)
+
     # --- the thread that renews --------------------------------------------------------------------------------------
 
     def _renew_all(self) -> None:
@@ -147,9 +161,8 @@ class PartitionLeases:
 
     def _renewed(self, name: str, lease: PartitionLease) -> PartitionLease:
         me, began, servers = self._me, self._clock(), self._sent_to()
-        markers, bounds = self._ledger.markers_and_bounds(name, [me.key(name, "batch")])
-        self.note_end(name, bounds.last)
-        protocol.require_run(me, protocol.batch_marker(markers[0].value))
+        batch = self._ledger.marker(me.key(name, "batch"))
+        protocol.require_run(me, protocol.batch_marker(batch.value))
         mine = replace(lease.task, renewed=lease.task.renewed + 1, servers=servers)
         try:
             revision = self._ledger.set_marker(lease.key, protocol.encode(mine), lease.revision)

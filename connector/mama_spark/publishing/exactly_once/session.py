@@ -2,7 +2,7 @@
 
 :mod:`.protocol` and :mod:`.matching` decide; this module talks to the middleware, on two threads. The task's thread
 calls :meth:`BatchSession.begin` and what matches rows. The publisher's thread asks :meth:`BatchSession.may_send` and
-:meth:`BatchSession.stored`. A third one renews the task markers (:mod:`.partition_leases`). They share the streams of
+:meth:`BatchSession.stored`. Two more are of the task markers (:mod:`.partition_leases`). They share the streams of
 the topics under one lock, which nobody holds while the middleware is asked.
 """
 
