@@ -141,7 +141,8 @@ class Fences:
             for left in self._left:
                 there = rows[(mine >= left.first) & (mine < left.end)]
                 if len(there):
-                    self._begin_probes(left, {**self._subjects(), stream: subject})
+                    if stream not in left.asked:
+                        self._begin_probes(left, {**self._subjects(), stream: subject})
                     if (reason := left.why.get(stream)) is not None:
                         found[there] = True
                         since, why = min(since, left.at), reason
@@ -183,12 +184,14 @@ class Fences:
             self._certain[stream] = fence.end
             self._forget(self._fences.pop(stream))
         elif now >= fence.again_at:
+            self._forget(fence)  # an answer to what was asked before does not count
             self._ask(fence, subject)
         return self._certain.get(stream, 0)
 
     def _forget(self, fence: _Fence) -> None:
         for number in fence.numbers:
             self._connection.answers.forget(number)
+        fence.numbers.clear()
 
     def _drop_fences(self) -> None:
         for fence in self._fences.values():

@@ -26,7 +26,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.now, self.asked, self.subjects = 100.0, list[Callable[[Any], None]](), list[str]()
-        self.answers = SimpleNamespace(forget=lambda number: None)
+        self.answers = SimpleNamespace(forget=lambda number: self.asked.__setitem__(number - 1, lambda _: None))
         self.lead_to(A)
 
     def lead_to(self, server: SentTo) -> None:
@@ -81,6 +81,8 @@ def test_sends_are_certain_when_the_leader_has_answered_behind_them_twice(
     assert held(fences, 9) == [9]
     connection.now += SETTLE
     assert held(fences, 9) == [9], "the leader may have stood still"
+    connection.asked[0](ANSWER)
+    assert held(fences, 9) == [9], "this was asked before"
     connection.asked[2](ANSWER)
     assert held(fences, 9, 15) == [15]
     assert len(connection.asked) == 4, "about the others"
