@@ -27,7 +27,7 @@ from mama_spark.malamute.broker.engines.jetstream import publisher
 from mama_spark.malamute.broker.engines.jetstream.message_codec import decode
 from mama_spark.malamute.broker.engines.jetstream.publisher import PendingPublish, StreamPublisher
 from mama_spark.malamute.protocol.extensions import StoreOutcome
-from mama_spark.testing.waiting import eventually
+from mama_spark.testing.waiting import until
 
 from tests.support.tables import each
 
@@ -163,7 +163,7 @@ def test_what_may_be_stored_waits_until_no_copy_can_come_and_goes_again_where_it
     sender.pump(0.0)
     assert (len(server.sent), server.looks) == (3, [])
     server.certain, server.stored = 100, {server.sent[1][2]: 107}
-    eventually(lambda: sender.pump(0.0) or len(server.sent) == 5, "it is looked for, and the rest is sent")
+    until(lambda: len(server.sent) == 5, lambda: sender.pump(0.0))
     assert server.looks == [0], "one look"
     assert server.payloads == [b"a", b"b", b"c", b"c", b"d"]
     assert (second.outcome, second.sequence) == (StoreOutcome.STORED, 107)
@@ -180,7 +180,7 @@ def test_who_does_not_wait_is_told_how_many_may_be_stored_twice(
     sender.pump(0.0)
     server.certain = 0
     server.tell(EventKind.DISCONNECTED, EventKind.RECONNECTED)
-    eventually(lambda: sender.pump(0.0) or len(server.sent) == 4, "they are sent again")
+    until(lambda: len(server.sent) == 4, lambda: sender.pump(0.0))
     server.ack(2, 3)
     sender.pump(0.0)
     assert "2 messages may be stored twice" in caplog.text
