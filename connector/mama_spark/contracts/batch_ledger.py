@@ -54,7 +54,7 @@ class StoredIds:
 
 
 class BatchLedger(Protocol):
-    """A connection of its own beside that of the publisher. ``open`` first, ``close`` last; calls may come from two
+    """A connection of its own beside that of the publisher. ``open`` first, ``close`` last; calls may come from several
     threads. Methods raise :class:`~mama_spark.contracts.errors.ConfigError` for what the user must change and
     :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer."""
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
+import pyarrow as pa
+
 from .errors import PublishError
 from .message import Bools, Int64s, MessageBatch
 
@@ -207,8 +209,11 @@ class PublisherBridge(ABC):
         if that is not known. On the thread of the other calls; takes a few seconds at most. Never raises."""
         return ""
 
-    def on_the_way(self, tokens: Int64s) -> OnTheWay | None:
-        """Which of these sends may still be stored; None: as far as the bridge can know, none. Never waits."""
+    def on_the_way(self, tokens: Int64s, topics: pa.DictionaryArray) -> OnTheWay | None:
+        """Which of these sends may still be stored; None: as far as the bridge can know, none. Never waits.
+
+        :param topics: one of each
+        """
         return None
 
     def abort_unsent(self, why: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.jetstream import engine, publisher
 from mama_spark.malamute.broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
@@ -199,21 +200,27 @@ def test_nats_clients_see_plain_subjects_payloads_and_headers_and_are_heard(
     assert delivery.extension.headers == ((b"k", b"v"),)
 
 
-def test_an_outage_longer_than_ids_are_recognised_ends_the_engine_rather_than_guess(
+def test_an_outage_longer_than_ids_are_recognised_stores_once_what_was_on_the_way(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was on the way may be stored or not, and a resend could be stored twice."""
-    with NatsServer(tmp_path) as server:
+    monkeypatch.setattr(publisher, "ACK_TIMEOUT", 0.2)
+    with NatsServer(tmp_path) as server, Admin(server.url) as admin:
         one = harness(**{**settings, "servers": server.url, "dedup_window": "1s"})
         one.publish(b"a")
-        monkeypatch.setattr(publisher, "ACK_TIMEOUT", 0.2)
         server.pause()
-        one.engine.accept("w", b"", b"b", [b""], NO_EXTENSION)
-        with pytest.raises(Unavailable, match="nobody can say whether it is stored"):
-            one.until(lambda: False)
-        monkeypatch.setattr(engine, "CLOSE_TIMEOUT", 0.1)
-        one.engine.close()
+        for subject in (b"b", b"c"):
+            one.engine.accept("w", b"", subject, [b""], NO_EXTENSION)
+            one.engine.flush()
+        forgotten = time.monotonic() + 3.0
+        one.until(lambda: time.monotonic() >= forgotten)
         server.resume()
+        assert isinstance(one.engine, JetStreamEngine)
+        sender = one.engine.publisher
+        one.until(lambda: not sender.busy)
+        assert [stored.topic for stored in admin.messages(settings["stream"])] == [
+            f"{settings['stream']}.{subject}" for subject in "abc"
+        ]
+        one.engine.close()
 
 
 def test_a_stream_that_is_not_there_or_does_not_fit_is_named(settings: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ class FreezingCluster:
         admin.__exit__(None, None, None)
         self.node = next(node for node in self.cluster.nodes if node.name not in holders)
         self.admin = Admin(self.cluster.node(min(holders)).url).__enter__()
-        self.proxy = Proxy(self.node.url).__enter__()
+        self.proxy = Proxy(self.node.url, keep=True).__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,7 +143,7 @@ def test_a_repetition_waits_for_the_server_that_a_killed_attempt_has_sent_to(
     first = get_context("fork").Process(target=query.attempt, args=(frozen.rows(given, 500, wait=60.0),))
     first.start()
     frozen.freeze_at(500)
-    time.sleep(1.0)  # the rows are in its buffers
+    eventually(lambda: b"row 600" in frozen.proxy.heard, "rows are in its buffers")
     first.kill()
     first.join()
     others = ",".join(node.url for node in frozen.cluster.nodes if node is not frozen.node)

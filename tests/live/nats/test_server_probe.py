@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from mama_spark.nats.connection.socket_connection import SocketConnection
@@ -52,6 +53,14 @@ def test_a_server_that_answers(
     assert (says in found) if says else not found
     with Admin(settings.servers[0]) as admin:
         assert not admin.info("T")["state"]["last_seq"], "what it is asked with is not stored"
+
+
+def test_a_server_that_refuses_the_login_is_told_so(tmp_path: Path) -> None:
+    with NatsServer(tmp_path, config="authorization { user: me, password: mine }") as server:
+        known = SentTo(server.name, "id", server.url.removeprefix("nats://"), True)
+        found = why_unfenced(NatsSettings((server.url,), connect_timeout=5.0), known, ["t.a"])
+        assert server.ask("varz")["total_connections"] == 1, "there is no connection beside its own"
+    assert "it cannot be asked: the server refuses the credentials: Authorization Violation" in found
 
 
 def test_a_server_that_is_gone_and_one_that_is_silent(settings: NatsSettings, server: SentTo) -> None:

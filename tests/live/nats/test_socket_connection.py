@@ -17,14 +17,17 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mama_spark.contracts.errors import NoResponders, Unavailable
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.connection.pool import NatsPool
 from mama_spark.nats.connection.socket_connection import SocketConnection
 from mama_spark.nats.jetstream.answers import ApiError
-from mama_spark.nats.jetstream.client import Asked
+from mama_spark.nats.jetstream.asked import Asked
+from mama_spark.nats.jetstream.client import JetStream
 from mama_spark.nats.protocol.client import PING_INTERVAL
+from mama_spark.nats.protocol.frames import PublishFrames
 from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import TIMEOUT, eventually
@@ -116,6 +119,35 @@ def test_a_request_that_was_lost_with_its_connection_is_not_waited_for(nats_serv
         until(connection, lambda: connection.up)
         assert lost()
         assert not connection.loss()()
+
+
+@pytest.mark.parametrize(
+    ("subject", "ask"),
+    [
+        ("my.INFO", lambda api: api.request("INFO")["seq"]),
+        ("s.a", lambda api: api.publish("s.a", b"x", {})),
+        ("my.DIRECT.GET.S", lambda api: api.get("S", seq=7).sequence),
+    ],
+    ids=["request", "publish", "direct get"],
+)
+def test_an_answer_counts_that_comes_when_the_request_was_sent_again(
+    nats_server: NatsServer, subject: str, ask: Callable[[JetStream], int]
+) -> None:
+    """The answers of a server that takes longer than an attempt."""
+    headers = {"Nats-Sequence": "7", "Nats-Subject": "s.a", "Nats-Time-Stamp": "then"}
+    asked: list[bytes | None] = []
+    with opened(nats_server.url, js_api_prefix="my") as connection:
+
+        def answer(request: Frame) -> None:
+            asked.append(request.reply)
+            if len(asked) == 2:
+                assert asked[0] is not None
+                connection.publish(asked[0].decode(), b'{"seq":7}', headers=headers)
+
+        connection.subscribe(subject, answer, TIMEOUT)
+        assert ask(JetStream(lambda: connection, 1.0, 0.1)) == 7
+        assert len(set(asked)) == 2
+        assert not len(connection.answers)
 
 
 def test_a_request_that_is_not_waited_for(nats_server: NatsServer) -> None:
@@ -361,6 +393,29 @@ def test_attempts_that_did_not_come_about_are_closed_at_once(nats_server: NatsSe
 
 def readable(one: socket.socket) -> bool:
     return bool(select.select([one], [], [], 0)[0])
+
+
+@pytest.mark.own_server
+@pytest.mark.own_server
+def test_what_must_not_arrive_any_more_ends_a_connection_and_what_is_asked_over_it_does_not(
+    nats_server: NatsServer,
+) -> None:
+    frame = b"PUB a 1\r\nx\r\n"
+    with opened(nats_server.url) as connection:
+        lost = connection.loss()
+        connection.write(PublishFrames([frame], len(frame), np.array([0, len(frame)])))
+        connection.ping(TIMEOUT)
+        nats_server.pause()
+        try:
+            while not connection.unwritten:
+                connection.publish("asked", bytes(1_000_000))
+            connection.driver.abort_unsent("over")
+            assert not lost()
+            connection.write(PublishFrames([frame], len(frame), np.array([0, len(frame)])))
+            connection.driver.abort_unsent("over")
+            assert lost()
+        finally:
+            nats_server.resume()
 
 
 @pytest.mark.own_server

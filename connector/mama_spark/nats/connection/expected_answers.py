@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from itertools import count
+
+from mama_spark.contracts.errors import MamaError
 
 from ..protocol.parser import Frame
 
@@ -39,3 +42,14 @@ class ExpectedAnswers:
         if (answered := self._answered.get(number)) is not None:
             answered(frame)
         return True
+
+
+class Attempts(contextlib.ExitStack):
+    """Requests that are sent again until they are answered: an answer counts, whichever time it was asked for.
+
+    :ivar answers: by subject and payload; None: the permissions forbid it
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[tuple[str, bytes], Frame | MamaError | None] = {}

@@ -98,6 +98,7 @@ class NonBlockingSocket:
     def _use(self, found: Addresses) -> None:
         random.shuffle(found)  # the first one may be a black hole, for all the time of an attempt
         self._addresses = deque(found)
+        self._error: OSError | None = None
         self._dial()
 
     def _dial(self) -> None:
@@ -115,11 +116,17 @@ class NonBlockingSocket:
                 except BaseException:
                     self._socket.close()
                     raise
-            except OSError:
-                if self._addresses:
-                    continue
-                raise
+            except OSError as e:
+                self._failed(e)
+                continue
             return
+
+    def _failed(self, error: OSError) -> None:
+        """:raises OSError: there is no other address; a refusal only where all refuse"""
+        if self._error is None or not isinstance(error, ConnectionRefusedError):
+            self._error = error
+        if not self._addresses:
+            raise self._error
 
     def _finish_dialling(self) -> None:
         if self._lookup is not None:
@@ -135,8 +142,7 @@ class NonBlockingSocket:
             self.connected = True
             return
         self._socket.close()
-        if not self._addresses:
-            raise OSError(error, os.strerror(error))
+        self._failed(OSError(error, os.strerror(error)))
         self._dial()
 
     @property

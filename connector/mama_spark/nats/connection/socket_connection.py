@@ -31,7 +31,7 @@ from ..protocol.server_pool import Server
 from ..settings import NatsSettings
 from .checks import Checks
 from .denials import Denials
-from .expected_answers import ExpectedAnswers
+from .expected_answers import Attempts, ExpectedAnswers
 from .login import refusal
 from .socket_driver import SAYS_NOTHING, SocketDriver, Written
 
@@ -71,6 +71,7 @@ class SocketConnection:
         self._settings = settings
         self.inbox = f"{new_inbox()}.".encode()
         self.driver = SocketDriver(settings, self.inbox, self._on_event, clock, only)
+        self._once = only is not None
         self._opened = self._was_up = False
         self._pong = self._losses = 0
         self._callbacks: dict[bytes, Callable[[Frame], None]] = {}  # by subscription id
@@ -89,6 +90,11 @@ class SocketConnection:
     @property
     def up(self) -> bool:
         return self.driver.up
+
+    @property
+    def doubted(self) -> bool:
+        """The server was asked whether it is there, and nothing has come since."""
+        return self.driver.protocol.doubts
 
     @property
     def info(self) -> wire.ServerInfo:
@@ -123,7 +129,7 @@ class SocketConnection:
     def why_down(self) -> str:
         """Why a connection that was lost is not there again; empty = that is not known."""
         lost = self.driver.lost
-        return "" if self.up or lost is None else f"cannot connect to NATS again: {_error_of(lost)}"
+        return "" if self.up or lost is None else f"cannot connect to NATS again: {error_of(lost)}"
 
     def loss(self) -> Callable[[], bool]:
         """Whether the present connection is lost, also when another one has come about since."""
@@ -141,7 +147,7 @@ class SocketConnection:
         timeout = self._settings.connect_timeout
         require_file_descriptors(_FILE_DESCRIPTORS, "a connection to NATS")
         try:
-            self.drive(timeout, lambda: self.up or (self.driver.lost is not None and _is_final(self.driver.lost)))
+            self.drive(timeout, lambda: self.up or self._is_refused())
             if not self.up:
                 raise _connect_error(self.driver, self._settings)
             subject = self.inbox.decode() + ">"
@@ -150,6 +156,10 @@ class SocketConnection:
         except BaseException:
             self.close()
             raise
+
+    def _is_refused(self) -> bool:
+        lost = self.driver.lost
+        return lost is not None and (self._once or _is_final(lost))
 
     def close(self) -> None:
         """Close the connection and do not reconnect. Never raises."""
@@ -181,7 +191,7 @@ class SocketConnection:
                 was_up, self._was_up = self._was_up, False
                 self._losses += was_up
                 if was_up and self.listener is not None:
-                    self.listener.on_disconnected("" if cause is Cause.CLOSED else _error_of(event))
+                    self.listener.on_disconnected("" if cause is Cause.CLOSED else error_of(event))
 
     def _on_received(self, frame: Frame) -> None:
         if not frame.subject.startswith(self.inbox):
@@ -267,37 +277,49 @@ class SocketConnection:
             raise Unavailable(f"{self.server} did not answer {why}")
 
     def request(
-        self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None
+        self,
+        subject: str,
+        payload: bytes,
+        timeout: float,
+        headers: dict[str, str] | None = None,
+        attempts: Attempts | None = None,
     ) -> Frame | None:
         """Send a request, or a message that is acknowledged, and wait for the answer; None: the permissions forbid it.
 
+        :param attempts: see :meth:`request_all`
         :raises NoResponders: nobody subscribes to the subject
         :raises Unavailable: no answer within ``timeout`` seconds
         """
-        answer = self.request_all([(subject, payload, headers)], timeout)[0]
+        answer = self.request_all([(subject, payload, headers)], timeout, attempts)[0]
         if isinstance(answer, MamaError):
             raise answer
         return answer
 
-    def request_all(self, requests: Sequence[Request], timeout: float) -> list[Frame | MamaError | None]:
-        """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it."""
-        answers: dict[int, Frame | MamaError | None] = {}
-        numbers: list[int] = []
-        lost = self.loss()
+    def request_all(
+        self, requests: Sequence[Request], timeout: float, attempts: Attempts | None = None
+    ) -> list[Frame | MamaError | None]:
+        """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it.
+
+        :param attempts: those before this one, and after it
+        """
+        lost, found = self.loss(), list[Frame | MamaError | None]()
         with contextlib.ExitStack() as stack:
-            for i, (subject, payload, headers) in enumerate(requests):
-                stack.enter_context(self.denials.watch(subject, partial(answers.__setitem__, i, None)))
-                try:
-                    numbers.append(self.ask(subject, payload, headers, partial(answers.__setitem__, i)))
-                    stack.callback(self.answers.forget, numbers[-1])
-                except MamaError as e:
-                    answers[i] = e
-            self.drive(timeout, lambda: len(answers) == len(requests) or lost())
-        why = "because the connection was lost" if lost() else f"within {timeout:g} s"
-        found: list[Frame | MamaError | None] = []
-        for i, (subject, *_) in enumerate(requests):
-            answer = answers.get(i, Unavailable(f"no answer to {subject} {why}"))
-            found.append(no_responders(subject) if isinstance(answer, Frame) and is_nobody(answer) else answer)
+            mine = stack.enter_context(Attempts()) if attempts is None else attempts
+            for subject, payload, headers in requests:
+                if (subject, payload) not in mine.answers:
+                    answered = partial(mine.answers.__setitem__, (subject, payload))
+                    mine.enter_context(self.denials.watch(subject, partial(answered, None)))
+                    try:
+                        mine.callback(self.answers.forget, self.ask(subject, payload, headers, answered))
+                    except MamaError as e:
+                        answered(e)
+            self.drive(timeout, lambda: all(one[:2] in mine.answers for one in requests) or lost())
+            why = "because the connection was lost" if lost() else f"within {timeout:g} s"
+            for subject, payload, _ in requests:
+                answer = mine.answers.get((subject, payload), Unavailable(f"no answer to {subject} {why}"))
+                found.append(no_responders(subject) if isinstance(answer, Frame) and is_nobody(answer) else answer)
+            for one in requests:
+                mine.answers.pop(one[:2], None)
         return found
 
     def ask(
@@ -330,7 +352,7 @@ def _connect_error(driver: SocketDriver, settings: NatsSettings) -> MamaError:
     servers, timeout = ", ".join(settings.shown_servers), settings.connect_timeout
     lost = driver.lost
     if lost is not None and _is_final(lost):
-        return ConfigError(f"cannot connect to {servers}: {_error_of(lost)}")
+        return ConfigError(f"cannot connect to {servers}: {error_of(lost)}")
     said = driver.account()
     each = [f"{address}: {text}" for address, text in said.items()] if len(said) > 1 else []
     if not each and lost is not None and lost.cause is not Cause.TIMEOUT:
@@ -356,5 +378,6 @@ def _is_final(lost: wire.Lost) -> bool:
     return lost.cause in (Cause.REFUSED, Cause.NO_TLS)
 
 
-def _error_of(lost: wire.Lost) -> str:
+def error_of(lost: wire.Lost) -> str:
+    """For people."""
     return refusal(lost.text) if lost.cause is Cause.REFUSED else lost.text

@@ -55,7 +55,7 @@ class SocketDriver:
     :param inbox: subject prefix of the acknowledgements that are read in bulk
     :param on_event: called with what is not for the socket
     :param clock: monotonic seconds
-    :param only: the one server to connect to; None = those of the settings, and what they announce
+    :param only: the one server to connect to, once; None = those of the settings, and what they announce
     :ivar lost: the end of the last connection, or attempt; None: there was none
     :ivar failures: addresses of the servers that were tried since the last connection, and what became of it
     :ivar turn: held by the thread that uses it, but not while that waits: one for the socket, the others for that one
@@ -89,6 +89,7 @@ class SocketDriver:
         self.failures: dict[str, str] = {}
         self._answered = 0  # bytes that were queued when the server spoke last
         self._marks: deque[tuple[int, int]] = deque()  # position of the end of each write, and its size
+        self._written_up_to = 0  # of what is queued, by a write
         self.closed = False
         _alive.add(self)
 
@@ -123,9 +124,9 @@ class SocketDriver:
                 self._socket.discard_unsent(on)
 
     def abort_unsent(self, why: str) -> None:
-        """Lose the connection if something that was written has not reached the other end: it will not any more."""
+        """Lose the connection if something of :meth:`write` has not reached the other end: it will not any more."""
         with self.turn:
-            if self._socket is not None and self._socket.unsent:
+            if self._socket is not None and self._socket.queued - self._socket.unsent < self._written_up_to:
                 self._handle(self.protocol.closed(why))
 
     def write(self, pieces: Sequence[Piece], size: int) -> None:
@@ -134,6 +135,7 @@ class SocketDriver:
         if sock is None or not self.up:
             return
         sock.write(pieces, size)
+        self._written_up_to = sock.queued
         self._marks.append((sock.queued, size))
         self.flush()
 
@@ -210,12 +212,12 @@ class SocketDriver:
         server = self.servers.current
         times = self.servers.times(self._settings.connect_timeout)
         events = self.protocol.connect(self.clock(), lambda nonce: login_fields(self._settings, server, nonce), *times)
-        self._answered = 0
+        self._answered = self._written_up_to = 0
         try:
             self._socket = NonBlockingSocket(server)
             self._socket.discard_unsent(self._discards)
         except OSError as e:
-            events = self.protocol.closed(str(e))
+            events = self.protocol.closed(str(e), _cause(e))
         self._handle(events)
 
     def _exchange(self) -> None:
@@ -261,9 +263,7 @@ class SocketDriver:
             while self._socket is sock and (data := sock.read()):
                 self._handle(self.protocol.receive(data))
         if self._socket is sock:
-            ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not isinstance(error, ssl.SSLError)
-            cause = Cause.CLOSED if ended else Cause.NO_TLS
-            self._handle(self.protocol.closed(failure(error), cause))
+            self._handle(self.protocol.closed(failure(error), _cause(error)))
 
     def _handle(self, events: Sequence[wire.Event]) -> None:
         for event in events:
@@ -315,6 +315,13 @@ class SocketDriver:
         sock, self._socket = self._socket, None
         if sock is not None:
             sock.forget()
+
+
+def _cause(error: OSError) -> Cause:
+    if isinstance(error, ConnectionRefusedError):
+        return Cause.NOBODY
+    ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not isinstance(error, ssl.SSLError)
+    return Cause.CLOSED if ended else Cause.NO_TLS
 
 
 def _after_fork() -> None:

@@ -12,6 +12,7 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 
 from ..jetstream.answers import NAME_TAKEN, OVERLAP, ApiError, StreamInfo
 from ..jetstream.client import JetStream
+from ..jetstream.streams import info_in
 from ..protocol.direct_get import micros
 from .layout import NEEDED, DiscoveryLayout
 from .offsets import ABSENT, DiscoveryOffset, StreamCreationTimes
@@ -60,7 +61,9 @@ def find_streams(api: JetStream, layout: DiscoveryLayout, *, check: bool = False
     :param check: check their settings, too
     :raises ConfigError: the settings of a stream are unusable; the text names both
     """
-    found = {c["name"]: api.stream(c["name"]) for c in layout.streams()}
+    names = [config["name"] for config in layout.streams()]
+    answers = api.request_all([(f"STREAM.INFO.{name}", None) for name in names])
+    found = {name: info_in(name, answer) for name, answer in zip(names, answers, strict=True)}
     if check:
         _check_all(layout, found)
     return _streams(layout, found)

@@ -6,7 +6,6 @@ Requests are repeated by the rule of :mod:`.retry`, so each must be safe to arri
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from base64 import b64decode
@@ -20,6 +19,7 @@ from mama_spark.contracts.errors import MamaError, NoResponders, Unavailable
 from mama_spark.publishing.window.retry import may_resend
 
 from .. import errors
+from ..connection.expected_answers import Attempts
 from ..connection.socket_connection import Request, SocketConnection, is_nobody
 from ..protocol.direct_get import StoredMessage, headers_of, stored
 from ..protocol.parser import Frame
@@ -31,9 +31,11 @@ T = TypeVar("T")
 
 #: Requests that are on their way at once.
 AT_ONCE = 32
-#: Seconds of the first attempt over a connection, each other one takes twice as long, and at most: a request to a
-#: stopped server is never answered, also when that leads the stream, and another one is elected meanwhile.
-_FIRST, _MOST = 3.0, 60.0
+#: Seconds after which a question is given up that is asked once.
+_ONCE = 3.0
+#: Those of the attempts over a connection: a request to a stopped server is never answered, also when that leads the
+#: stream, and another one is elected meanwhile; an answer that takes longer counts as well.
+_ATTEMPTS = Backoff(1.5, 60.0, 1.25)
 _LEFT = re.compile(r"\d+")
 _PAGE = 2000
 _PAGE_BYTES = 8 * 1024 * 1024
@@ -58,13 +60,13 @@ class JetStream:
     @property
     def attempt_timeout(self) -> float:
         """Seconds without an answer after which a question is given up that is asked once."""
-        return max(_FIRST, self.timeout / 4) if self._attempt_timeout is None else self._attempt_timeout
+        return max(_ONCE, self.timeout / 4) if self._attempt_timeout is None else self._attempt_timeout
 
     def _limits(self) -> Callable[[float], float]:
         """Gives the seconds that the next attempt of a call may take, of those that are left."""
-        most = self._attempt_timeout or _MOST
-        first = min(_FIRST, most)
-        limits = Backoff(first, most).delays()
+        most = self._attempt_timeout or _ATTEMPTS.most
+        first = min(_ATTEMPTS.first, most)
+        limits = Backoff(first, most, _ATTEMPTS.factor).delays()
         lost: Callable[[], bool] | None = None
 
         def limit(left: float) -> float:
@@ -128,15 +130,15 @@ class JetStream:
         payloads = [b"" if body is None else orjson.dumps(body) for _, body in calls]
         limit = self._limits()
         found: list[dict[str, Any] | MamaError] = [{} for _ in calls]
-        waiting = list(range(len(calls)))
+        waiting, attempts = list(range(len(calls))), Attempts()
 
         def attempt(left: float) -> None:
             asked: list[Request] = [(subjects[i], payloads[i], None) for i in waiting]
-            answers = self.connection().request_all(asked, min(left, limit(left)))
+            answers = self.connection().request_all(asked, min(left, limit(left)), attempts)
             again = []
             for i, answer in zip(waiting, answers, strict=True):
                 try:
-                    found[i] = _read(subjects[i], answer, final)
+                    found[i] = read_answer(subjects[i], answer, final)
                 except MamaError as e:
                     found[i] = e
                     if may_resend(e):
@@ -145,11 +147,12 @@ class JetStream:
             if again:
                 _value(found[again[0]])
 
-        try:
-            self.retry(subjects[0] if len(calls) == 1 else f"{len(calls)} requests", attempt, timeout)
-        except Unavailable as e:
-            for i in waiting:
-                found[i] = e
+        with attempts:
+            try:
+                self.retry(subjects[0] if len(calls) == 1 else f"{len(calls)} requests", attempt, timeout)
+            except Unavailable as e:
+                for i in waiting:
+                    found[i] = e
         return found
 
     def find(self, call: str, body: dict[str, Any] | None, absent: int) -> dict[str, Any] | None:
@@ -192,10 +195,10 @@ class JetStream:
         :raises PublishError: the server rejects it
         :raises Unavailable: no acknowledgement within the time limit
         """
-        limit = self._limits()
+        limit, attempts = self._limits(), Attempts()
 
         def attempt(left: float) -> int:
-            reply = self.connection().request(subject, payload, limit(left), headers or None)
+            reply = self.connection().request(subject, payload, limit(left), headers or None, attempts)
             if reply is None:
                 raise ApiForbidden(f"no permission to publish to {subject!r}")
             answer = answer_of(reply.payload)
@@ -205,7 +208,8 @@ class JetStream:
                 raise Unavailable(f"not an acknowledgement of JetStream: {reply.payload[:100]!r}")
             return sequence
 
-        return self.retry(f"the publish to {subject!r}", attempt, timeout)
+        with attempts:
+            return self.retry(f"the publish to {subject!r}", attempt, timeout)
 
     # --- direct gets ----------------------------------------------------------------------------------------------
 
@@ -225,10 +229,10 @@ class JetStream:
 
         :param which: see :meth:`message`
         """
-        subject, payload, limit = self._direct(stream), orjson.dumps(which), self._limits()
+        subject, payload, limit, attempts = self._direct(stream), orjson.dumps(which), self._limits(), Attempts()
 
         def attempt(left: float) -> StoredMessage | None:
-            reply = self.connection().request(subject, payload, limit(left))
+            reply = self.connection().request(subject, payload, limit(left), None, attempts)
             if reply is None:
                 raise _forbidden(stream, subject)
             found = stored(dict(reply.headers), reply.payload)
@@ -236,7 +240,8 @@ class JetStream:
                 raise Unavailable(f"{reply.status} {reply.status_text} {reply.headers}")
             return found
 
-        return self.retry(f"the direct get from the stream {stream!r}", attempt, timeout)
+        with attempts:
+            return self.retry(f"the direct get from the stream {stream!r}", attempt, timeout)
 
     def get_many(self, stream: str, **body: Any) -> tuple[list[StoredMessage], int]:
         """The messages that one multi-message direct get returns, and how many are left.
@@ -244,39 +249,58 @@ class JetStream:
         :raises ApiForbidden: the permissions do not allow it
         """
 
-        def attempt(_: float) -> tuple[list[StoredMessage], int]:
-            *frames, end = self._frames(stream, body)
+        limit, tries = self._limits(), list[list[Frame]]()
+
+        def attempt(left: float) -> tuple[list[StoredMessage], int]:
+            *frames, end = self._frames(stream, body, tries, attempts, limit(left))
             if not _ends(end):
                 raise Unavailable("it broke off")
             if is_nobody(end):
                 raise errors.no_responders(end.subject.decode(errors="replace"))
             if end.status not in (204, 404):
                 raise Unavailable(f"{end.status} {end.status_text}")
-            left = _LEFT.fullmatch(dict(end.headers).get("Nats-Num-Pending", ""))
+            left_over = _LEFT.fullmatch(dict(end.headers).get("Nats-Num-Pending", ""))
             messages = (stored(dict(frame.headers), frame.payload) for frame in frames)
-            return [message for message in messages if message is not None], 0 if left is None else int(left[0])
+            found = [message for message in messages if message is not None]
+            return found, 0 if left_over is None else int(left_over[0])
 
-        return self.retry(f"the read of the stream {stream!r}", attempt)
+        with Attempts() as attempts:
+            return self.retry(f"the read of the stream {stream!r}", attempt)
 
-    def _frames(self, stream: str, body: dict[str, Any]) -> list[Frame]:
-        """The frames of the answer, of which the last one ends it, if it did not break off."""
-        subject, connection, silence = self._direct(stream), self.connection(), self.attempt_timeout
-        frames: list[Frame] = []
+    def _frames(
+        self, stream: str, body: dict[str, Any], tries: list[list[Frame]], attempts: Attempts, begins: float
+    ) -> list[Frame]:
+        """The frames of the first answer that is whole, else of the last one. The last frame ends it, if it did not
+        break off.
+
+        :param tries: the frames of each attempt, which may go on
+        :param begins: seconds in which the first frame comes; the replica that has the request may stand still
+        """
+        subject, connection, silence = self._direct(stream), self.connection(), begins
         told: list[bool] = []
         lost = connection.loss()
+        frames: list[Frame] = []
+        tries.append(frames)
+
+        def whole() -> list[list[Frame]]:
+            return [one for one in tries if one and _ends(one[-1])]
+
         with connection.denials.watch(subject, lambda: told.append(True)):
-            number = connection.ask(subject, orjson.dumps(body), None, frames.append)
-            try:
-                before = -1
-                while before < len(frames):
-                    before = len(frames)
-                    connection.drive(silence, lambda: bool(told or lost() or (frames and _ends(frames[-1]))))
-                    if told:
-                        raise _forbidden(stream, subject)
-                    if lost() or (frames and _ends(frames[-1])):
-                        break
-            finally:
-                connection.answers.forget(number)
+            attempts.callback(
+                connection.answers.forget, connection.ask(subject, orjson.dumps(body), None, frames.append)
+            )
+            before = -1
+            while before < (come := sum(map(len, tries))) and not (told or lost() or whole()):
+                before = come
+                connection.drive(silence, lambda: bool(told or lost() or whole()))
+                silence = max(begins, self.attempt_timeout)
+        if told:
+            raise _forbidden(stream, subject)
+        for one in whole()[:1]:
+            tries.remove(one)
+            return one
+        if lost():
+            tries.clear()  # what follows of them may have holes
         if not frames:
             raise Unavailable("it broke off")
         return frames
@@ -323,42 +347,6 @@ class JetStream:
             time.sleep(delays.next())
 
 
-class Asked:
-    """A request to the JetStream API that is not waited for."""
-
-    def __init__(self, connection: SocketConnection, call: str, body: dict[str, Any] | None, timeout: float) -> None:
-        """:raises Unavailable: not connected"""
-        self._connection, self._subject = connection, f"{connection.api_prefix}{call}"
-        self._until = time.monotonic() + timeout
-        self._answers: list[Frame | None] = []
-        self._lost = connection.loss()
-        self._ends = contextlib.ExitStack()
-        self._ends.enter_context(connection.denials.watch(self._subject, lambda: self._answers.append(None)))
-        payload = b"" if body is None else orjson.dumps(body)
-        try:
-            number = connection.ask(self._subject, payload, None, self._answers.append)
-        except MamaError:
-            self.close()
-            raise
-        self._ends.callback(connection.answers.forget, number)
-
-    def answer(self) -> dict[str, Any] | None:
-        """The answer; None: it has not come yet. Otherwise as :meth:`JetStream.request`, once."""
-        self._connection.drive(0)
-        if not self._answers and not self._lost() and time.monotonic() < self._until:
-            return None
-        self.close()
-        if not self._answers:
-            raise Unavailable(f"no answer to {self._subject}")
-        reply = self._answers[0]
-        nobody = reply is not None and is_nobody(reply)
-        return _read(self._subject, errors.no_responders(self._subject) if nobody else reply, ())
-
-    def close(self) -> None:
-        """The answer is not wanted any more."""
-        self._ends.close()
-
-
 def message_of(answer: dict[str, Any]) -> StoredMessage:
     """The message of an answer to ``STREAM.MSG.GET``."""
     found = answer["message"]
@@ -373,7 +361,7 @@ def _value(answer: dict[str, Any] | MamaError) -> dict[str, Any]:
     return answer
 
 
-def _read(subject: str, answer: Frame | MamaError | None, final: Collection[int]) -> dict[str, Any]:
+def read_answer(subject: str, answer: Frame | MamaError | None, final: Collection[int]) -> dict[str, Any]:
     """:raises MamaError: there is no answer, or it is an error"""
     if isinstance(answer, NoResponders) and NO_RESPONDERS in final:
         raise ApiError("nobody listens to the JetStream API", NO_RESPONDERS) from answer

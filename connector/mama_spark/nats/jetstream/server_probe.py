@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import random
-import socket
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -23,10 +22,11 @@ import orjson
 from mama_spark.contracts.batch_ledger import SETTLE
 from mama_spark.contracts.errors import ConfigError, MamaError
 
-from ..connection.socket_connection import SocketConnection
+from ..connection.socket_connection import SocketConnection, error_of
 from ..connection.socket_driver import SILENT
+from ..protocol.client_events import Cause
 from ..protocol.parser import Frame
-from ..protocol.server_pool import Server, ServerPool
+from ..protocol.server_pool import ServerPool
 from ..settings import NatsSettings
 from .streams import NOBODY
 
@@ -83,39 +83,30 @@ def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) 
         target = pool.at(waiting.popleft())
         if target is None:
             continue
-        refused = _refuses(target, settings.connect_timeout)
-        if refused is None:
-            connection = SocketConnection(settings, only=target)
-            try:
-                connection.open()
-                if connection.info.name == server.name:
-                    why = _why_unsettled(connection, server, topics, settings.connect_timeout)
-                    break
-                others = [address for address in connection.info.connect_urls if address not in asked]
-                asked.update(others)
-                waiting.extend(others)
-                why = f"another one answers there ({connection.info.name!r})"
-            except MamaError:
+        connection = SocketConnection(settings, only=target)
+        try:
+            connection.open()
+            if connection.info.name == server.name:
+                why = _why_unsettled(connection, server, topics, settings.connect_timeout)
+                break
+            others = [address for address in connection.info.connect_urls if address not in asked]
+            asked.update(others)
+            waiting.extend(others)
+            why = f"another one answers there ({connection.info.name!r})"
+        except MamaError:
+            lost = connection.driver.lost
+            if lost is None or lost.cause is Cause.TIMEOUT:
                 continue  # silent
-            finally:
-                connection.close()
-        elif refused and target.address == server.address:
-            if server.own:  # the process is gone, and what it had not handed on
-                time.sleep(SETTLE)
-                return ""
-            why = "nothing listens there, which may be the word of a proxy or a load balancer"
+            if lost.cause is not Cause.NOBODY:
+                why = f"it cannot be asked: {error_of(lost)}"
+            elif target.address == server.address:
+                if server.own:  # the process is gone, and what it had not handed on
+                    time.sleep(SETTLE)
+                    return ""
+                why = "nothing listens there, which may be the word of a proxy or a load balancer"
+        finally:
+            connection.close()
     return why and f"{server} may still have messages: {why}"
-
-
-def _refuses(server: Server, timeout: float) -> bool | None:
-    """Whether nobody listens there; None: somebody does."""
-    try:
-        socket.create_connection((server.host, server.port), timeout, all_errors=True).close()
-    except ExceptionGroup as e:
-        return all(isinstance(one, ConnectionRefusedError) for one in e.exceptions)
-    except OSError:  # its name is not known
-        return False
-    return None
 
 
 def _why_unsettled(connection: SocketConnection, server: SentTo, topics: Sequence[str], timeout: float) -> str:

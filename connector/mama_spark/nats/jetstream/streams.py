@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
-from mama_spark.publishing.ids.id_lifetime import window_for
 
 from ..protocol.headers import EXPECTED_STREAM
 from ..protocol.parser import Frame
@@ -213,8 +212,10 @@ def advice_to_create(api: JetStream, name: str) -> str:
 
 
 def duplicate_window(settings: NatsSettings) -> float:
-    """Seconds for which the stream has to know an id: for all resends, or for what may be on its way."""
-    return max(window_for(settings.wait_timeout if settings.exactly_once else settings.retry_deadline), 0.1)
+    """Seconds for which the stream has to know an id: for all resends, or for what may be on its way. It knows one from
+    the moment when it stored the message, and what is sent again arrives later than it was sent, by nobody knows how
+    much: half is left for that."""
+    return max(2 * (settings.wait_timeout if settings.exactly_once else settings.retry_deadline), 0.1)
 
 
 def refresh(api: JetStream, cache: StreamCache, names: Iterable[str | None]) -> None:

@@ -18,6 +18,7 @@ class Cause(Enum):
     """Why a connection was lost, as far as somebody acts on it."""
 
     CLOSED = "closed"  #: by the other end, or the network
+    NOBODY = "nobody"  #: listens there: none of the addresses takes connections
     REFUSED = "refused"  #: the server does not take the credentials (any more), or they cannot be read
     NO_TLS = "no TLS"  #: it was asked for, and is not offered; or the certificate is wrong
     SERVER = "server"  #: the server says why it closes

@@ -129,7 +129,7 @@ class NatsBridge(PublisherBridge):
         )
         if self.settings.exactly_once:
             connection.driver.discard_unsent(True)
-            self._fences = Fences(self.settings, connection, lambda: list(self._router.topic_of_each_stream().values()))
+            self._fences = Fences(self.settings, connection, self._router.topic_of_each_stream)
         connection.listener = self._answers = NatsAnswers(
             connection, self._fast_ingest, self._ack_queue, self._router, self._warn, self._fences
         )
@@ -223,7 +223,7 @@ class NatsBridge(PublisherBridge):
         return len(part)
 
     def _capacity(self) -> int:
-        """Bytes that can be taken now; 0 while the connection is down.
+        """Bytes that can be taken now; 0 while the connection is down, or its server is silent.
 
         :raises ClientClosed: the bridge is not open
         """
@@ -231,6 +231,8 @@ class NatsBridge(PublisherBridge):
         if connection is None or connection.closed:
             raise ClientClosed("the bridge is not open")
         connection.driver.catch_up()
+        if self._fences is not None and connection.doubted:
+            return 0  # rows would wait for what becomes of this server, and another one can take them
         return min(MAX_UNWRITTEN - connection.unwritten, _CHUNK) if connection.up else 0
 
     def _write(self, part: MessageBatch, first_token: int, order: Int64s | None = None) -> None:
@@ -284,9 +286,9 @@ class NatsBridge(PublisherBridge):
         except MamaError as e:
             return f"{self.connected_to} acknowledges nothing, and does not say why: {e}"
 
-    def on_the_way(self, tokens: Int64s) -> OnTheWay | None:
+    def on_the_way(self, tokens: Int64s, topics: pa.DictionaryArray) -> OnTheWay | None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        return None if self._fences is None else self._fences.on_the_way(tokens)
+        return None if self._fences is None else self._fences.on_the_way(tokens, self._router.rows_by_stream(topics))
 
     def abort_unsent(self, why: str) -> None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mama_spark.contracts.bridge import Acks, PollResult, Refusals
-from mama_spark.contracts.errors import AckTimeout, BlockedByPredecessor, OutcomeUnknown, PublishError, Rejected
+from mama_spark.contracts.errors import (
+    AckTimeout,
+    BlockedByPredecessor,
+    MamaError,
+    OutcomeUnknown,
+    PublishError,
+    Rejected,
+)
 from mama_spark.contracts.message import Int64s, MessageBatch
 
 from ..connection.socket_connection import SocketConnection
@@ -25,7 +33,7 @@ from ..protocol.fast_batch import (
     reply_prefix,
     reply_suffix,
 )
-from ..protocol.frames import TOKEN_WIDTH, Framer, PublishFrames
+from ..protocol.frames import TOKEN_WIDTH, Framer
 from ..protocol.frames import ReplySubject as ReplyTo
 from ..settings import NatsSettings
 from .ack_queue import AckQueue
@@ -175,15 +183,12 @@ class FastIngestPublisher:
         self._open.pop(open_batch.stream, None)
         seq = open_batch.batch.end()
         open_batch.at = time.monotonic()
-        self._connection.write(self._control(open_batch, seq, END))
+        self._ask_for_end(open_batch, seq)
 
-    def _control(self, open_batch: _OpenBatch, seq: int, op: int) -> PublishFrames:
-        reply = _reply_to(self._connection.inbox, open_batch.batch, op)
-        text = b"PUB %s %s%0*d%s 0\r\n\r\n" % (
-            *(open_batch.subject.encode(), reply.prefix),
-            *(TOKEN_WIDTH, seq, reply.suffix),
-        )
-        return PublishFrames([memoryview(text)], len(text), np.array([0, len(text)]))
+    def _ask_for_end(self, open_batch: _OpenBatch, seq: int) -> None:
+        to = _reply_to(self._connection.inbox, open_batch.batch, END)
+        with contextlib.suppress(MamaError):  # the connection breaks
+            self._connection.publish(open_batch.subject, b"", b"%b%0*d%b" % (to.prefix, TOKEN_WIDTH, seq, to.suffix))
 
     @property
     def busy(self) -> bool:
@@ -204,6 +209,7 @@ class FastIngestPublisher:
             polled = self._wait(min(left, IDLE) if left > 0 else 0, want)
             self._end_stuck()
             self._give_up_late_probe()
+            self._give_up_late_batches()
             self._give_up_resolving()
             if polled or left <= IDLE:
                 return polled
@@ -220,6 +226,14 @@ class FastIngestPublisher:
         timeout = self._settings.wait_timeout
         if self._probe is not None and time.monotonic() - self._probe.at >= timeout + IDLE:  # the window's is over
             self._give_up_probe(AckTimeout(f"no acknowledgement within {timeout:g} s"))
+
+    def _give_up_late_batches(self) -> None:
+        """Those whose last answer was lost with a leader, so that others may begin."""
+        if self._connection.up and self._resolved is None:
+            timeout = self._settings.wait_timeout
+            old = time.monotonic() - timeout - IDLE
+            ended = [one for one in self._by_id.values() if self._open.get(one.stream) is not one]
+            self._give_up([one for one in ended if one.at < old], f"no acknowledgement within {timeout:g} s")
 
     def _give_up_probe(self, error: PublishError) -> None:
         """Nothing is sent until the publisher has this answer: see :meth:`_append`."""
@@ -322,19 +336,23 @@ class FastIngestPublisher:
             if open_batch.batch.phase.value == "open":
                 self._end(open_batch)
             else:
-                self._connection.write(self._control(open_batch, open_batch.batch.seq + 1, END))
+                self._ask_for_end(open_batch, open_batch.batch.seq + 1)
         self._resolve_until = time.monotonic() + RESOLVE
         return True
 
     def _give_up_resolving(self) -> None:
-        if self._resolved is None or time.monotonic() < self._resolve_until:
-            return
-        lost = [(o, o.batch.lost("no answer about the batch after the reconnect")) for o in self._by_id.values()]
-        self._by_id.clear()
-        self._open.clear()
-        for open_batch, settled in lost:
-            self._report(settled, open_batch.stream)
-        self._report_resolved()
+        if self._resolved is not None and time.monotonic() >= self._resolve_until:
+            self._give_up(list(self._by_id.values()), "no answer about the batch after the reconnect")
+            self._report_resolved()
+
+    def _give_up(self, batches: Sequence[_OpenBatch], why: str) -> None:
+        lost = [(one, one.batch.lost(why)) for one in batches]
+        for one in batches:
+            self._by_id.pop(one.batch.id, None)
+            if self._open.get(one.stream) is one:
+                del self._open[one.stream]
+        for one, settled in lost:
+            self._report(settled, one.stream)
 
     def _report_resolved(self) -> None:
         done = self._resolved

@@ -2,7 +2,8 @@
 
 On the present one, a message that no stream stores is sent behind them, and its answer by the leader of the stream says
 that all before it are there, refused or lost. What was sent over another one is certain when its server has said so
-(:mod:`..jetstream.server_probe`), which a thread asks. Both only when somebody wants to know.
+(:mod:`..jetstream.server_probe`), which a thread asks. Both only when somebody wants to know, and each for one stream:
+another one may have no leader.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,46 +32,61 @@ from ..settings import NatsSettings
 
 logger = logging.getLogger("mama_spark")
 
-_ASK_AGAIN = 2.0  #: seconds after which an answer is taken for lost, or a leader may be there
+_ASK_AGAIN = 0.5  #: seconds after which an answer is taken for lost, or a leader may be there
 _PROBE_AGAIN = 0.5  #: seconds between two questions to a server
 _WARN_AGAIN = 30.0  #: seconds between two warnings about it
+
+
+class RowsOfStream(NamedTuple):
+    """:ivar subject: of one of them, as it was sent
+    :ivar rows: of some sends
+    """
+
+    stream: str
+    subject: str
+    rows: Int64s
 
 
 @dataclass(slots=True)
 class _Left:
     """Sends ``[first, end)`` over a connection that is left.
 
-    :ivar certain: none of them will be stored any more
+    :ivar asked: streams of which its server is asked
+    :ivar why: by each of them that may still store some
     """
 
     first: int
     end: int
     server: SentTo
     at: float
-    why: str = ""
-    certain: bool = False
-    thread: threading.Thread | None = None
+    asked: set[str] = field(default_factory=set)
+    why: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def certain(self) -> bool:
+        return bool(self.asked) and not self.why
 
 
 @dataclass(slots=True)
 class _Fence:
-    """Behind the sends before ``end``: asked of each stream twice, the second time when they had time to settle.
+    """Behind the sends before ``end`` to one stream: its leader is asked twice, the second time when they had time to
+    settle.
 
-    :ivar waiting: topics, one of each stream that has not answered; ``numbers``: of the requests
+    :ivar numbers: of the requests
     """
 
     end: int
     since: float
-    waiting: set[str] = field(default_factory=set)
-    numbers: list[int] = field(default_factory=list)
     asked_at: float = 0.0
-    again_at: float | None = None  # the first answers are there
+    answered: bool = False
+    again_at: float | None = None  # the first answer is there
+    numbers: list[int] = field(default_factory=list)
 
 
 class Fences:
     """For the thread of the bridge, but where it says another thing.
 
-    :param topics: one of each stream that is published to
+    :param subjects: one of each stream that is published to
     :ivar sent: the token behind the last one that was sent
     """
 
@@ -77,13 +94,14 @@ class Fences:
         self,
         settings: NatsSettings,
         connection: SocketConnection,
-        topics: Callable[[], Sequence[str]],
+        subjects: Callable[[], Mapping[str, str]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._connection, self._topics, self._clock = settings, connection, topics, clock
-        self.sent = self._certain = 0  # those before it are certain, or in _left
+        self._settings, self._connection, self._subjects, self._clock = settings, connection, subjects, clock
+        self.sent = self._begun = 0  # the first one over the present connection
         self._left: list[_Left] = []
-        self._fence: _Fence | None = None
+        self._certain: dict[str, int] = {}  # by stream: sends over the present connection before that
+        self._fences: dict[str, _Fence] = {}  # by stream
         self._closed = threading.Event()
         self.connected()
 
@@ -98,94 +116,109 @@ class Fences:
         )
 
     def disconnected(self) -> None:
-        self._drop_fence()
-        if self.sent > self._certain:
-            self._left.append(_Left(self._certain, self.sent, self._server, self._clock()))
-            self._certain = self.sent
+        self._drop_fences()
+        self._certain.clear()
+        if self.sent > self._begun:
+            self._left.append(_Left(self._begun, self.sent, self._server, self._clock()))
+            self._begun = self.sent
 
     def close(self) -> None:
         """Nobody asks any more."""
-        self._drop_fence()
+        self._drop_fences()
         self._closed.set()
 
     def sent_to(self) -> tuple[str, ...]:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return self._names
 
-    def on_the_way(self, tokens: Int64s) -> OnTheWay | None:
+    def on_the_way(self, tokens: Int64s, by_stream: Iterable[RowsOfStream]) -> OnTheWay | None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         if any(left.certain for left in self._left):
             self._name_servers()
-        rows, since, why = np.zeros(len(tokens), np.bool_), self._clock(), ""
-        for left in self._left:
-            mine = (tokens >= left.first) & (tokens < left.end)
-            if mine.any():
-                rows |= mine
-                since, why = min(since, left.at), left.why
-                if left.thread is None:
-                    args = (left, list(self._topics()))
-                    left.thread = threading.Thread(target=self._probe, args=args, name="mama-probe", daemon=True)
-                    left.thread.start()
-        if self._fence is not None:
-            self._look(self._fence)
-        here = tokens >= self._certain
-        if here.any():
-            rows |= here
-            if self._fence is None:
-                self._fence = _Fence(self.sent, self._clock())
-                self._ask(self._fence)
-            since, why = min(since, self._fence.since), why or f"{self._server} has not answered for what it has"
-        return OnTheWay(rows, since, why) if rows.any() else None
+        found, since, why = np.zeros(len(tokens), np.bool_), self._clock(), ""
+        for stream, subject, rows in by_stream:
+            mine = tokens[rows]
+            for left in self._left:
+                there = rows[(mine >= left.first) & (mine < left.end)]
+                if len(there):
+                    if stream not in left.asked:
+                        self._begin_probes(left, {**self._subjects(), stream: subject})
+                    if (reason := left.why.get(stream)) is not None:
+                        found[there] = True
+                        since, why = min(since, left.at), reason
+            here = rows[mine >= max(self._begun, self._look(stream, subject))]
+            if len(here):
+                found[here] = True
+                since = min(since, self._ask_behind(stream, subject).since)
+                why = why or f"{self._server} has not answered for what it has"
+        return OnTheWay(found, since, why) if found.any() else None
 
     # --- the present connection ------------------------------------------------------------------------------------
 
-    def _ask(self, fence: _Fence) -> None:
-        fence.asked_at = self._clock()
-        if not fence.waiting:
-            fence.waiting.update(self._topics())
-        for topic in sorted(fence.waiting):
-            with contextlib.suppress(MamaError):  # the connection breaks
-                answered = partial(self._answered, fence, topic)
-                fence.numbers.append(self._connection.ask(topic, b"", NOBODY, answered))
+    def _ask_behind(self, stream: str, subject: str) -> _Fence:
+        if (fence := self._fences.get(stream)) is None:
+            fence = self._fences[stream] = _Fence(self.sent, self._clock())
+            self._ask(fence, subject)
+        return fence
 
-    def _answered(self, fence: _Fence, topic: str, answer: Frame) -> None:
-        if not is_nobody(answer):
-            fence.waiting.discard(topic)
+    def _ask(self, fence: _Fence, subject: str) -> None:
+        fence.asked_at, fence.answered = self._clock(), False
+        with contextlib.suppress(MamaError):  # the connection breaks
+            fence.numbers.append(self._connection.ask(subject, b"", NOBODY, partial(self._answered, fence)))
 
-    def _look(self, fence: _Fence) -> None:
-        now = self._clock()
-        if fence.waiting:
+    @staticmethod
+    def _answered(fence: _Fence, answer: Frame) -> None:
+        fence.answered = fence.answered or not is_nobody(answer)
+
+    def _look(self, stream: str, subject: str) -> int:
+        """The send over the present connection before which all to the stream are certain."""
+        fence, now = self._fences.get(stream), self._clock()
+        if fence is None:
+            pass
+        elif not fence.answered:
             if now >= fence.asked_at + _ASK_AGAIN:
-                self._ask(fence)
+                self._ask(fence, subject)
         elif fence.again_at is None:
             fence.again_at = now + SETTLE
         elif fence.asked_at >= fence.again_at:
-            self._certain = max(self._certain, fence.end)
-            self._drop_fence()
+            self._certain[stream] = fence.end
+            self._forget(self._fences.pop(stream))
         elif now >= fence.again_at:
-            self._ask(fence)
+            self._forget(fence)  # an answer to what was asked before does not count
+            self._ask(fence, subject)
+        return self._certain.get(stream, 0)
 
-    def _drop_fence(self) -> None:
-        if self._fence is not None:
-            for number in self._fence.numbers:
-                self._connection.answers.forget(number)
-        self._fence = None
+    def _forget(self, fence: _Fence) -> None:
+        for number in fence.numbers:
+            self._connection.answers.forget(number)
+        fence.numbers.clear()
 
-    # --- connections that are left: a thread each -------------------------------------------------------------------
+    def _drop_fences(self) -> None:
+        for fence in self._fences.values():
+            self._forget(fence)
+        self._fences.clear()
 
-    def _probe(self, left: _Left, topics: list[str]) -> None:
+    # --- connections that are left: a thread for each stream --------------------------------------------------------
+
+    def _begin_probes(self, left: _Left, subjects: Mapping[str, str]) -> None:
+        for stream in subjects.keys() - left.asked:
+            left.asked.add(stream)
+            left.why[stream] = ""
+            args = (left, stream, subjects[stream])
+            threading.Thread(target=self._probe, args=args, name="mama-probe", daemon=True).start()
+
+    def _probe(self, left: _Left, stream: str, subject: str) -> None:
         warned = self._clock()
         while not self._closed.is_set():
             try:
-                left.why = why_unfenced(self._settings, left.server, topics)
+                why = why_unfenced(self._settings, left.server, [subject])
             except MamaError as e:
-                left.why = f"{left.server} may still have messages, and cannot be asked: {e}"
-            if not left.why:
-                left.certain = True
+                why = f"{left.server} may still have messages, and cannot be asked: {e}"
+            if not why:
+                del left.why[stream]
                 return
+            left.why[stream] = why
             if self._clock() >= warned + _WARN_AGAIN:
                 warned = self._clock()
-                logger.warning(
-                    "%s; rows that were sent there wait until that is known (option onSilentServer)", left.why
-                )
+                logger.warning("%s; rows that were sent there wait until that is known (option onSilentServer)", why)
             self._closed.wait(_PROBE_AGAIN)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from mama_spark.contracts.errors import BadTopic, ConfigError, MamaError, PublishError, Rejected
 from mama_spark.contracts.topics import unpublishable, why_unpublishable
+from mama_spark.publishing.exactly_once.matching import rows_by_stream
 
 from ..connection.socket_connection import SocketConnection
 from ..jetstream import streams as st
@@ -20,6 +21,7 @@ from ..settings import NatsSettings
 from ..stream_set import StreamSet
 from ..subjects import is_request
 from .ack_mode import AckModeChoice, stream_text
+from .fences import RowsOfStream
 from .missing_acks import MOST_STREAMS, explain
 
 _UNMAPPED = "publish to topics that are not mapped so"
@@ -58,6 +60,14 @@ class StreamRouter:
             return topics
         subjects = self.set.route(pa.array(list(topics.values())).dictionary_encode())[0]
         return dict(zip(topics, subjects.to_pylist(), strict=True))
+
+    def rows_by_stream(self, topics: pa.DictionaryArray) -> Iterator[RowsOfStream]:
+        """Which rows each stream takes; a topic whose stream is not known is one of its own."""
+        names = [self.stream_for(topic) or topic for topic in topics.dictionary.to_pylist()]
+        for name, rows in rows_by_stream(topics, names):
+            first = topics.take(pa.array(rows[:1]))
+            sent = first if self.set is None else self.set.route(first)[0]
+            yield RowsOfStream(name, sent[0].as_py(), rows)
 
     def stray(self, stream: str, topics: Callable[[], Iterable[str]]) -> ConfigError | None:
         """Why nothing can be published any more when this stream has acknowledged messages; None: it may.

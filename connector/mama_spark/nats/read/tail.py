@@ -15,7 +15,7 @@ from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Un
 from mama_spark.contracts.record_log import Records
 
 from ..jetstream.answers import TOO_MANY_CONSUMERS, ApiError, ConsumerInfo, StreamInfo
-from ..jetstream.client import Asked
+from ..jetstream.asked import Asked
 from ..jetstream.consumers import KEPT, delete_soon, new_consumer
 from ..protocol.parser import ProtocolError
 from ..protocol.records import delivery_numbers, records_of

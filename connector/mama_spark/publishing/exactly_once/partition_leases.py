@@ -1,19 +1,21 @@
-"""That one attempt owns its partition: a lease for each stream, and the thread that renews their markers.
+"""That one attempt owns its partition: a lease for each stream, a thread that renews their markers, and one that notes
+where the streams end.
 
 Any thread may ask; they share the leases under one lock, which nobody holds while the middleware is asked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mama_spark.contracts.batch_ledger import BatchLedger, MarkerChanged
 from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.publishing.window.stream_ends import StreamEnds
 
 from . import protocol
 from .protocol import Attempt, Superseded, TaskMarker
@@ -22,8 +24,7 @@ logger = logging.getLogger("mama_spark")
 
 #: Parts of a lease: between two renewals, and after which the owner sends nothing any more.
 RENEWAL, LEASE_MARGIN = 1 / 3, 0.8
-_ENDS = 1024  #: moments of which it is known where a stream ended
-_AGAIN = 0.05  #: seconds after a renewal that failed
+_AGAIN = 0.05  #: seconds after a renewal that failed, or took too long
 
 
 def lease_clock() -> float:
@@ -36,15 +37,14 @@ class PartitionLease:
     """That this attempt owns the partition in one stream.
 
     :ivar task: the marker; ``revision``: of it
-    :ivar ends: moments, monotonic seconds, with the last sequence of the stream a little before: the first one is that
-        before this attempt published, others come with each renewal and look
+    :ivar ends: of the stream: the first one before this attempt published, others with each renewal and look
     :ivar until: until when nobody takes over, in the seconds of leases
     """
 
     key: str
     task: TaskMarker
     revision: int
-    ends: tuple[tuple[float, int], ...]
+    ends: StreamEnds
     until: float
 
 
@@ -68,6 +68,7 @@ class PartitionLeases:
         self._lost: MamaError | None = None
         self._closed, self._renew_now = threading.Event(), threading.Event()
         self._keeper = threading.Thread(target=self._renew_all, name="mama-batch-lease", daemon=True)
+        self._noter = threading.Thread(target=self._note_ends, name="mama-batch-ends", daemon=True)
 
     def add(self, stream: str, lease: PartitionLease) -> None:
         """Renew it from now on."""
@@ -75,6 +76,7 @@ class PartitionLeases:
             self._leases[stream] = lease
         if self._keeper.ident is None:
             self._keeper.start()
+            self._noter.start()
         if self._clock() >= lease.until:
             self._renew_now.set()
 
@@ -112,15 +114,23 @@ class PartitionLeases:
         :param since: monotonic seconds
         """
         with self._lock:
-            ends = self._leases[stream].ends
-        return ends[max(0, bisect_right(ends, (since, -1)) - 1)][1]
+            return self._leases[stream].ends.before(since)
 
     def note_end(self, stream: str, last: int) -> None:
         """What is sent from now on is stored behind this sequence."""
         with self._lock:
             if (lease := self._leases.get(stream)) is not None:
-                ends = (*lease.ends[:1], *lease.ends[1:][-_ENDS:], (time.monotonic(), last))
-                self._leases[stream] = replace(lease, ends=tuple(sorted(ends)))
+                lease.ends.note(time.monotonic(), last)
+
+    # --- the thread that notes ends: a stream without a leader must not keep the leases of others waiting ------------
+
+    def _note_ends(self) -> None:
+        while not self._closed.wait(self._seconds * RENEWAL):
+            with self._lock:
+                streams = list(self._leases)
+            for name in streams:
+                with contextlib.suppress(MamaError):
+                    self.note_end(name, self._ledger.bounds(name).last)
 
     # --- the thread that renews --------------------------------------------------------------------------------------
 
@@ -144,13 +154,15 @@ class PartitionLeases:
                     self._closed.wait(_AGAIN)
                     continue
                 with self._lock:
-                    self._leases[name] = replace(renewed, ends=self._leases[name].ends)
+                    self._leases[name] = renewed
+                if self._clock() >= renewed.until:  # it took longer than the lease
+                    self._closed.wait(_AGAIN)
+                    self._renew_now.set()
 
     def _renewed(self, name: str, lease: PartitionLease) -> PartitionLease:
         me, began, servers = self._me, self._clock(), self._sent_to()
-        markers, bounds = self._ledger.markers_and_bounds(name, [me.key(name, "batch")])
-        self.note_end(name, bounds.last)
-        protocol.require_run(me, protocol.batch_marker(markers[0].value))
+        batch = self._ledger.marker(me.key(name, "batch"))
+        protocol.require_run(me, protocol.batch_marker(batch.value))
         mine = replace(lease.task, renewed=lease.task.renewed + 1, servers=servers)
         try:
             revision = self._ledger.set_marker(lease.key, protocol.encode(mine), lease.revision)

@@ -2,7 +2,7 @@
 
 :mod:`.protocol` and :mod:`.matching` decide; this module talks to the middleware, on two threads. The task's thread
 calls :meth:`BatchSession.begin` and what matches rows. The publisher's thread asks :meth:`BatchSession.may_send` and
-:meth:`BatchSession.stored`. A third one renews the task markers (:mod:`.partition_leases`). They share the streams of
+:meth:`BatchSession.stored`. Two more are of the task markers (:mod:`.partition_leases`). They share the streams of
 the topics under one lock, which nobody holds while the middleware is asked.
 """
 
@@ -26,6 +26,7 @@ from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.publishing.ids.ids import Digests
 from mama_spark.publishing.outage_reporter import WARNING_INTERVAL, retry_while_unavailable
 from mama_spark.publishing.window.flight_batch import StoredFlights
+from mama_spark.publishing.window.stream_ends import StreamEnds
 
 from . import protocol
 from .found_rows import Distinct, Found, FoundRows
@@ -159,7 +160,7 @@ class BatchSession:
             own = self._read_back.rows(name, batch.identity, task.after, since, me.own_prefix)
         self._matching.streams[name] = StreamTables(own, earlier)
         until = min(had, of_task.began) + LEASE_MARGIN * lease
-        mine = PartitionLease(keys[1], task, marker.revision, ((-math.inf, since),), until)
+        mine = PartitionLease(keys[1], task, marker.revision, StreamEnds(since), until)
         self._leases.add(name, mine)
 
     def _take(

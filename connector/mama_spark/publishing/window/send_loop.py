@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from mama_spark.contracts.bridge import Ack, BridgeEvent, EventKind, PollResult, PublisherBridge
 from mama_spark.contracts.errors import OutcomeUnknown, PublishError, Unavailable
@@ -215,7 +216,7 @@ class SendLoop:
 
     def _not_on_the_way(self, flights: FlightBatch, rows: Int64s, now: float, patience: float) -> Int64s:
         """Those that nobody will store any more, or that were waited for long enough; the others are held."""
-        there = self.bridge.on_the_way(flights.token[rows])
+        there = self.bridge.on_the_way(flights.token[rows], messages_of(flights).topics.take(pa.array(rows)))
         if there is None:
             return rows
         if now - there.since >= patience:

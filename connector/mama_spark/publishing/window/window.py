@@ -94,16 +94,13 @@ class Window(FlightAccounts):
         self.counters.sends += n
         self._settle(flights, rows, Transition.SEND_UNACKNOWLEDGED, now)
 
-    def resends_in_doubt(self, now: float, certain_for: float = 0.0) -> list[tuple[FlightBatch, Int64s]]:
-        """Due resends that may be stored.
-
-        :param certain_for: without those of which the middleware surely knows the id, which it does for so many seconds
-        """
+    def resends_in_doubt(self, now: float) -> list[tuple[FlightBatch, Int64s]]:
+        """Due resends that may be stored."""
         if not self._may_send(now) or (self.policy.ordered and self._index.unanswered()):
             return []
         found: dict[int, tuple[FlightBatch, list[Int64s]]] = {}
         for flights, rows in self.resends.due(now):
-            old = rows[flights.doubt[rows] & (flights.stored_from(rows) + certain_for <= now)]
+            old = rows[flights.doubt[rows]]
             if len(old):
                 found.setdefault(id(flights), (flights, []))[1].append(old)
         return [

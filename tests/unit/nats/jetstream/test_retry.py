@@ -41,10 +41,10 @@ class FakeConnection:
     def loss(self) -> Callable[[], bool]:
         return lambda: not self.up
 
-    def request_all(self, requests: Sequence[Any], timeout: float) -> list[Any]:
+    def request_all(self, requests: Sequence[Any], timeout: float, attempts: object) -> list[Any]:
         return [self._answer(subject, payload, timeout) for subject, payload, _ in requests]
 
-    def request(self, subject: str, payload: bytes, timeout: float, headers: dict[str, str] | None = None) -> Any:
+    def request(self, subject: str, payload: bytes, timeout: float, headers: object, attempts: object) -> Any:
         answer = self._answer(subject, payload, timeout)
         if isinstance(answer, Exception):
             raise answer
@@ -104,6 +104,24 @@ def test_an_answer_to_a_direct_get_that_breaks_off_is_asked_for_again(broken: li
     assert [subject for subject, *_ in connection.asked] == ["$JS.API.DIRECT.GET.S"] * 2
 
 
+def test_a_direct_get_whose_replica_stands_still_is_asked_of_another_one_soon_and_either_answer_counts() -> None:
+    told: list[Callable[[Frame], None]] = []
+
+    class Late(DirectGets):
+        def ask(self, subject: str, payload: bytes, headers: object, answered: Callable[[Frame], None]) -> int:
+            told.append(answered)
+            if len(told) == 3:
+                for frame in (direct(1), direct(2), end(204)):
+                    told[0](frame)
+                told[1](direct(1))
+            return len(told)
+
+    connection: Any = Late()
+    messages, _ = JetStream(lambda: connection, 60.0, 5.0).get_many("S", seq=1)
+    assert [m.sequence for m in messages] == [1, 2]
+    assert connection.waited[::2] == [1.5, 1.875], "not the time of one that is asked once"
+
+
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delays pass at once."""
@@ -147,7 +165,9 @@ class LostOnce(FakeConnection):
         return Frame("MSG", 0, payload=b'{"seq":1}') if len(self.asked) == 5 else Unavailable("nothing")
 
 
-@pytest.mark.parametrize(("most", "limits"), [(None, [3, 6, 12, 3, 6]), (5.0, [3, 5, 5, 3, 5]), (1.0, [1] * 5)])
+@pytest.mark.parametrize(
+    ("most", "limits"), [(None, [1.5, 1.875, 2.34375, 1.5, 1.875]), (1.6, [1.5, 1.6, 1.6, 1.5, 1.6]), (1.0, [1] * 5)]
+)
 @pytest.mark.parametrize("call", [lambda api: api.request("INFO"), lambda api: api.publish("a", b"", {})])
 def test_attempts_take_longer_each_time_until_the_connection_is_another_one(
     call: Callable[[JetStream], object], most: float | None, limits: list[int]
@@ -275,7 +295,7 @@ def test_so_many_requests_are_on_their_way_together() -> None:
     sizes: list[int] = []
     jetstream, connection = client(b"{}")
     together = connection.request_all
-    connection.request_all = lambda requests, timeout: sizes.append(len(requests)) or together(requests, timeout)  # type: ignore[method-assign, func-returns-value]
+    connection.request_all = lambda requests, *more: sizes.append(len(requests)) or together(requests, *more)  # type: ignore[method-assign, func-returns-value]
     assert len(jetstream.request_all([("A", None)] * (AT_ONCE + 5))) == AT_ONCE + 5
     assert sizes == [AT_ONCE, 5]
 

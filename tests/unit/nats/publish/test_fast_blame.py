@@ -1,11 +1,19 @@
-"""Fast ingest: who gets which error, and how far the sender may run ahead."""
+"""Fast ingest: who gets which error, how far the sender may run ahead, and what ends without an answer."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
+import pytest
 from mama_spark.contracts.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, TooLarge
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck
 from mama_spark.nats.protocol.fast_batch import OUTSTANDING, FastBatch, SettledTokens
+from mama_spark.nats.publish import fast_ingest
+from mama_spark.nats.publish.ack_queue import AckQueue
+from mama_spark.nats.settings import NatsSettings
 
 LARGE, EXPECTED = TooLarge("large"), ExpectationFailed("another")
 
@@ -56,3 +64,30 @@ def test_the_server_says_how_far_the_sender_may_run_ahead() -> None:
     assert one.capacity() == 4 + 2 * OUTSTANDING + 1 - 10
     one.reply(FlowAck(6, 0), 6)
     assert one.capacity() == 6 + 2 * OUTSTANDING + 1 - 10, "0: as before"
+
+
+def test_a_batch_whose_last_answer_is_lost_with_a_leader_does_not_keep_others_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In order, nothing is sent beside it."""
+    now, queue = [100.0], AckQueue()
+    monkeypatch.setattr(fast_ingest, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    connection: Any = SimpleNamespace(
+        up=True, inbox=b"_INBOX.a.", next_token=0, write=lambda frames: None, publish=lambda *message: None
+    )
+    router: Any = SimpleNamespace(dedup_is_safe=lambda stream: True)
+    settings = NatsSettings(ordered=True, wait_timeout=5.0)
+    one = fast_ingest.FastIngestPublisher(
+        connection, queue, settings, router, lambda *rows: None, lambda timeout, want: queue.take()
+    )
+    rows = MessageBatch.of(["t"] * 3, [b"x"] * 3)
+    assert one.send(rows, 0, lambda topic: "S") == 3
+    one.end_all()
+    now[0] += 5.0
+    assert not one.poll(0.0, 1).refusals
+    assert one.send(rows, 3, lambda topic: "S") == 0
+    now[0] += 1.0
+    one.poll(0.0, 1)
+    (refusals,) = one.poll(0.0, 1).refusals
+    assert (refusals.tokens.tolist(), type(refusals.error)) == ([0, 1, 2], OutcomeUnknown)
+    assert one.send(rows, 3, lambda topic: "S") == 3

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from mama_spark.contracts.batch_ledger import SETTLE
+from mama_spark.contracts.bridge import OnTheWay
 from mama_spark.nats.jetstream.server_probe import SentTo
 from mama_spark.nats.protocol.client_events import ServerInfo
 from mama_spark.nats.publish import fences as module
-from mama_spark.nats.publish.fences import Fences
+from mama_spark.nats.publish.fences import Fences, RowsOfStream
 from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
 
@@ -24,8 +25,8 @@ class Connection:
     """Notes what is asked, and has a clock."""
 
     def __init__(self) -> None:
-        self.now, self.asked = 100.0, list[Callable[[Any], None]]()
-        self.answers = SimpleNamespace(forget=lambda number: None)
+        self.now, self.asked, self.subjects = 100.0, list[Callable[[Any], None]](), list[str]()
+        self.answers = SimpleNamespace(forget=lambda number: self.asked.__setitem__(number - 1, lambda _: None))
         self.lead_to(A)
 
     def lead_to(self, server: SentTo) -> None:
@@ -35,8 +36,9 @@ class Connection:
         self.driver = SimpleNamespace(servers=SimpleNamespace(current=current), peer="")
 
     def ask(self, subject: str, payload: bytes, headers: dict[str, str], answered: Callable[[Any], None]) -> int:
-        assert (subject, payload, headers) == ("t", b"", {"Nats-Expected-Stream": "?"})
+        assert (payload, headers) == (b"", {"Nats-Expected-Stream": "?"})
         self.asked.append(answered)
+        self.subjects.append(subject)
         return len(self.asked)
 
 
@@ -47,12 +49,20 @@ def connection() -> Connection:
 
 @pytest.fixture
 def fences(connection: Connection) -> Fences:
-    return Fences(NatsSettings(), connection, lambda: ["t"], lambda: connection.now)  # type: ignore[arg-type]
+    return Fences(NatsSettings(), connection, lambda: {"S": "t"}, lambda: connection.now)  # type: ignore[arg-type]
 
 
-def held(fences: Fences, *tokens: int) -> list[int]:
-    there = fences.on_the_way(np.array(tokens, np.int64))
-    return [] if there is None else np.array(tokens)[there.rows].tolist()
+def ask(fences: Fences, *tokens: int, others: Sequence[int] = ()) -> OnTheWay | None:
+    """:param others: those of another stream"""
+    numbers = np.array([*tokens, *others], np.int64)
+    of = [RowsOfStream("S", "t", np.arange(len(tokens)))]
+    of += [RowsOfStream("O", "o", np.arange(len(tokens), len(numbers)))] if others else []
+    return fences.on_the_way(numbers, of)
+
+
+def held(fences: Fences, *tokens: int, others: Sequence[int] = ()) -> list[int]:
+    there = ask(fences, *tokens, others=others)
+    return [] if there is None else np.array([*tokens, *others])[there.rows].tolist()
 
 
 def test_sends_are_certain_when_the_leader_has_answered_behind_them_twice(
@@ -71,6 +81,8 @@ def test_sends_are_certain_when_the_leader_has_answered_behind_them_twice(
     assert held(fences, 9) == [9]
     connection.now += SETTLE
     assert held(fences, 9) == [9], "the leader may have stood still"
+    connection.asked[0](ANSWER)
+    assert held(fences, 9) == [9], "this was asked before"
     connection.asked[2](ANSWER)
     assert held(fences, 9, 15) == [15]
     assert len(connection.asked) == 4, "about the others"
@@ -90,12 +102,38 @@ def test_what_was_sent_over_another_connection_is_certain_when_its_server_says_s
     fences.sent = 12
     assert held(fences, 3) == [3]
     assert not connection.asked, "nothing of the present one is in doubt"
-    eventually(lambda: (there := fences.on_the_way(np.array([3]))) is not None and there.why == "silent", "it is asked")
-    assert fences.on_the_way(np.array([3])).since == 100.0  # type: ignore[union-attr]
+    eventually(lambda: (there := ask(fences, 3)) is not None and there.why == "silent", "it is asked")
+    assert ask(fences, 3).since == 100.0  # type: ignore[union-attr]
     why[0] = ""
     eventually(lambda: not held(fences, 3), "it has said so")
     assert held(fences, 3, 11) == [11]
     assert fences.sent_to() == (B.text,)
+
+
+def test_a_stream_without_a_leader_holds_no_rows_of_others(
+    fences: Fences, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def why_unfenced(settings: object, server: SentTo, subjects: list[str]) -> str:
+        return "" if subjects == ["t"] else "no leader"
+
+    monkeypatch.setattr(module, "_PROBE_AGAIN", 0.001)
+    monkeypatch.setattr(module, "why_unfenced", why_unfenced)
+    fences.sent = 10
+    assert held(fences, 1, 2, others=[3]) == [1, 2, 3]
+    assert connection.subjects == ["t", "o"]
+    connection.asked[0](ANSWER)
+    held(fences, 1)
+    connection.now += SETTLE
+    held(fences, 1)
+    connection.asked[2](ANSWER)
+    assert held(fences, 1, 2, others=[3]) == [3]
+    fences.sent = 20
+    fences.disconnected()
+    connection.lead_to(B)
+    fences.connected()
+    eventually(lambda: held(fences, 11, others=[3, 12]) == [3, 12], "the probe of the one says that all is there")
+    assert fences.sent_to() == (A.text, B.text), "the other one is waited for"
+    fences.close()
 
 
 def test_a_connection_that_nothing_was_sent_over_is_not_asked_about(fences: Fences, connection: Connection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -123,6 +124,34 @@ def test_an_attempt_renews_its_marker_while_it_is_open_and_releases_it_at_the_en
     assert markers.task.owner == "me"
 
 
+def test_a_renewal_that_took_longer_than_the_lease_is_repeated_at_once(
+    markers: Markers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the markers have no leader."""
+    now, slow, servers, store = [0.0], [700.0], ["a"], markers.set_marker
+
+    def stored_late(key: str, value: bytes, revision: int) -> int:
+        now[0] += slow.pop() if slow else 0.0
+        return store(key, value, revision)
+
+    with closing(session_of(markers, Rules(lease=600.0), servers, lambda: now[0])) as session:
+        session.begin(pa.array(["t"]))
+        monkeypatch.setattr(markers, "set_marker", stored_late)
+        servers.append("b")  # so that it is renewed now
+        eventually(session.may_send, "it is renewed again, long before it would be", timeout=10.0)
+        assert not slow
+
+
+def test_a_stream_without_a_leader_does_not_end_the_lease(markers: Markers, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+    with closing(session_of(markers)) as session:
+        session.begin(pa.array(["t"]))
+        monkeypatch.setattr(markers, "bounds", lambda stream: over.wait() and Bounds(1, 0, "2026"))
+        before = markers.task.renewed
+        eventually(lambda: markers.task.renewed > before + 10, "it is renewed")
+        over.set()
+
+
 @pytest.mark.parametrize("answered", [True, False])
 def test_nothing_is_sent_to_a_server_before_the_marker_names_it(markers: Markers, *, answered: bool) -> None:
     servers = ["a"]
@@ -200,12 +229,14 @@ def test_a_lease_counts_from_the_moment_at_which_the_batch_was_certainly_of_this
     now, answer = [0.0], markers.markers_and_bounds
 
     def stand_still(stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
-        if now[0]:
-            raise Unavailable("not renewed")
         now[0] = 1000.0
         return answer(stream, keys)
 
+    def not_renewed(key: str) -> None:
+        raise Unavailable("not renewed")
+
     monkeypatch.setattr(markers, "markers_and_bounds", stand_still)
+    markers.on_marker = not_renewed
     with closing(session_of(markers, Rules(lease=600.0), clock=lambda: now[0])) as session:
         session.begin(pa.array(["t"]))
         assert not session.may_send()

@@ -26,13 +26,14 @@ BACKOFFS = (1.0, 2.0, 4.0)
 
 
 def test_each_resend_waits_its_back_off_and_the_last_one_repeats() -> None:
-    window, _ = launched(WindowConfig(4, 0, 60.0, RetryPolicy(10, BACKOFFS)), 1)
+    window, flights = launched(WindowConfig(4, 0, 60.0, RetryPolicy(10, BACKOFFS)), 1)
     now = 0.0
     for token, wait in enumerate((1.0, 2.0, 4.0, 4.0)):
         refuse(window, [token], NotReady("later"), now)
         assert due(window, now + wait - 0.01) == []
         now += wait
         assert due(window, now) == [0]
+        assert flights.stored_from(np.array([0])) == now, "what was refused is not stored"
 
 
 def test_what_nobody_answered_goes_at_once_the_first_time_and_then_slower() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from mama_spark.contracts.bridge import BridgeEvent, EventKind, OnTheWay, PollResult, Refusals
 from mama_spark.contracts.errors import (
@@ -261,7 +262,7 @@ class Fenced(Recording):
 
     certain, since = 0, 100.0
 
-    def on_the_way(self, tokens: Int64s) -> OnTheWay | None:
+    def on_the_way(self, tokens: Int64s, topics: pa.DictionaryArray) -> OnTheWay | None:
         there = tokens >= self.certain
         return OnTheWay(there, self.since, "server 'a' is silent") if there.any() else None
 

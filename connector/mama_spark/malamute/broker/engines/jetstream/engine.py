@@ -20,6 +20,7 @@ published them, by the address under which a client of this engine has published
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections import deque
@@ -33,7 +34,6 @@ from mama_spark.contracts.served_log import LogTail
 from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, of_stored
 from mama_spark.malamute.protocol.log_query import LogQuery, LogQueryAnswer
-from mama_spark.publishing.ids.id_lifetime import known_for
 from mama_spark.registry import publisher_bridge
 
 from ..ack_tracker import PerClient
@@ -41,7 +41,7 @@ from ..base import Delivery
 from ..log_queries import WRONG, answer
 from ..stored import StoredStreamEngine, SubscriptionCursor
 from .message_codec import ConsumedMessage, JetStreamMessage
-from .publisher import AwaitedDeliveries, ClientOutcomes, PendingPublish, StreamPublisher, expect_last
+from .publisher import ACK_TIMEOUT, AwaitedDeliveries, ClientOutcomes, PendingPublish, StreamPublisher, expect_last
 from .settings import JetStreamSettings
 from .stored_log import StoredLog
 
@@ -112,9 +112,10 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         :raises Unavailable: no server answers
         """
         state = self._log.open()
-        window = state.settings.duplicate_window
-        bridge = publisher_bridge(self._options.publishing(self._log.log_name, known_for(window)))
-        self._publisher = StreamPublisher(bridge, self._id, self._log.prefix, window, self._options.buffer)
+        options, log = self._options, self._log
+        bridge = publisher_bridge(options.publishing(log.log_name))
+        patience = ACK_TIMEOUT if options.on_silent_server == "publish" else math.inf
+        self._publisher = StreamPublisher(bridge, log, self._id, log.prefix, options.buffer, patience)
         self._publisher.open()
         self._publisher.last = state.bounds.last
 

@@ -1,22 +1,25 @@
 """Publishes the messages of a stream without waiting for each acknowledgement.
 
-A driver of the send loop for the engine's thread, which calls :meth:`StreamPublisher.pump`. Every message has an id for
-deduplication, so that it is sent again for as long as the middleware surely knows it; after that nobody can say whether
-it is stored, and the stream ends. A lost connection does not change the order of messages; a change of the leader may,
-because a server without a leader rejects one message and accepts the next.
+A driver of the send loop for the engine's thread, which calls :meth:`StreamPublisher.pump`. Every message has an id: if
+its answer is lost, it is looked for when no copy of it can be stored any more, and then sent again. A lost connection
+does not change the order of messages; a change of the leader may, because a server without a leader rejects one message
+and accepts the next.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.contracts.errors import ClientClosed, ExpectationFailed, PublishError, Unavailable
@@ -24,10 +27,10 @@ from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.malamute.protocol.ttl import ttl_request_of
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publishing.ids.id_lifetime import known_for
 from mama_spark.publishing.window.flight import FlightState
-from mama_spark.publishing.window.flight_batch import FlightBatch, array_of
+from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights, array_of
 from mama_spark.publishing.window.send_loop import SendLoop, Span, spans_of
+from mama_spark.publishing.window.stream_ends import StreamEnds
 from mama_spark.publishing.window.window import Window
 
 from ..ack_tracker import OutcomeRuns
@@ -145,21 +148,39 @@ class ClientOutcomes:
         return not pending
 
 
+class LogOfIds(Protocol):
+    def ids_behind(self, after: int) -> tuple[list[str], list[int]]:
+        """Ids, as they are stored, and sequences of all messages behind a sequence.
+
+        :raises Unavailable: nobody tells it now
+        """
+        ...
+
+
 class StreamPublisher:
-    """:param bridge: acknowledges each message with its sequence, and deduplicates
+    """:param bridge: acknowledges each message with its sequence, and says what may still be stored
+    :param log: what it publishes to
     :param engine: id of the engine, for the origin of messages
     :param prefix: of the subjects
-    :param window: the duplicate window of the stream, seconds
     :param buffer: octets that may wait; more messages are refused
+    :param patience: seconds to wait for a server that may have messages; then they are sent again
     """
 
-    def __init__(self, bridge: PublisherBridge, engine: str, prefix: str, window: float, buffer: int) -> None:
-        self._bridge = bridge
+    def __init__(
+        self,
+        bridge: PublisherBridge,
+        log: LogOfIds,
+        engine: str,
+        prefix: str,
+        buffer: int,
+        patience: float = math.inf,
+    ) -> None:
+        self._bridge, self._log, self.patience = bridge, log, patience
         self._engine, self._prefix, self._buffer = engine, prefix, buffer
-        self._known_for = known_for(window)
         retry = RetryPolicy.doubling(*RESEND, _FOREVER)
         self._window = Window(WindowConfig(MAX_IN_FLIGHT, MAX_IN_FLIGHT - 1, ACK_TIMEOUT, retry, ordered=True))
-        self._loop = SendLoop(bridge, self._window)
+        self._loop = SendLoop(bridge, self._window, check=self)
+        self._ends = StreamEnds(0)
         self._queue: deque[PendingPublish] = deque()
         self._chunk: FlightBatch = self._window.open(0)
         self._spans: deque[Span] = deque()  # of the chunk, not sent yet
@@ -211,11 +232,12 @@ class StreamPublisher:
     def pump(self, timeout: float) -> None:
         """Send queued messages and process answers; waits up to ``timeout`` seconds if answers are outstanding.
 
-        :raises Unavailable: the connection is closed for good, or was lost for longer than ids are surely known
+        :raises Unavailable: the connection is closed for good
+        :raises ConfigError: the stream was deleted
         """
         now = time.monotonic()
         try:
-            self._send(now)
+            self._send()
             polled = self._loop.receive(timeout if self.busy else 0.0)
         except ClientClosed as e:
             raise Unavailable(f"the connection to NATS is closed: {e}") from e
@@ -243,14 +265,7 @@ class StreamPublisher:
 
     # --- sending -------------------------------------------------------------------------------------------------
 
-    def _send(self, now: float) -> None:
-        for flights, rows in self._window.resends_in_doubt(now, self._known_for):
-            silent = now - float(flights.stored_from(rows).min())
-            raise Unavailable(
-                f"nothing was heard of NATS for {silent:.0f} s; the server surely recognises what was sent before for "
-                f"{self._known_for:g} s only (half of its duplicate window), so nobody can say whether it is stored"
-                f"{self._because()}"
-            )
+    def _send(self) -> None:
         self._loop.resend()
         while (self._spans or self._queue) and not (self._loop.bridge_full or self.down or self._window.resends):
             if not self._spans:
@@ -267,7 +282,8 @@ class StreamPublisher:
             chunk.append(self._queue.popleft())
             octets += chunk[-1].octets
         batch = batch_of(chunk, self._engine, self._prefix)
-        # what the messages expect does not forbid to send them again: the server looks at the id first
+        self._ends.note(time.monotonic(), self.last)
+        # what the messages expect does not forbid to send them again: what is stored is found by its id first
         self._chunk = self._window.open(len(chunk), batch, chunk)
         good = np.ones(len(chunk), np.bool_)
         for row, error in self._check(batch):
@@ -283,8 +299,26 @@ class StreamPublisher:
 
     # --- answers -------------------------------------------------------------------------------------------------
 
+    def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
+        """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
+        ids, sequences = self._log.ids_behind(self._ends.before(since))
+        known, numbers = pa.array(ids, pa.string()), np.array(sequences, np.int64)
+        found = []
+        for messages in batches:
+            at = pc.fill_null(pc.index_in(messages.ids, value_set=known), -1).to_numpy(zero_copy_only=False)
+            rows = np.flatnonzero(at >= 0)
+            found.append([StoredFlights(self._prefix, rows, numbers[at[rows]])] if len(rows) else [])
+        n = sum(map(len, batches))
+        log.info("of %d messages without an answer, %d are stored (%s)",
+                 n, sum(len(some.rows) for part in found for some in part), self._prefix)  # fmt: skip
+        return found
+
     def _settle(self) -> None:
         settled = self._window.take_settled()
+        copied = sum(int(flights.copied[rows].sum()) for flights, rows in settled if flights.copied is not None)
+        if copied:
+            log.warning("%d messages may be stored twice: they were sent again while a server that does not answer may "
+                        "have them (on_silent_server=publish, %s)", copied, self._prefix)  # fmt: skip
         for flights, rows in settled:
             for row in array_of(rows).tolist():
                 message: PendingPublish = flights.context[row]

@@ -86,8 +86,13 @@ class JetStreamSettings:
     )  # fmt: skip
     dedup_window: float = option(
         "duration", duration, 120.0, _GROUP,
-        "How long the server stores an id once, a second or more; half as long for messages on their way when an "
-        "outage began.", shown="2m",
+        "How long the server stores an id once, a second or more.", shown="2m",
+    )  # fmt: skip
+    on_silent_server: str = option(
+        "`wait`, `publish`", one_of("wait", "publish"), "wait", _GROUP,
+        "When a server that messages were sent to does not answer any more (it stands still, or is cut off, and may "
+        "store them later): the stream waits until it is known to have none (`wait`), or they go again after 4 s, "
+        "and the log counts what may be stored twice (`publish`).",
     )  # fmt: skip
     buffer: int = option(
         "size", positive_size, 64 * 1024 * 1024, _GROUP,
@@ -140,9 +145,9 @@ class JetStreamSettings:
         """Options of the connection."""
         return TransportOptions(**self._connection)
 
-    def publishing(self, name: str, retry_deadline: float) -> SinkOptions:
+    def publishing(self, name: str) -> SinkOptions:
         """Options of what publishes to the log of this name."""
-        return SinkOptions(**self._connection, stream=name, ack_mode="message", retry_deadline=retry_deadline)
+        return SinkOptions(**self._connection, stream=name, ack_mode="message", exactly_once=True)
 
     def log_settings(self, topic: str) -> LogSettings:
         """Of the log that is made, which takes this topic."""

@@ -6,7 +6,7 @@ consumer of its own, and a replica that lacks some of them is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from mama_spark.contracts.errors import ConfigError, Unavailable
@@ -157,14 +157,28 @@ class StoredLog:
 
     def ids(self, after: int, up_to: int, rows: int, prefix: bytes) -> tuple[Iterable[Row], int]:
         low, reached = self._range(after, up_to, min(max(rows, 1), LOOK))
-        begin, found = encode_value(prefix), []
-        for records in self._log.read_without_payloads(low, reached) if low < reached else ():
+        begin = encode_value(prefix)
+        found = (
+            (sequence, decode_id(one.encode()), self._subject(topic))
+            for sequence, topic, one in self._ids(low, reached)
+            if one.startswith(begin) and not one.startswith(GENERATED_ID)
+        )
+        return list(found), reached
+
+    def ids_behind(self, after: int) -> tuple[list[str], list[int]]:
+        """See :class:`~mama_spark.malamute.broker.engines.jetstream.publisher.LogOfIds`."""
+        last = self.refresh().bounds.last
+        found = list(self._ids(max(after, self.bounds()[0] - 1), last))
+        return [one for _, _, one in found], [sequence for sequence, _, _ in found]
+
+    def _ids(self, after: int, up_to: int) -> Iterator[tuple[int, str, str]]:
+        """Sequence, topic and id of each message that has one."""
+        for records in self._log.read_without_payloads(after, up_to) if after < up_to else ():
             columns = zip(records.sequences.tolist(), records.topics.to_pylist(), headers_of(records), strict=True)
             for sequence, topic, headers in columns:
                 one = next((value for name, value in headers if name == MSG_ID), None)
-                if one is not None and one.startswith(begin) and not one.startswith(GENERATED_ID):
-                    found.append((sequence, decode_id(one.encode()), self._subject(topic)))
-        return found, reached
+                if one is not None:
+                    yield sequence, topic, one
 
     def last_of(self, subjects: Sequence[bytes], after: int, up_to: int) -> list[Row]:
         newest = (self._log.newest(f"{self.prefix}.{encode_subject(subject)}") for subject in subjects)

@@ -1,32 +1,17 @@
-"""Malamute messages as messages of JetStream, what the JetStream engine publishes, and its settings."""
+"""Malamute messages as messages of JetStream, and the settings of the JetStream engine."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.contracts.bridge import (
-    Ack,
-    Acks,
-    BridgeEvent,
-    EventKind,
-    PollResult,
-    PublisherBridge,
-    Refusals,
-    ValidationResult,
-)
-from mama_spark.contracts.errors import ConfigError, NotReady, PermissionDenied, PublishError, Unavailable
-from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Records
-from mama_spark.malamute.broker.engines.jetstream import publisher
 from mama_spark.malamute.broker.engines.jetstream.message_codec import (
     JetStreamMessage,
     Origin,
@@ -39,14 +24,13 @@ from mama_spark.malamute.broker.engines.jetstream.message_codec import (
     encode_subject,
     header_lines,
 )
-from mama_spark.malamute.broker.engines.jetstream.publisher import PendingPublish, StreamPublisher, batch_of
+from mama_spark.malamute.broker.engines.jetstream.publisher import PendingPublish, batch_of
 from mama_spark.malamute.broker.engines.jetstream.settings import JetStreamSettings
-from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome, write
+from mama_spark.malamute.protocol.extensions import Extension, write
 from mama_spark.nats.protocol.frames import Framer
 from mama_spark.nats.protocol.headers import check
 from mama_spark.nats.protocol.parser import read_frame
 from mama_spark.nats.protocol.records import header_column, read_block
-from mama_spark.publishing.ids.id_lifetime import known_for
 
 from tests.support.tables import each
 
@@ -206,183 +190,3 @@ def test_a_name_that_is_too_long_for_jetstream_ends_with_its_hash() -> None:
 def test_secrets_are_not_shown() -> None:
     shown = repr(JetStreamSettings.parse(b"s", {"servers": "nats://u:hidden@h", "password": "hidden"}))
     assert "hidden" not in shown
-
-
-# --- What the engine over JetStream publishes -------------------------------------------------------------------------
-
-# --- publishing into a JetStream stream: resends, order, and the limit of waiting messages ----------------------------
-
-
-class Server:
-    """A bridge that stores sent messages, and answers as scripted."""
-
-    capabilities = SimpleNamespace(ack=Ack.STORED)
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[int, bytes, str]] = []  # token, payload, id
-        self.answers = PollResult()
-
-    def prepare(self, batch: MessageBatch) -> ValidationResult:
-        return ValidationResult()
-
-    def send(self, batch: MessageBatch, first_token: int) -> int:
-        assert batch.ids is not None
-        rows = zip(batch.payloads.to_pylist(), batch.ids.to_pylist(), strict=True)
-        self.sent += [(first_token + i, *row) for i, row in enumerate(rows)]
-        return len(batch)
-
-    def poll(self, timeout: float, want: int = 1) -> PollResult:
-        answers, self.answers = self.answers, PollResult()
-        return answers
-
-    def ack(self, *tokens: int, repeated: bool = False) -> None:
-        numbers = np.array(tokens)
-        self.answers.acks.append(Acks(numbers, numbers + 100, np.full(len(tokens), repeated), "S", 0.0))
-
-    def refuse(self, *tokens: int, error: PublishError | None = None) -> None:
-        self.answers.refusals.append(Refusals(np.array(tokens), error or NotReady("no leader"), 0.0))
-
-    def tell(self, *kinds: EventKind) -> None:
-        self.answers.events.extend(BridgeEvent(kind, "", 0.0) for kind in kinds)
-
-    @property
-    def payloads(self) -> list[bytes]:
-        return [payload for _, payload, _ in self.sent]
-
-
-WINDOW = 120.0
-Make = Callable[..., tuple[StreamPublisher, Server, list[PendingPublish]]]
-
-
-@pytest.fixture
-def sending(monkeypatch: pytest.MonkeyPatch) -> Make:
-    monkeypatch.setattr(publisher, "RESEND", (0.001, 0.001))
-
-    def make(
-        *contents: bytes, message_id: bytes = b"", buffer: int = 1 << 20
-    ) -> tuple[StreamPublisher, Server, list[PendingPublish]]:
-        server = Server()
-        sender = StreamPublisher(cast(PublisherBridge, server), "engine", "prefix", WINDOW, buffer)
-        posts = [
-            PendingPublish(n, "client", 0, b"w", b"s", [content], message_id) for n, content in enumerate(contents)
-        ]
-        for post in posts:
-            sender.put(post)
-        return sender, server, posts
-
-    return make
-
-
-def test_nothing_goes_again_before_all_that_is_on_the_way_is_answered(sending: Make) -> None:
-    sender, server, posts = sending(b"a", b"b", b"c")
-    sender.pump(0.0)
-    server.refuse(0, 1)
-    sender.pump(0.0)
-    sender.pump(0.0)
-    assert server.payloads == [b"a", b"b", b"c"]
-    server.ack(2)
-    sender.pump(0.0)
-    sender.pump(0.0)
-    assert server.payloads == [b"a", b"b", b"c", b"a", b"b"]
-    assert [post.outcome for post in posts] == [None, None, StoreOutcome.STORED]
-
-
-def test_what_was_not_answered_when_the_connection_was_lost_goes_again_in_order_with_its_id(sending: Make) -> None:
-    sender, server, posts = sending(b"a", b"b", b"c")
-    sender.pump(0.0)
-    server.ack(1)
-    server.tell(EventKind.DISCONNECTED)
-    sender.pump(0.0)
-    sender.pump(0.0)
-    assert server.payloads == [b"a", b"b", b"c"], "nothing goes while it is away"
-    server.tell(EventKind.RECONNECTED)
-    sender.pump(0.0)
-    sender.pump(0.0)
-    assert server.payloads == [b"a", b"b", b"c", b"a", b"c"]
-    assert [one[2] for one in server.sent[3:]] == [server.sent[0][2], server.sent[2][2]]
-    server.ack(3, 4, repeated=True)
-    sender.pump(0.0)
-    assert [post.outcome for post in posts] == [StoreOutcome.STORED] * 3, "an id of ours is repeated only by ourselves"
-    assert not sender.busy
-
-
-def test_what_may_not_be_sent_again_is_refused_at_once(sending: Make) -> None:
-    sender, server, posts = sending(b"a", b"b")
-    sender.pump(0.0)
-    server.refuse(0, error=PermissionDenied("no permission"))
-    server.ack(1)
-    sender.pump(0.0)
-    assert [post.outcome for post in posts] == [StoreOutcome.REFUSED, StoreOutcome.STORED]
-    assert not sender.busy
-    assert server.payloads == [b"a", b"b"]
-
-
-def test_what_may_be_stored_and_be_forgotten_ends_the_stream_counted_from_the_send_that_may_be_stored(
-    sending: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sender, server, _ = sending(b"a")
-    now = time.monotonic()
-    clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(publisher, "time", clock)
-    sender._loop.clock = clock.monotonic
-    sender.pump(0.0)
-    for seconds, kinds in (
-        (2 * known_for(WINDOW), ()),  # refused until now: certainly not stored
-        (0.9 * known_for(WINDOW), (EventKind.DISCONNECTED, EventKind.RECONNECTED)),
-    ):
-        now += seconds
-        if kinds:
-            server.tell(*kinds)
-        else:
-            server.refuse(0)
-        sender.pump(0.0)
-        sender.pump(0.0)
-    assert server.payloads == [b"a"] * 3
-    now += 0.2 * known_for(WINDOW)
-    server.tell(EventKind.DISCONNECTED, EventKind.RECONNECTED)
-    sender.pump(0.0)
-    with pytest.raises(
-        Unavailable, match=r"nothing was heard of NATS for 66 s; .* nobody can say whether it is stored"
-    ):
-        sender.pump(0.0)
-
-
-def test_a_repeated_id_of_a_client_is_a_duplicate(sending: Make) -> None:
-    sender, server, (post,) = sending(b"a", message_id=b"mine")
-    sender.pump(0.0)
-    server.ack(0, repeated=True)
-    sender.pump(0.0)
-    assert (post.outcome, post.sequence) == (StoreOutcome.DUPLICATE, 100)
-
-
-def test_what_waits_is_bounded_and_what_is_settled_waits_no_more(sending: Make) -> None:
-    size = PendingPublish(0, "client", 0, b"w", b"s", [b"x" * 100]).octets
-    sender, server, posts = sending(*[b"x" * 100] * 3, buffer=2 * size)
-    assert [post.outcome for post in posts] == [None, None, StoreOutcome.REFUSED]
-    assert sender.waiting == 2 * size
-    sender.pump(0.0)
-    server.ack(0, 1)
-    sender.pump(0.0)
-    assert sender.waiting == 0
-    late = PendingPublish(3, "client", 0, b"w", b"s", [b"x" * 100])
-    sender.put(late)
-    assert late.outcome is None
-
-
-# --- the payload of a message is split into frames only if the stored lengths match it --------------------------------
-
-
-@each(
-    ("lengths", "frames"),
-    [
-        ("1.3", [b"b", b"ody"]),
-        ("0.4.0", [b"", b"body", b""]),
-        ("1.2", [b"body"]),
-        ("1.4", [b"body"]),
-        ("4.1", [b"body"]),
-        ("1.", [b"body"]),
-        ("-", [b"body"]),
-    ],
-)
-def test_lengths_that_do_not_add_up_to_the_payload_are_ignored(lengths: str, frames: list[bytes]) -> None:
-    assert decode("a", b"body", [("Mlp-Frames", lengths)]).content == frames
