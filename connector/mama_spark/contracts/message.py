@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -117,6 +117,23 @@ def payload_bounds(payloads: pa.Array) -> Int64s:
     """Offsets at which the elements of such an array begin in its data buffer, and where the last one ends."""
     offsets = np.frombuffer(payloads.buffers()[1], np.int64 if is_wide(payloads.type) else np.int32)
     return offsets[payloads.offset : payloads.offset + len(payloads) + 1].astype(np.int64)
+
+
+def rows_by_stream(topics: pa.DictionaryArray, names: Sequence[str | None]) -> Iterator[tuple[str, Int64s]]:
+    """Which rows each stream takes.
+
+    :param names: of the stream that takes each topic of the dictionary; None = none
+    """
+    first = names[0] if names else None
+    if not topics.null_count and names.count(first) == len(names):
+        if first is not None:
+            yield first, np.arange(len(topics))
+        return
+    codes = topics.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    for name in filter(None, dict.fromkeys(names)):
+        rows = np.flatnonzero(np.array([*(one == name for one in names), False], np.bool_)[codes])
+        if len(rows):
+            yield name, rows
 
 
 # --- rows with columns of a middleware's own ---------------------------------------------------------------

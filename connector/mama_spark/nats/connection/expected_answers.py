@@ -47,9 +47,9 @@ class ExpectedAnswers:
 class Attempts(contextlib.ExitStack):
     """Requests that are sent again until they are answered: an answer counts, whichever time it was asked for.
 
-    :ivar answers: by subject and payload; None: the permissions forbid it
+    :ivar answers: by subject, payload, and number among equal ones; None: the permissions forbid it
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.answers: dict[tuple[str, bytes], Frame | MamaError | None] = {}
+        self.answers: dict[tuple[str, bytes, int], Frame | MamaError | None] = {}

@@ -13,6 +13,7 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -305,21 +306,21 @@ class SocketConnection:
         lost, found = self.loss(), list[Frame | MamaError | None]()
         with contextlib.ExitStack() as stack:
             mine = stack.enter_context(Attempts()) if attempts is None else attempts
-            for subject, payload, headers in requests:
-                if (subject, payload) not in mine.answers:
-                    answered = partial(mine.answers.__setitem__, (subject, payload))
+            keys = _numbered(requests)
+            for key, (subject, payload, headers) in zip(keys, requests, strict=True):
+                if key not in mine.answers:
+                    answered = partial(mine.answers.__setitem__, key)
                     mine.enter_context(self.denials.watch(subject, partial(answered, None)))
                     try:
                         mine.callback(self.answers.forget, self.ask(subject, payload, headers, answered))
                     except MamaError as e:
                         answered(e)
-            self.drive(timeout, lambda: all(one[:2] in mine.answers for one in requests) or lost())
+            self.drive(timeout, lambda: all(key in mine.answers for key in keys) or lost())
             why = "because the connection was lost" if lost() else f"within {timeout:g} s"
-            for subject, payload, _ in requests:
-                answer = mine.answers.get((subject, payload), Unavailable(f"no answer to {subject} {why}"))
+            for key in keys:
+                subject = key[0]
+                answer = mine.answers.pop(key, Unavailable(f"no answer to {subject} {why}"))
                 found.append(no_responders(subject) if isinstance(answer, Frame) and is_nobody(answer) else answer)
-            for one in requests:
-                mine.answers.pop(one[:2], None)
         return found
 
     def ask(
@@ -336,6 +337,16 @@ class SocketConnection:
             self.answers.forget(number)
             raise
         return number
+
+
+def _numbered(requests: Sequence[Request]) -> list[tuple[str, bytes, int]]:
+    """Subject and payload of each, and how many equal ones precede it, which may have other answers."""
+    seen = Counter[tuple[str, bytes]]()
+    keys = []
+    for subject, payload, _ in requests:
+        keys.append((subject, payload, seen[subject, payload]))
+        seen[subject, payload] += 1
+    return keys
 
 
 def new_inbox() -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from mama_spark.contracts.errors import BadTopic, ConfigError, MamaError, PublishError, Rejected
+from mama_spark.contracts.message import rows_by_stream
 from mama_spark.contracts.topics import unpublishable, why_unpublishable
-from mama_spark.publishing.exactly_once.matching import rows_by_stream
 
 from ..connection.socket_connection import SocketConnection
 from ..jetstream import streams as st

@@ -5,13 +5,12 @@ One thread uses a table: that of the task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import orjson
-import pyarrow as pa
 from xxhash import xxh3_128_digest
 
 from mama_spark.contracts.batch_ledger import StoredIds
@@ -117,20 +116,6 @@ class StreamTables(NamedTuple):
 MakeClaim = Callable[[str, FoundRows, Distinct], None]
 #: Which of some messages a stream takes: its name, and which they are.
 ByStream = Iterable[tuple[str, Int64s]]
-
-
-def rows_by_stream(topics: pa.DictionaryArray, names: Sequence[str | None]) -> Iterator[tuple[str, Int64s]]:
-    """:param names: of the stream that takes each topic of the dictionary; None = none"""
-    first = names[0] if names else None
-    if not topics.null_count and names.count(first) == len(names):
-        if first is not None:
-            yield first, np.arange(len(topics))
-        return
-    codes = topics.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
-    for name in filter(None, dict.fromkeys(names)):
-        rows = np.flatnonzero(np.array([*(one == name for one in names), False], np.bool_)[codes])
-        if len(rows):
-            yield name, rows
 
 
 class Matching:

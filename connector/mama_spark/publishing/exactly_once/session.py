@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from mama_spark.contracts.batch_ledger import BatchLedger, Marker, MarkerChanged
 from mama_spark.contracts.errors import Unavailable
-from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.contracts.message import Int64s, MessageBatch, rows_by_stream
 from mama_spark.publishing.ids.ids import Digests
 from mama_spark.publishing.outage_reporter import WARNING_INTERVAL, retry_while_unavailable
 from mama_spark.publishing.window.flight_batch import StoredFlights
@@ -39,7 +39,6 @@ from .matching import (
     decode_claim,
     digests_of_ids,
     encode_claim,
-    rows_by_stream,
 )
 from .partition_leases import LEASE_MARGIN, PartitionLease, PartitionLeases, lease_clock
 from .protocol import Attempt, BatchMarker, BatchTurn, Step, TaskMarker, TaskTurn, Turn
