@@ -117,5 +117,5 @@ def test_a_middleware_without_last_values_says_so(log: FilledLog) -> None:
     log.put(1)
     source = log.source(latestPerTopic="true")
     reader = source.reader(source.schema())
-    with pytest.raises(ConfigError, match="option latestPerTopic: .* is of a middleware that keeps no last value"):
+    with pytest.raises(ConfigError, match=r"option latestPerTopic: .* is of a middleware that keeps no last value"):
         reader.partitions()
