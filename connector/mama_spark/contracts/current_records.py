@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,8 +31,27 @@ class CurrentRecords:
     before: int = 0
     spread: float = 1.0
 
+    @classmethod
+    def of(cls, as_of: int, sequences: Sequence[Int64s], topics: Sequence[pa.Array]) -> CurrentRecords:
+        """Of batches of records, ascending, the last of each topic."""
+        if not sequences:
+            return cls(as_of, np.zeros(0, np.int64), pa.array([], pa.string()))
+        numbers, names = np.concatenate(sequences), pa.chunked_array([one.cast(pa.string()) for one in topics])
+        whole = names.combine_chunks()
+        codes = whole.dictionary_encode().indices.to_numpy()
+        rows = np.zeros(int(codes.max()) + 1, np.int64)
+        rows[codes] = np.arange(len(codes))  # of several of a topic, the last
+        rows.sort()
+        return cls(as_of, numbers[rows], whole.take(pa.array(rows)), spread=len(codes) / len(rows))
+
     def __len__(self) -> int:
         return len(self.sequences)
+
+    def among(self, sequences: Int64s) -> tuple[Int64s, Int64s]:
+        """Those of these that have one of ``sequences``, none of which is above the last: rows here, and there."""
+        place = np.searchsorted(self.sequences, sequences)
+        there = np.flatnonzero(self.sequences[place] == sequences)
+        return place[there], there
 
     def slice(self, start: int, stop: int) -> CurrentRecords:
         """Those from ``start`` to ``stop``; shares memory."""

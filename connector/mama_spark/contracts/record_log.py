@@ -233,9 +233,7 @@ class RecordLog(Protocol):
 
         :raises ConfigError: the middleware cannot tell
         """
-        raise ConfigError(
-            f"option latestPerTopic: {self.name!r} is of a middleware that keeps no last value: leave it out"
-        )
+        raise ConfigError(f"option latestPerTopic: {self.name!r} is of a middleware that keeps no last value")
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
         """These records, in any order. Where one is gone, what its topic has last instead, if ``wanted`` names that.

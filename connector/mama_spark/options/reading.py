@@ -9,7 +9,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from .declare import camel, option, require
-from .scopes import BATCHES, MALAMUTE, NATS, STREAMS, Scope
+from .scopes import BATCHES, MALAMUTE, NATS, STORED, STREAMS, Scope
 from .stream_names import stream_patterns
 from .times import NOW, duration, instant
 from .transport import TransportOptions
@@ -89,7 +89,7 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     latest_per_topic: bool | None = option(
         "boolean", boolean, None, _WHAT,
         "Read the last message of each topic, as of one moment, with a column `operation`. A stream begins with these, "
-        "and goes on with what comes after them.", shown="`false`; with `bucket`, `true`", scope=NATS,
+        "and goes on with what comes after them.", shown="`false`; with `bucket`, `true`", scope=STORED,
     )  # fmt: skip
     include_deleted: bool = option(
         "boolean", boolean, False, _WHAT,

@@ -49,15 +49,8 @@ def find_current(logs: LogConnection, stream: StreamInfo, filters: list[str]) ->
         found.append(records)
         if not pending and records.sequences[-1] >= stream.last:
             break
-    if not found:
-        return CurrentRecords(stream.last, np.zeros(0, np.int64), pa.array([], pa.string()))
-    sequences = np.concatenate([records.sequences for records in found])
-    topics = pa.chunked_array([records.topics.cast(pa.string()) for records in found]).combine_chunks()
-    codes = topics.dictionary_encode().indices.to_numpy()
-    rows = np.zeros(int(codes.max()) + 1, np.int64)
-    rows[codes] = np.arange(len(codes))  # of several of a subject, the last
-    rows.sort()
-    return CurrentRecords(max(stream.last, int(sequences[-1])), sequences[rows], topics.take(pa.array(rows)))
+    last = max([stream.last, *(int(records.sequences[-1]) for records in found)])
+    return CurrentRecords.of(last, [records.sequences for records in found], [records.topics for records in found])
 
 
 def read_current(
@@ -74,11 +67,10 @@ def read_current(
         after = int(wanted.sequences[0]) - 1 if in_range <= newest else 0
         found = SequenceRange(after, int(wanted.sequences[-1]), filters, newest=newest < in_range)
         for records in RangeReader(logs, stream, found, as_records(found)):
-            place = np.searchsorted(wanted.sequences, records.sequences)
-            hits = np.flatnonzero(wanted.sequences[place] == records.sequences)
-            left[place[hits]] = False
-            if len(hits):
-                yield records.take(hits)
+            rows, there = wanted.among(records.sequences)
+            left[rows] = False
+            if len(there):
+                yield records.take(there)
     if each <= in_range or newest < in_range:  # a subject that has changed since is elsewhere there
         yield from _requested(logs, stream.name, left, lambda row: {"seq": int(wanted.sequences[row])})
     if (topics := wanted.topics) is not None:

@@ -197,7 +197,7 @@ class LogReader:
         o = self.options
         found = {name: bridge.log(name) for name in logs_to_read(o, bridge)}
         for one in found.values():
-            for text in one.warnings(o.topics if o.stream is not None else ()):
+            for text in () if self.takes_newest(one) else one.warnings(o.topics if o.stream is not None else ()):
                 logger.warning("mamasub: %s", text)
         bounds = {name: one.bounds() for name, one in found.items()}
         return starting_offsets(bounds, o.starting_offsets, sequences_at(found, o.starting_time)), bounds
