@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..contracts.errors import ConfigError, MamaError, PublishError
-from ..contracts.message import MessageBatch
-from ..contracts.record_log import ReadLog, RecordWriter
+from ..contracts.message import MessageBatch, RecordWriter
+from ..contracts.record_log import ReadLog
 from ..packing.pack_headers import rows_of_messages
 from ..telemetry.exposition import Metric, measured
 from .settings import RecorderSettings

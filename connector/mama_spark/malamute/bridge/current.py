@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mama_spark.contracts.current_records import CurrentRecords
-from mama_spark.contracts.record_log import RecordLog, Records
+from mama_spark.contracts.record_log import CurrentRecords, RecordLog, Records
 
 _SUBJECTS = 256  #: of one question
 #: Times that values are looked for that are replaced again and again.

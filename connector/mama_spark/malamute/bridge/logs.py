@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Self, TypeVar
 
-from mama_spark.contracts.current_records import CurrentRecords
 from mama_spark.contracts.errors import ConfigError, Rejected, Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
-from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, RecordLogBridge, Records
 from mama_spark.contracts.topics import TopicFilter
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol.commands import MAX_STRING

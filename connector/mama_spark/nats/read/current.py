@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.contracts.current_records import CurrentRecords
 from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Bools
-from mama_spark.contracts.record_log import Records
+from mama_spark.contracts.record_log import CurrentRecords, Records
 
 from ..jetstream.answers import NO_MESSAGE, ApiError, StreamInfo
 from ..jetstream.client import message_of

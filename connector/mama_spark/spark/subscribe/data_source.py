@@ -19,10 +19,9 @@ from typing import Any, Generic, TypeVar
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from mama_spark.contracts.current_records import CurrentRecords
 from mama_spark.contracts.errors import ConfigError, MamaError, OptionError, Unavailable
 from mama_spark.contracts.middlewares import imported
-from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, time_of, went_back
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, RecordLogBridge, time_of, went_back
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.options.stream_names import matching_streams
 from mama_spark.publishing.window.reconnecting import ask_logs

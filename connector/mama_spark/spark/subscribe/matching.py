@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from mama_spark.contracts.current_records import CurrentRecords
-from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, RecordLogBridge
 
 from .offsets import Offsets, advance, backlog_of, share_evenly
 

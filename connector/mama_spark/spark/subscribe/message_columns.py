@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.headers import split_ids
-from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.message import Int64s, RowDecoder
 from mama_spark.contracts.middlewares import imported
-from mama_spark.contracts.record_log import Records, RowDecoder
+from mama_spark.contracts.record_log import Records
 from mama_spark.packing.pack_headers import first_values
 from mama_spark.packing.unpacked import Unpacked
 

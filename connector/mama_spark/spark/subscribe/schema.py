@@ -21,8 +21,8 @@ from pyspark.sql.types import (
 )
 
 from mama_spark.contracts.errors import OptionError, SchemaError
+from mama_spark.contracts.message import RecordFormat
 from mama_spark.contracts.middlewares import imported
-from mama_spark.contracts.record_log import RecordFormat
 from mama_spark.options import SubscribeOptions
 from mama_spark.registry import record_format
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mama_spark.contracts.record_log import RecordFormat
+from mama_spark.contracts.message import RecordFormat
 
 #: Fields of a ``DevError``, all text.
 ERROR_FIELDS = ("reason", "severity", "desc", "origin")

@@ -9,9 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.contracts.current_records import CurrentRecords
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
-from mama_spark.contracts.record_log import Bounds, RecordLog, Records
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, Records
 from mama_spark.options import BATCH_READ, STREAM_READ, SubscribeOptions
 from mama_spark.spark.subscribe.current_rows import CurrentRead, divided
 from mama_spark.spark.subscribe.offsets import (
