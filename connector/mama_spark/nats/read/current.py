@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from mama_spark.contracts.errors import MamaError
-from mama_spark.contracts.message import Bools
+from mama_spark.contracts.message import Bools, Int64s
 from mama_spark.contracts.record_log import CurrentRecords, Records
 
 from ..jetstream.answers import NO_MESSAGE, ApiError, StreamInfo
 from ..jetstream.client import message_of
 from ..protocol.direct_get import StoredMessage
-from ..protocol.records import DeliveryBuffer, DeliveryNumbers, header_column, records_of
+from ..protocol.records import DeliveryBuffer, DeliveryNumbers, header_column, text
 from .log_connection import LogConnection
 from .range_reader import RangeReader, SequenceRange, as_records
 
@@ -39,17 +39,18 @@ def find_current(logs: LogConnection, stream: StreamInfo, filters: list[str]) ->
     """
     newest, large = stream.limit("max_msgs_per_subject") != 1, stream.size > _SMALL * stream.messages
     wanted = SequenceRange(0, sys.maxsize, filters, headers=False, payloads=not large, newest=newest)
-    found: list[Records] = []
+    last, sequences, topics = stream.last, list[Int64s](), list[pa.Array]()
 
-    def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> tuple[Records, int]:
-        return records_of(buffer, numbers, headers=False), numbers.pending
+    def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> int:
+        sequences.append(numbers.sequences)
+        topics.append(text(pa.array(buffer.subjects, pa.binary())))
+        return numbers.pending
 
-    for records, pending in RangeReader(logs, stream, wanted, convert):
-        found.append(records)
-        if not pending and records.sequences[-1] >= stream.last:
+    for pending in RangeReader(logs, stream, wanted, convert):
+        last = max(stream.last, int(sequences[-1][-1]))
+        if not pending and sequences[-1][-1] >= stream.last:
             break
-    last = max([stream.last, *(int(records.sequences[-1]) for records in found)])
-    return CurrentRecords.of(last, [records.sequences for records in found], [records.topics for records in found])
+    return CurrentRecords.of(last, sequences, topics)
 
 
 def read_current(
