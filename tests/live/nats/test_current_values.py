@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from nats.js.api import KeyValueConfig
 from nats.js.kv import KeyValue
 
 from tests.support.nats.mamasub import StreamQuery, read, rows_of
+from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.subscribe_harness import plain, store
 
@@ -134,6 +136,29 @@ def read_planned(url: str, **options: str) -> tuple[int, list[dict[str, Any]]]:
     reader = source.reader(source.schema())
     tasks = reader.partitions()
     return tasks[0].range.snapshot or 0, rows_of(reader, tasks)
+
+
+@pytest.mark.thorough
+def test_a_snapshot_is_the_state_at_its_sequence_whichever_replica_is_late(tmp_path: Path) -> None:
+    config = {"name": "KV_three", "subjects": ["$KV.three.>"], "num_replicas": 3}
+    topics = [f"$KV.three.{key}" for key in range(2_000)]
+    found = []
+    with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
+        eventually(lambda: "error" not in admin.api("STREAM.CREATE.KV_three", config), "three peers are known")
+        store(admin, "KV_three", [(topic, b"first", None) for topic in topics])
+        for node in cluster.nodes:
+            node.kill()
+            with changing(admin, topics):
+                for _ in range(2):
+                    found.append(read_planned(cluster.url, bucket="three"))
+                node.spawn()
+                for _ in range(3):  # it catches up meanwhile, and may have the consumers
+                    found.append(read_planned(cluster.url, bucket="three"))
+            node.wait_ready()
+        history = read(cluster.url, bucket="three", latestPerTopic="false")
+    for snapshot, rows in found:
+        assert keys(rows) == state_at(snapshot, history)
+    assert all(len(rows) == len(topics) for _, rows in found)
 
 
 def test_all_that_is_current_is_found_though_it_has_changed_since_the_stream_was_asked(
