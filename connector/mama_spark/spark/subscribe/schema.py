@@ -77,7 +77,7 @@ def schema_of(o: SubscribeOptions) -> StructType:
 def _columns_of(o: SubscribeOptions) -> StructType:
     if (decoded := record_format(o)) is not None:
         own = _recorded_schema(decoded)
-        known = {name.lower() for name in (*own.names, OPERATION, TRACE)}
+        known = {name.lower() for name in (*own.names, *([OPERATION] if o.current else ()), TRACE)}
         named = imported(decoded.field_columns)(o) if decoded.field_columns else pa.schema([])
         fields = from_arrow_schema(named, prefer_timestamp_ntz=True).fields
         if taken := [f.name for f in fields if f.name.lower() in known]:
