@@ -29,13 +29,7 @@ _MEANING = {
 PUT = "put"
 
 _STREAM, _SUBJECT = "KV_", "$KV."
-_BUCKET = re.compile(r"[a-zA-Z0-9_-]+")
 _KEY = re.compile(r"(?!\.)[-/_=.a-zA-Z0-9]+(?<!\.)")
-
-
-def is_bucket(name: str) -> bool:
-    """Whether a bucket may have this name."""
-    return _BUCKET.fullmatch(name) is not None
 
 
 def is_key(key: str) -> bool:
