@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
     from .contracts.batch_ledger import BatchLedger
-    from .contracts.message import RowCodec
-    from .contracts.record_log import RecordFormat
+    from .contracts.message import RecordFormat, RowCodec
 
 __all__ = [
     "UnsupportedFeature", "attach", "batch_ledger", "check_transport", "connect", "discovery_bridge", "log_bridge",

@@ -11,15 +11,18 @@ A record log is named by a URL: ``nats://host:4222/STREAM``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, Self
 
+import numpy as np
 import pyarrow as pa
 
 from .errors import ConfigError
-from .message import Int64s, MessageBatch
+from .message import Bools, Int64s, MessageBatch
 
+#: With so many records for a current one, most of what is stored is current.
+_DENSE = 2.0
 LATEST, EARLIEST = -1, -2  #: in place of a sequence to begin at
 
 
@@ -154,6 +157,66 @@ class MatchRange:
     matching: int
 
 
+@dataclass(frozen=True, slots=True)
+class CurrentRecords:
+    """Which records of a log are the last of their topics, as of one sequence of it.
+
+    :ivar as_of: that sequence
+    :ivar sequences: of the records, ascending
+    :ivar topics: of each; None: not wanted, so that records which are gone are left out
+    :ivar before: how many current ones precede these
+    :ivar spread: how many records of these topics there are for a current one
+    """
+
+    as_of: int
+    sequences: Int64s
+    topics: pa.Array | None
+    before: int = 0
+    spread: float = 1.0
+
+    @classmethod
+    def of(cls, as_of: int, sequences: Sequence[Int64s], topics: Sequence[pa.Array]) -> CurrentRecords:
+        """Of batches of records, ascending, the last of each topic."""
+        if not sequences:
+            return cls(as_of, np.zeros(0, np.int64), pa.array([], pa.string()))
+        numbers, names = np.concatenate(sequences), pa.chunked_array([one.cast(pa.string()) for one in topics])
+        whole = names.combine_chunks()
+        codes = whole.dictionary_encode().indices.to_numpy()
+        rows = np.zeros(int(codes.max()) + 1, np.int64)
+        rows[codes] = np.arange(len(codes))  # of several of a topic, the last
+        rows.sort()
+        return cls(as_of, numbers[rows], whole.take(pa.array(rows)), spread=len(codes) / len(rows))
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def among(self, sequences: Int64s) -> tuple[Int64s, Int64s]:
+        """Those of these that have one of ``sequences``, none of which is above the last: rows here, and there."""
+        place = np.searchsorted(self.sequences, sequences)
+        there = np.flatnonzero(self.sequences[place] == sequences)
+        return place[there], there
+
+    def slice(self, start: int, stop: int) -> CurrentRecords:
+        """Those from ``start`` to ``stop``; shares memory."""
+        topics = None if self.topics is None else self.topics.slice(start, stop - start)
+        return replace(self, sequences=self.sequences[start:stop], topics=topics, before=self.before + start)
+
+    def take(self, rows: Bools) -> CurrentRecords:
+        """Those of ``rows``; copies."""
+        topics = None if self.topics is None else self.topics.filter(pa.array(rows))
+        return replace(self, sequences=self.sequences[rows], topics=topics)
+
+    @property
+    def divisible(self) -> bool:
+        """Whether to read a part of them costs less than to read all."""
+        return self.spread <= _DENSE
+
+    def within(self, after: int, up_to: int) -> CurrentRecords:
+        """Those with ``after < sequence <= up_to``."""
+        start, stop = np.searchsorted(self.sequences, [after, up_to], "right").tolist()
+        return self.slice(start, stop)
+
+
 class RecordLog(Protocol):
     """One record log of an open :class:`RecordLogBridge`. Methods raise
     :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer within the bridge's timeout,
@@ -217,9 +280,27 @@ class RecordLog(Protocol):
         return False
 
     @property
+    def replaces(self) -> bool:
+        """Its limits remove a record only when newer ones of its topic are there, or say that it has expired."""
+        return False
+
+    @property
     def made(self) -> int | None:
         """When it was created, microseconds since the epoch; None: the middleware does not say."""
         return None
+
+    def current(self, topics: Sequence[str] = ()) -> CurrentRecords:
+        """The last record of each of ``topics`` (wildcards allowed; none = all), as of a sequence that is not below the
+        end that the log had when it was asked.
+
+        :raises ConfigError: the middleware cannot tell
+        """
+        raise ConfigError(f"option latestPerTopic: {self.name!r} is of a middleware that keeps no last value")
+
+    def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
+        """These records, in any order. Where one is gone, what its topic has last instead, if ``wanted`` names that.
+        ``topics`` are those that :meth:`current` was asked for."""
+        raise ConfigError(f"stream {self.name!r}: this middleware keeps no last value of a topic")
 
     # --- what some can do better ---
 
@@ -323,48 +404,3 @@ class RecordLogBridge(Protocol):
 
 
 ReadLog = Callable[[Callable[[RecordLog], None]], None]  #: calls a function with the log, if it exists
-
-
-# --- records as columns ------------------------------------------------------------------------------------
-
-
-class RowDecoder(Protocol):
-    """Makes columns of records. For one thread.
-
-    :ivar bad: records so far that could not be read
-    """
-
-    bad: int
-
-    def columns(
-        self, payloads: pa.Array, topics: pa.Array, sequences: Int64s, faults: Mapping[int, str]
-    ) -> dict[str, pa.Array]:
-        """The columns by name.
-
-        :param topics: of the records in the log
-        :param faults: record -> why it cannot be read, where that is known
-        :raises MamaError: a record cannot be read, and the decoder is a strict one
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class RecordFormat:
-    """How records become columns. Parts are ``module:attribute`` and imported when they are needed: a planner of Spark
-    often asks for the type alone.
-
-    :ivar column: name of the one that says what a record is
-    :ivar type: of that column
-    :ivar decoder: ``(column_type, fields, strict) -> RowDecoder``: the type is None where the column is not wanted;
-        with ``strict`` it raises where a record cannot be read, instead of saying so in its row
-    :ivar packed: a message may hold several records
-    :ivar field_columns: ``(o: SubscribeOptions) -> pa.Schema``: columns for fields of records that the options name;
-        None: there are no columns of fields
-    :ivar fields: ``(columns: pa.Schema, o) -> Sequence``: what the decoder needs to know of such columns; it is pickled
-    """
-
-    column: str
-    type: pa.StructType
-    decoder: str
-    packed: bool = False
-    field_columns: str | None = None
-    fields: str | None = None

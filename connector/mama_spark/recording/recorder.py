@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..contracts.errors import ConfigError, MamaError, PublishError
-from ..contracts.message import MessageBatch
+from ..contracts.message import MessageBatch, RecordWriter
 from ..contracts.record_log import ReadLog
 from ..packing.pack_headers import rows_of_messages
 from ..telemetry.exposition import Metric, measured
@@ -116,21 +116,6 @@ class RecordSource(Protocol):
 
     def close(self) -> None:
         """Never raises; may be repeated."""
-
-
-class RecordWriter(Protocol):
-    """Stores the records of a recorder, in order; ``publishing.resilient_publisher`` has one."""
-
-    stored: int
-
-    @property
-    def waiting(self) -> int: ...
-
-    def write(self, batch: MessageBatch, give_up: Callable[[], bool] = ...) -> bool: ...
-
-    def reconnect(self, give_up: Callable[[], bool] = ...) -> None: ...
-
-    def drain(self, timeout: float) -> bool: ...
 
 
 class Recorder:

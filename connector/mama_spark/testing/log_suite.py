@@ -20,6 +20,7 @@ import pytest
 from ..contracts.errors import BadTopic, ConfigError
 from ..contracts.message import MessageBatch
 from ..contracts.record_log import RecordLog, RecordLogBridge, Records
+from .current_rules import CurrentRules
 
 Headers = dict[str, list[str]]
 MOST_ROWS = 20_000  #: of one batch
@@ -78,7 +79,7 @@ def numbers(batches: Iterable[Records]) -> list[int]:
     return [r.sequence for r in everything(batches)]
 
 
-class LogReadingRules:
+class LogReadingRules(CurrentRules):
     """Rules of what a log gives to readers, one test each; part of :class:`LogSuite`."""
 
     @pytest.fixture

@@ -26,6 +26,7 @@ from mama_spark.testing.log_suite import LogSetup, LogSuite, everything, numbers
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess
+from tests.support.nats.mamasub import StreamQuery, read
 
 TIMEOUT = 60.0
 
@@ -69,6 +70,21 @@ def test_records_that_match_a_pattern_are_found_in_more_than_one_question(
         found.append(MessageBatch.of(topics, [b""] * 1_000))
         assert found.match_range(0, 1_000, [], 4) == MatchRange(400, 4)
         assert found.match_range(150, 950, [], 99) == MatchRange(950, 8)
+
+
+def test_the_last_message_of_each_subject_is_a_row_then_each_change(broker: Broker) -> None:
+    def store(*subjects: str) -> None:
+        with logs(broker.endpoint) as bridge:
+            bridge.log("st").append(MessageBatch.of(list(subjects), [b""] * len(subjects)))
+
+    store("a.1", "a.2", "a.1", "b")
+    options = {"url": broker.endpoint.replace("tcp://", "mlp://") + "/st", "latestPerTopic": "true"}
+    query = StreamQuery(**options, topics="a.>", maxOffsetsPerTrigger="1")
+    found = [[row["sequence"] for row in query.batch(limited=True)] for _ in range(3)]
+    store("a.1", "b", "a.1")
+    found += [[row["sequence"] for row in query.batch()]]
+    assert found == [[2], [3], [], [5, 7]]
+    assert [(row["sequence"], row["operation"]) for row in read(**options)] == [(2, "put"), (6, "put"), (7, "put")]
 
 
 # --- which logs there are --------------------------------------------------------------------------------------------

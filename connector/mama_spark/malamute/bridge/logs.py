@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from mama_spark.contracts.errors import ConfigError, Rejected, Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
-from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, RecordLogBridge, Records
 from mama_spark.contracts.topics import TopicFilter
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol.commands import MAX_STRING
@@ -30,6 +30,7 @@ from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from . import records as rc
 from .bridge import MalamuteBridge
+from .current import find_current, read_current
 from .log_queries import LogQueries, ReadSession
 from .settings import MalamuteSettings
 
@@ -168,6 +169,19 @@ class MalamuteLog(RecordLog):
                 break
             after = reached
         return found
+
+    def current(self, topics: Sequence[str] = ()) -> CurrentRecords:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return find_current(self, topics)
+
+    def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return read_current(self, wanted, topics)
+
+    @property
+    def replaces(self) -> bool:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return self.removes_between and len(self._limits) == 1
 
     def last_of(self, subject: str) -> Records | None:
         """The last message of a subject whose messages have a time to live."""

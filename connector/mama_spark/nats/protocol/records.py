@@ -286,7 +286,11 @@ def _names(names: list[bytes]) -> pa.Array:
 def text(column: pa.Array) -> pa.Array:
     """Bytes as text, dictionary-encoded; bytes that are not UTF-8 become ``\\xHH``, so that two texts stay two."""
     encoded = column.dictionary_encode()
-    return pa.DictionaryArray.from_arrays(encoded.indices, _names(encoded.dictionary.to_pylist()))
+    try:
+        names = encoded.dictionary.cast(pa.string())
+    except pa.ArrowInvalid:
+        names = _names(encoded.dictionary.to_pylist())
+    return pa.DictionaryArray.from_arrays(encoded.indices, names)
 
 
 def read_block(block: bytes) -> list[tuple[str, list[str]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from mama_spark.contracts.record_log import RecordFormat
+from mama_spark.contracts.message import RecordFormat
 
 __all__ = ["FIELD_TYPE", "FORMAT", "TYPE"]
 
