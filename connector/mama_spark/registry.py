@@ -133,8 +133,10 @@ def row_codec(o: SinkOptions) -> RowCodec | None:
     :raises ConfigError: the bridge cannot be loaded
     """
     if middleware(o.bridge_name).row_codec is None:
+        if o.bucket is not None:
+            raise UnsupportedFeature(f"option bucket: the bridge {o.bridge_name!r} has no buckets")
         return None
-    codec: RowCodec = part(o.bridge_name, "row_codec")(o)
+    codec: RowCodec | None = part(o.bridge_name, "row_codec")(o)
     return codec
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mama_spark.options import SinkOptions, TransportOptions
 
     from .discovery.bridge import NatsDiscovery
+    from .key_rows import KeyCodec
     from .ledger import NatsBatchLedger
     from .publish.attached import AttachedBridge
     from .publish.bridge import NatsBridge
@@ -36,6 +37,7 @@ __all__ = [
     "discovery_bridge",
     "log_bridge",
     "publisher_bridge",
+    "row_codec",
 ]
 
 
@@ -50,6 +52,17 @@ def attach(context: object, loop: AbstractEventLoop | None = None) -> NatsBridge
     from .publish.attached import AttachedBridge
 
     return AttachedBridge.attach(context, loop=loop)
+
+
+def row_codec(o: SinkOptions) -> KeyCodec | None:
+    if o.bucket is None:
+        return None
+    from .key_rows import Bucket, KeyCodec
+    from .settings import NatsSettings
+
+    settings = NatsSettings.from_options(o)
+    bucket = Bucket(o.bucket, settings, timeout=o.retry_deadline, wait=o.on_unavailable == "wait")
+    return KeyCodec(bucket.subject_head, o.ttl)
 
 
 def batch_ledger(o: SinkOptions) -> NatsBatchLedger:

@@ -1,0 +1,173 @@
+"""Encodes rows as changes of keys in a bucket, as the KeyValue interfaces of NATS clients write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from mama_spark.contracts.errors import BadRow, BadTopic, ConfigError, PublishError, SchemaError
+from mama_spark.contracts.message import EncodedRows, HeaderEntries, offsets_of
+from mama_spark.options.times import duration
+from mama_spark.publishing.outage_reporter import retry_while_unavailable
+
+from .jetstream.answers import ApiForbidden
+from .protocol import key_value as kv
+from .protocol.headers import EXPECTED_LAST, TTL
+from .read.log_connection import LogConnection
+from .settings import NatsSettings
+
+COLUMNS = {
+    "key": "string",
+    "value": "binary or string",
+    "operation": "string: put, delete or purge",
+    "expectedrevision": "long: the revision that the key must have; 0 = it must not exist",
+    "ttl": "string: a duration, such as 30s",
+    "headers": "as of messages",
+}
+_TEXTS = ("key", "operation", "ttl")
+#: Headers of the operations that are more than a put.
+_HEADERS = {"delete": {kv.OPERATION: kv.DELETE}, "purge": {kv.OPERATION: kv.PURGE, kv.ROLLUP: kv.ROLLUP_SUBJECT}}
+
+
+class Bucket:
+    """Where the keys of a bucket are written; nothing is asked before that is needed.
+
+    :param timeout: seconds; ``wait``: go on asking while the middleware does not answer
+    """
+
+    def __init__(self, name: str, settings: NatsSettings, *, timeout: float, wait: bool) -> None:
+        self._name, self._settings, self._timeout, self._wait = name, settings, timeout, wait
+        self._head: str | None = None
+
+    def subject_head(self) -> str:
+        """What precedes a key in subjects.
+
+        :raises ConfigError: there is no such bucket
+        :raises Unavailable: no answer
+        """
+        if self._head is None:
+            say = "waiting until the bucket can be looked up: %s"
+            self._head = retry_while_unavailable(self._find_head, wait=self._wait, say=say)
+        return self._head
+
+    def _find_head(self) -> str:
+        stream = kv.stream_of(self._name)
+        connection = LogConnection(self._settings, self._timeout)
+        connection.connect()
+        try:
+            found = connection.api.stream(stream)
+        except ApiForbidden:  # a mirror would not be known, and takes no messages
+            return kv.write_prefix({"name": stream})
+        finally:
+            connection.close()
+        if found is None or found.limit("max_msgs_per_subject") is None:
+            what = "it keeps any number of messages of each subject" if found else "it is missing"
+            raise ConfigError(f"option bucket={self._name}: the stream {stream!r} is no bucket: {what}")
+        return kv.write_prefix(found.config)
+
+
+class KeyCodec:
+    """A :class:`~mama_spark.contracts.message.RowCodec`.
+
+    :param subject_head: returns what precedes a key
+    :param ttl: seconds that values stay whose row does not say it; None = as the bucket says
+    """
+
+    def __init__(self, subject_head: Callable[[], str], ttl: float | None = None) -> None:
+        self._subject_head, self._ttl = subject_head, ttl
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        return COLUMNS
+
+    @property
+    def needed(self) -> Sequence[str]:
+        return ("key", "value")
+
+    @property
+    def takes_others(self) -> bool:
+        return False
+
+    def check(self, schema: pa.Schema) -> None:
+        """See :class:`~mama_spark.contracts.message.RowCodec`."""
+        for field in schema:
+            text = pt.is_string(field.type) or pt.is_large_string(field.type)
+            fits = text if field.name in _TEXTS else pt.is_int32(field.type) or pt.is_int64(field.type)
+            if field.name == "value":
+                fits = text or pt.is_binary(field.type) or pt.is_large_binary(field.type)
+            if not fits:
+                raise SchemaError(f"column {field.name!r} must be {COLUMNS[field.name]}; it is {field.type}")
+
+    def encode(self, rows: pa.RecordBatch) -> EncodedRows:
+        """See :class:`~mama_spark.contracts.message.RowCodec`.
+
+        :raises ConfigError, Unavailable: see :meth:`Bucket.subject_head`
+        """
+        n, bad, given = rows.num_rows, dict[int, PublishError](), dict(zip(rows.schema.names, rows.columns, strict=True))
+        keys = given["key"].cast(pa.binary())
+        for row, key in enumerate(keys.to_pylist()):
+            if key is None:
+                bad[row] = BadTopic.of_null("topics", "the key is null")
+            elif not kv.is_key(key.decode(errors="replace")):
+                bad[row] = BadTopic(f"no key is {key.decode(errors='replace')!r}: letters, digits and -/_=. without a dot at an end")
+        good = np.ones(n, np.bool_)
+        good[list(bad)] = False
+        keys = pc.if_else(pa.array(good), keys, b"").cast(pa.string())
+        operations = pc.fill_null(given.get("operation", pa.nulls(n, pa.string())), kv.PUT)
+        puts = pc.equal(operations, kv.PUT)
+        for row in np.flatnonzero(~pc.is_in(operations, pa.array([kv.PUT, *_HEADERS])).to_numpy(False)).tolist():
+            bad.setdefault(row, BadRow(f"no operation is {operations[row].as_py()!r}: put, delete or purge"))
+        values = given["value"].cast(pa.binary())
+        for row in np.flatnonzero(pc.and_(puts, values.is_null()).to_numpy(False)).tolist():
+            bad.setdefault(row, BadRow.of_null("payloads", "the value is null: only delete and purge have none"))
+        topics = pc.binary_join_element_wise(self._subject_head(), keys, "").dictionary_encode()
+        payloads = pc.if_else(pc.and_(puts, values.is_valid()), values, b"")
+        entries = [
+            _entries(pc.equal(operations, operation), name, value)
+            for operation, headers in _HEADERS.items()
+            for name, value in headers.items()
+        ]
+        if (expected := given.get("expectedrevision")) is not None:
+            for row in np.flatnonzero(pc.fill_null(pc.less(expected, 0), False).to_numpy(False)).tolist():
+                bad.setdefault(row, BadRow(f"no revision is {expected[row]}: the last one of the key, or 0"))
+            entries.append(_entries(expected.is_valid(), EXPECTED_LAST, expected.cast(pa.string())))
+        if (ttl := self._lifetimes(given.get("ttl"), operations, puts, bad)) is not None:
+            entries.append(_entries(ttl.is_valid(), TTL, ttl))
+        return EncodedRows(topics, payloads, sorted(bad.items()), [e for e in entries if len(e.rows)])
+
+    def _lifetimes(
+        self, column: pa.Array | None, operations: pa.Array, puts: pa.Array, bad: dict[int, PublishError]
+    ) -> pa.Array | None:
+        """The ``Nats-TTL`` of each row."""
+        usual = pa.scalar(None if self._ttl is None else _ttl_text(self._ttl), pa.string())
+        if column is None:
+            return None if self._ttl is None else pc.if_else(puts, usual, pa.scalar(None, pa.string()))
+        coded = column.dictionary_encode()
+        texts = []
+        for number, text in enumerate(coded.dictionary.to_pylist()):
+            try:
+                texts.append(_ttl_text(duration(text)))
+            except ValueError as e:
+                texts.append("")
+                for row in np.flatnonzero(pc.equal(coded.indices, number).to_numpy(False)).tolist():
+                    bad.setdefault(row, BadRow(f"the ttl {e}, got {text!r}"))
+        found = pa.array(texts, pa.string()).take(coded.indices)
+        for row in np.flatnonzero(pc.and_(pc.equal(operations, "delete"), found.is_valid()).to_numpy(False)).tolist():
+            bad.setdefault(row, BadRow("a delete has no ttl: the key keeps its earlier values; purge has"))
+        return pc.if_else(pc.and_(puts, found.is_null()), usual, found)
+
+
+def _ttl_text(seconds: float) -> str:
+    return str(int(seconds)) if seconds == int(seconds) else f"{round(seconds * 1000)}ms"
+
+
+def _entries(where: pa.Array, name: str, values: pa.Array | str) -> HeaderEntries:
+    """One header of the rows where a mask is true."""
+    rows = np.flatnonzero(where.to_numpy(zero_copy_only=False))
+    taken = pa.repeat(values, len(rows)) if isinstance(values, str) else values.take(pa.array(rows))
+    lists = pa.ListArray.from_arrays(offsets_of(np.ones(len(rows), np.int64)), taken)
+    return HeaderEntries(rows, pa.repeat(name, len(rows)), lists)

@@ -1,0 +1,88 @@
+"""Key-value buckets (NATS ADR-8): how a stream keeps one, and what a message says that was done to its key. Pure.
+
+A bucket is the stream ``KV_<bucket>``, a key the subject ``$KV.<bucket>.<key>``. A mirror of a bucket keeps the subjects
+of its origin, so a key is what follows the second dot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mama_spark.packing.pack_headers import first_values
+
+#: What a writer says that it does to a key; no header: it puts a value.
+OPERATION, DELETE, PURGE = "KV-Operation", "DEL", "PURGE"
+#: With ``sub``, the server removes all earlier messages of the subject.
+ROLLUP, ROLLUP_SUBJECT = "Nats-Rollup", "sub"
+#: Why the server itself stored a message without a value (NATS ADR-43).
+MARKER_REASON = "Nats-Marker-Reason"
+#: The column ``operation`` by header and value. A removal that nobody names is a deletion.
+_MEANING = {
+    OPERATION: {DELETE: "delete", PURGE: "purge"},
+    MARKER_REASON: {"MaxAge": "expired", "Purge": "purge", "Remove": "delete"},
+}
+PUT = "put"
+
+_STREAM, _SUBJECT = "KV_", "$KV."
+_BUCKET = re.compile(r"[a-zA-Z0-9_-]+")
+_KEY = re.compile(r"(?!\.)[-/_=.a-zA-Z0-9]+(?<!\.)")
+
+
+def is_bucket(name: str) -> bool:
+    """Whether a bucket may have this name."""
+    return _BUCKET.fullmatch(name) is not None
+
+
+def is_key(key: str) -> bool:
+    """Whether clients of NATS take this as a key. The server takes each subject without empty parts."""
+    return _KEY.fullmatch(key) is not None
+
+
+def stream_of(bucket: str) -> str:
+    """The stream that keeps it."""
+    return f"{_STREAM}{bucket}"
+
+
+def bucket_of(stream: str) -> str | None:
+    """The bucket that a stream keeps; None: it keeps none."""
+    return stream.removeprefix(_STREAM) if stream.startswith(_STREAM) else None
+
+
+def write_prefix(config: Mapping[str, Any]) -> str:
+    """What precedes a key in the subject of a message to this bucket: a mirror takes none, so to its origin.
+
+    :param config: of the stream
+    """
+    mirror = config.get("mirror") or {}
+    head = (mirror.get("external") or {}).get("api", "")
+    origin = bucket_of(str(mirror.get("name") or config["name"])) or ""
+    return f"{head}.{_SUBJECT}{origin}." if head else f"{_SUBJECT}{origin}."
+
+
+def topics_of(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Filters of the subjects of these keys (wildcards allowed), in a bucket or a mirror of it."""
+    return tuple(f"{_SUBJECT}*.{pattern}" for pattern in patterns)
+
+
+def keys_of(subjects: pa.Array) -> pa.Array:
+    """The key of each subject."""
+    return pc.replace_substring_regex(subjects, r"^\$KV\.[^.]+\.", "")
+
+
+def operations_of(headers: pa.Array | None, n: int) -> pa.Array:
+    """What each of ``n`` messages does to its key or topic: ``put``, ``delete``, ``purge`` or ``expired``.
+
+    :param headers: as of records
+    """
+    found = pa.nulls(n, pa.string())
+    if headers is not None:
+        for name, meaning in _MEANING.items():
+            values = first_values(headers, name)[0]
+            index = pc.index_in(values, pa.array(list(meaning)))
+            found = pc.coalesce(found, pa.array(list(meaning.values())).take(index))
+    return pc.fill_null(found, PUT)
