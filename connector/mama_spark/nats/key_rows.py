@@ -86,7 +86,7 @@ class KeyCodec:
 
     @property
     def needed(self) -> Sequence[str]:
-        return ("key", "value")
+        return ("key",)
 
     @property
     def takes_others(self) -> bool:
@@ -94,6 +94,8 @@ class KeyCodec:
 
     def check(self, schema: pa.Schema) -> None:
         """See :class:`~mama_spark.contracts.message.RowCodec`."""
+        if not {"value", "operation"} & set(schema.names):
+            raise SchemaError(f"no column 'value' ({COLUMNS['value']})")
         for field in schema:
             text = pt.is_string(field.type) or pt.is_large_string(field.type)
             fits = text if field.name in _TEXTS else pt.is_int32(field.type) or pt.is_int64(field.type)
@@ -121,7 +123,7 @@ class KeyCodec:
         puts = pc.equal(operations, kv.PUT)
         for row in np.flatnonzero(~pc.is_in(operations, pa.array([kv.PUT, *_HEADERS])).to_numpy(False)).tolist():
             bad.setdefault(row, BadRow(f"no operation is {operations[row].as_py()!r}: put, delete or purge"))
-        values = given["value"].cast(pa.binary())
+        values = given.get("value", pa.nulls(n, pa.binary())).cast(pa.binary())
         for row in np.flatnonzero(pc.and_(puts, values.is_null()).to_numpy(False)).tolist():
             bad.setdefault(row, BadRow.of_null("payloads", "the value is null: only delete and purge have none"))
         topics = pc.binary_join_element_wise(self._subject_head(), keys, "").dictionary_encode()

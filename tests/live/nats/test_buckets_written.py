@@ -79,3 +79,74 @@ def test_nats_py_reads_what_was_written(nats_server: NatsServer) -> None:
         ],
         b"new",
     )
+
+
+#: How nats-py changes keys, and rows that say the same.
+SAME: list[tuple[Callable[[KeyValue], Awaitable[Any]], Row]] = [
+    (lambda kv: kv.put("a", b"1"), {"key": "a", "value": b"1"}),
+    (lambda kv: kv.create("b", b""), {"key": "b", "value": b"", "expectedRevision": 0}),
+    (lambda kv: kv.update("a", b"2", last=1), {"key": "a", "value": b"2", "expectedRevision": 1}),
+    (lambda kv: kv.create("c/d=e", b"3", msg_ttl=90), {"key": "c/d=e", "value": b"3", "expectedRevision": 0, "ttl": "90s"}),
+    (lambda kv: kv.delete("b"), {"key": "b", "operation": "delete"}),
+    (lambda kv: kv.create("b", b"again"), {"key": "b", "value": b"again", "expectedRevision": 0}),
+    (lambda kv: kv.delete("b", last=6), {"key": "b", "operation": "delete", "expectedRevision": 6}),
+    (lambda kv: kv.purge("b"), {"key": "b", "operation": "purge"}),
+    (lambda kv: kv.purge("a", msg_ttl=3600), {"key": "a", "operation": "purge", "ttl": "1h"}),
+]
+
+
+@pytest.mark.parametrize("dedup", ["false", "true"])
+def test_the_messages_are_those_of_nats_py(nats_server: NatsServer, admin: Admin, dedup: str) -> None:
+    for bucket in ("B", "N"):
+        make(nats_server.url, bucket=bucket, history=10)
+    for number, (change, row) in enumerate(SAME):
+        by_nats_py(nats_server.url, change, "N")
+        report = write(nats_server.url, [row], dedup=dedup, idPrefix=str(number))
+        assert (report.counts.acked, report.counts.first_failures) == (1, []), row
+    ours, theirs = ([(m.topic[6:], m.headers, m.payload) for m in admin.messages(f"KV_{name}")] for name in "BN")
+    for _, headers, _ in ours:
+        assert len(headers.pop("Nats-Msg-Id", [])) == (dedup == "true")
+    assert ours == theirs
+
+
+def failures(report: PartitionReport) -> list[str]:
+    return [reason for _, _, reason in report.counts.first_failures]
+
+
+def test_a_conflict_fails_its_row_and_says_which_revision_was_there(nats_server: NatsServer) -> None:
+    make(nats_server.url)
+    write(nats_server.url, [{"key": "a", "value": b"1"}, {"key": "b", "value": b"1"}])
+    report = write(
+        nats_server.url,
+        [
+            {"key": "a", "value": b"2", "expectedRevision": 7},
+            {"key": "b", "value": b"2", "expectedRevision": 2},
+            {"key": "a", "value": b"3", "expectedRevision": 0},
+            {"key": "c", "value": b"3", "expectedRevision": 4},
+        ],
+        idPrefix="2",
+    )
+    assert (report.counts.acked, report.counts.row_errors, report.counts.timed_out) == (1, 3, 0)
+    assert failures(report) == [
+        "PUBLISH_ERROR 10071: the key is at revision 1, and 7 was expected",
+        "PUBLISH_ERROR 10071: the key is at revision 1, and it was not to exist",
+        "PUBLISH_ERROR 10071: the key has no revision, and 4 was expected",
+    ]
+
+
+def test_many_conflicts_are_resolved(nats_server: NatsServer) -> None:
+    make(nats_server.url)
+    report = write(nats_server.url, [{"key": f"k{n % 100}", "value": b"%d" % n, "expectedRevision": 0} for n in range(1000)])
+    assert (report.counts.acked, report.counts.row_errors) == (100, 900)
+
+
+@pytest.mark.parametrize("history", [1, 3])
+def test_a_repetition_is_no_conflict_with_itself(nats_server: NatsServer, history: int) -> None:
+    """Its first attempt was stored, and killed before it knew that."""
+    make(nats_server.url, history=history)
+    rows = [{"key": "new", "value": b"1", "expectedRevision": 0}, {"key": "changed", "value": b"1", "expectedRevision": 0}]
+    write(nats_server.url, rows)
+    if history > 1:
+        by_nats_py(nats_server.url, lambda kv: kv.put("changed", b"by another"))
+    again = write(nats_server.url, rows, attempt=1)
+    assert (again.counts.acked, again.counts.duplicates, failures(again)) == (2, 2, [])
