@@ -54,6 +54,7 @@ class Middleware:
         be read again
     :ivar served_log_bridge: ``(o: TransportOptions, timeout: float) -> ServedLogBridge``: logs that a Malamute broker
         can serve as its streams
+    :ivar key_value: a module: how it keeps key-value buckets, and what a message does to its key
     :ivar discovery_bridge: ``(o: TransportOptions) -> DiscoveryBridge``
     :ivar record_format: a ``RecordFormat``: how records of its recorder become columns of ``mamasub``
     :ivar recorded_discovery: ``(log: RecordLogBridge, name: str | None) -> DiscoveryBridge`` of such records
@@ -86,6 +87,7 @@ class Middleware:
     check_transport: str | None = None
     log_bridge: str | None = None
     served_log_bridge: str | None = None
+    key_value: str | None = None
     discovery_bridge: str | None = None
     record_format: str | None = None
     recorded_discovery: str | None = None
@@ -121,6 +123,7 @@ _NATS = Middleware(
     check_transport="mama_spark.nats:check_transport",
     log_bridge="mama_spark.nats:log_bridge",
     served_log_bridge="mama_spark.nats:log_bridge",
+    key_value="mama_spark.nats.protocol.key_value",
     discovery_bridge="mama_spark.nats:discovery_bridge",
     commands="mama_spark.nats.commands:COMMANDS",
 )  # fmt: skip

@@ -11,10 +11,11 @@ A record log is named by a URL: ``nats://host:4222/STREAM``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from .errors import ConfigError
@@ -154,6 +155,37 @@ class MatchRange:
     matching: int
 
 
+@dataclass(frozen=True, slots=True)
+class CurrentRecords:
+    """Which records of a log are the last of their topics, as of one sequence of it.
+
+    :ivar as_of: that sequence
+    :ivar sequences: of the records, ascending
+    :ivar topics: of each; None: not wanted, so that records which are gone are left out
+    :ivar before: how many current ones precede these
+    :ivar spread: how many records of these topics there are for a current one
+    """
+
+    as_of: int
+    sequences: Int64s
+    topics: pa.Array | None
+    before: int = 0
+    spread: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def slice(self, start: int, stop: int) -> CurrentRecords:
+        """Those from ``start`` to ``stop``; shares memory."""
+        topics = None if self.topics is None else self.topics.slice(start, stop - start)
+        return replace(self, sequences=self.sequences[start:stop], topics=topics, before=self.before + start)
+
+    def within(self, after: int, up_to: int) -> CurrentRecords:
+        """Those with ``after < sequence <= up_to``."""
+        start, stop = np.searchsorted(self.sequences, [after, up_to], "right").tolist()
+        return self.slice(start, stop)
+
+
 class RecordLog(Protocol):
     """One record log of an open :class:`RecordLogBridge`. Methods raise
     :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer within the bridge's timeout,
@@ -220,6 +252,24 @@ class RecordLog(Protocol):
     def made(self) -> int | None:
         """When it was created, microseconds since the epoch; None: the middleware does not say."""
         return None
+
+    def current(self, topics: Sequence[str] = ()) -> CurrentRecords:
+        """The last record of each of ``topics`` (wildcards allowed; none = all), as of a sequence that is not below the
+        end that the log had when it was asked.
+
+        :raises ConfigError: the middleware cannot tell
+        """
+        raise ConfigError(
+            f"option latestPerTopic: stream {self.name!r} is of a middleware that does not find the last message of "
+            "each topic; leave the option out"
+        )
+
+    def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
+        """These records, in any order. Where one is gone, what its topic has last instead, if ``wanted`` names that.
+
+        :param topics: as for :meth:`current`, which gave ``wanted``
+        """
+        raise ConfigError(f"stream {self.name!r}: this middleware does not read the last message of each topic")
 
     # --- what some can do better ---
 

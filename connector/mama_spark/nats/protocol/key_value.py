@@ -1,7 +1,7 @@
 """Key-value buckets (NATS ADR-8): how a stream keeps one, and what a message says that was done to its key. Pure.
 
-A bucket is the stream ``KV_<bucket>``, a key the subject ``$KV.<bucket>.<key>``. A mirror of a bucket keeps the subjects
-of its origin, so a key is what follows the second dot.
+A bucket is the stream ``KV_<bucket>``, a key the subject ``$KV.<bucket>.<key>``. A mirror keeps the subjects of its
+origin, so a key is what follows the second dot.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, bytes about
 
 _REQUEST_ENDED = ("MaxBytes", "Batch Completed", "Request Timeout", "Requests Pending")
 _FEW = 256  #: up to as many records, one request is enough
+#: Bytes of a message without its payload, at most: header block and subjects.
+MAX_HEADER_BLOCK = 128 * 1024
 _UNLIMITED = 1_000_000  #: messages of one pull request: more than fit into its bytes
 
 
@@ -39,11 +41,25 @@ class PullSubscription:
 
     :param after: sequence after which it begins
     :param up_to: last sequence, beyond which nothing is requested; None: what comes is read without an end
+    :param counted: requests end by their number of messages, which are small: one that ends by its bytes costs a
+        message where the consumer began with the last of each subject (nats-server 2.15)
     """
 
-    def __init__(self, connection: SocketConnection, stream: str, consumer: str, after: int, up_to: int | None) -> None:
+    def __init__(
+        self,
+        connection: SocketConnection,
+        stream: str,
+        consumer: str,
+        after: int,
+        up_to: int | None,
+        *,
+        counted: bool = False,
+    ) -> None:
         self.connection, self.stream, self.consumer, self._up_to = connection, stream, consumer, up_to
         self._wanted = _UNLIMITED if up_to is None else up_to - after
+        self._most_bytes = REQUEST_BYTES
+        if counted:
+            self._wanted, self._most_bytes = min(ROWS, self._wanted), ROWS * MAX_HEADER_BLOCK
         self.next_subject = f"{connection.api_prefix}CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.inbox = new_inbox()
         self._buffers: deque[DeliveryBuffer] = deque()
@@ -64,7 +80,7 @@ class PullSubscription:
         self._sid = self.connection.subscribe_soon(f"{self.inbox}.*", self._on_frame, self._bulk)
         few = self._wanted <= _FEW
         self._to_renew = (
-            [REQUEST_BYTES] if few else [REQUEST_BYTES * (i + 1) // OPEN_REQUESTS for i in range(OPEN_REQUESTS)]
+            [self._most_bytes] if few else [self._most_bytes * (i + 1) // OPEN_REQUESTS for i in range(OPEN_REQUESTS)]
         )  # of different sizes, so that they do not end together
         with self.connection.turn:
             self._renew()
@@ -117,7 +133,7 @@ class PullSubscription:
         if left.isdecimal() and int(left) >= size:  # the next record alone is larger than the request
             self._to_renew.append(max(2 * size, self.connection.info.max_payload + REQUEST_BYTES))
         else:
-            self._to_renew.append(REQUEST_BYTES)
+            self._to_renew.append(self._most_bytes)
         self._renew()
 
     def _flush_buffer(self) -> None:

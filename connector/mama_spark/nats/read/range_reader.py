@@ -31,13 +31,18 @@ _REPLICA_BEHIND = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SequenceRange:
-    """The records ``after < sequence <= up_to`` on ``filters`` (none = all)."""
+    """The records ``after < sequence <= up_to`` on ``filters`` (none = all).
+
+    :ivar newest: of what there is when the read begins, only the last of each subject; all of what comes meanwhile, or
+        follows where a consumer was lost
+    """
 
     after: int
     up_to: int
     filters: list[str]
     headers: bool = True
     payloads: bool = True
+    newest: bool = False
 
 
 T = TypeVar("T")
@@ -123,6 +128,8 @@ class RangeReader(Generic[T]):
         """Create a consumer; returns its name, None if nothing is pending for it."""
         wanted, name = self._wanted, self._stream.name
         config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._course.position + 1}
+        if self._begins_with_newest():
+            config = {"deliver_policy": "last_per_subject", "filter_subjects": [">"]}
         if not wanted.payloads:
             config["headers_only"] = True
         if wanted.filters:
@@ -133,10 +140,16 @@ class RangeReader(Generic[T]):
         delete_soon(self._logs.connection(), name, consumer.name)
         return None
 
+    def _begins_with_newest(self) -> bool:
+        return self._wanted.newest and self._course.position == max(0, self._wanted.after)
+
     def _consume(self, consumer: str) -> Generator[T, None, bool]:
         """Read one consumer; returns whether nothing is left of the range."""
-        connection, course = self._logs.connection(), self._course
-        subscription = PullSubscription(connection, self._stream.name, consumer, course.position, self._wanted.up_to)
+        connection, course, wanted = self._logs.connection(), self._course, self._wanted
+        counted = wanted.newest and not wanted.payloads
+        subscription = PullSubscription(
+            connection, self._stream.name, consumer, course.position, wanted.up_to, counted=counted
+        )
         self._logs.subscriptions.add(subscription)
         try:
             subscription.start()
@@ -186,6 +199,8 @@ class RangeReader(Generic[T]):
         if self._course.has_nothing_left(info, now):
             return True
         self._course.check(info, now)
+        if self._wanted.newest and info.delivered <= self._course.delivered:
+            raise SubscriptionBroken("the consumer stands still where a last message was removed before its turn")
         if now - self._course.heard > self._timeout:
             raise SubscriptionBroken("the consumer has records and sends none")
         return False

@@ -5,26 +5,24 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-import pyarrow as pa
-
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, Records
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, Records
 from mama_spark.contracts.served_log import LogState
 
 from ..jetstream.answers import NO_CONSUMER, NO_SEQUENCE, ApiError, ConsumerInfo, StreamInfo
 from ..jetstream.client import JetStream
 from ..jetstream.consumers import most_consumers, probe
 from ..protocol.direct_get import micros
-from ..protocol.records import header_column
 from ..subjects import PROGRESS_METADATA, filters_of, may_store, shows_progress, stores_text
 from . import retention
 from .append import append
+from .current import find_current, read_current, records_of_stored
 from .log_connection import LogConnection
 from .range_reader import Convert, RangeReader, SequenceRange, as_records
 from .ranges import match_range, merge_ranges, missing_ranges
@@ -123,15 +121,18 @@ class NatsLog(RecordLog):
     def newest(self, topic: str) -> Records | None:
         """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
         found = self._api.message(self.name, last_by_subj=topic)
-        if found is None:
-            return None
-        return Records(
-            np.array([found.sequence]),
-            np.array([found.at]),
-            pa.array([found.subject]),
-            pa.array([found.payload], pa.binary()),
-            header_column([found.block], 1),
-        )
+        return None if found is None else records_of_stored([found])
+
+    def current(self, topics: Sequence[str] = ()) -> CurrentRecords:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        filters = filters_of(topics)
+        found = find_current(self._logs, self._logs.stream(self.name), filters)
+        stored = self._count(filters, 0) if len(found) else 0
+        return replace(found, spread=max(1.0, stored / max(1, len(found))))
+
+    def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return read_current(self._logs, self.info, filters_of(topics), wanted)
 
     def state(self) -> LogState:
         """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
