@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import nats
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
+from mama_spark.cli.main import main
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.sink.data_source import batch_writer
@@ -150,3 +153,32 @@ def test_a_repetition_is_no_conflict_with_itself(nats_server: NatsServer, histor
         by_nats_py(nats_server.url, lambda kv: kv.put("changed", b"by another"))
     again = write(nats_server.url, rows, attempt=1)
     assert (again.counts.acked, again.counts.duplicates, failures(again)) == (2, 2, [])
+
+
+def test_check_says_where_a_table_and_a_bucket_differ(
+    nats_server: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(nats_server.url)
+    write(nats_server.url, [{"key": f"k{n}", "value": b"%d" % n} for n in range(1, 21)])
+    write(nats_server.url, [{"key": "k1", "operation": "delete"}, {"key": "k2", "value": b"new"}], idPrefix="2")
+    as_it_was = {"key": [f"k{n}" for n in range(1, 21)], "revision": range(1, 21), "operation": ["put"] * 20}
+    table = pa.table(as_it_was, pa.schema([("key", pa.string()), ("revision", pa.int64()), ("operation", pa.string())]))
+    write_deltalake(tmp_path / "old", table.slice(0, 12))
+
+    def check(bucket: str, path: Path) -> tuple[int, str]:
+        code = main(["check", nats_server.url, "-o", f"bucket={bucket}", "--table", str(path)])
+        return code, "".join(capsys.readouterr()).replace(f"{tmp_path}/", "")
+
+    code, said = check("B", tmp_path / "old")
+    assert code == 2, said
+    assert [line for line in said.splitlines() if "table old:" in line] == [
+        "ok   table old: 10 keys are as in bucket 'B'",
+        "BAD  table old: 8 keys in the bucket only: k13, k14, k15, k16, k17, ...",
+        "BAD  table old: 1 key in the table only: k1",
+        "BAD  table old: 1 key with another revision: k2 (2, 22 in the bucket)",
+    ]
+    removed = pa.table({"key": ["k1", "k2"], "revision": [21, 22], "operation": ["delete", "put"]}, table.schema)
+    write_deltalake(tmp_path / "new", pa.concat_tables([table.slice(2), removed]))
+    code, said = check("B", tmp_path / "new")
+    assert (code, "19 keys are as in bucket 'B'" in said) == (0, True)
+    assert [check("B", tmp_path / "none")[0], check("nobody", tmp_path / "new")[0]] == [2, 2]
