@@ -4,8 +4,8 @@ Needs a bucket, or a stream, and a Spark with Delta.
 
 spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/mirror.py --conf-file conf/mirror.toml
 
-The table first gets what is there, then each change, once. Start it again at any time; `mama check` says where table and
-bucket differ.
+The table first gets what is there, then each change, once. Start it again at any time; `mama check` says where table
+and bucket differ.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ if not TYPE_CHECKING:
             "LastWrite": "spark.last_write", "ManagedPublisher": "publishing.managed.managed_publisher",
             "QueryProgress": "spark.query_progress", "announced": "spark.announced",
             "flight_log": "spark.read_flight_log", "lag": "spark.query_progress", "last_line": "spark.plain_errors",
-            "last_write": "spark.last_write", "merge_changes": "spark.merge_changes", "progress": "spark.write_progress", "register": "spark.register",
+            "last_write": "spark.last_write", "merge_changes": "spark.merge_changes",
+            "progress": "spark.write_progress", "register": "spark.register",
             "report": "report.page", "stopping": "spark.plain_errors", "trace_context": "telemetry.spans",
         },
     )  # fmt: skip

@@ -48,7 +48,10 @@ def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
     buckets, bridge = part(o.bridge_name, "key_value", "has no buckets"), log_bridge(o, o.retry_deadline)
     bridge.open()
     try:
-        with TemporaryDirectory(prefix="mama-check-") as folder, pq.ParquetWriter(f"{folder}/0.parquet", _STATE) as file:
+        with (
+            TemporaryDirectory(prefix="mama-check-") as folder,
+            pq.ParquetWriter(f"{folder}/0.parquet", _STATE) as file,
+        ):
             log = bridge.log(buckets.stream_of(o.bucket))
             for some in _state(log, buckets):
                 file.write_batch(some)

@@ -18,7 +18,7 @@ from .jetstream.answers import ApiForbidden
 from .protocol import key_value as kv
 from .protocol.headers import EXPECTED_LAST, TTL
 from .read.log_connection import LogConnection
-from .settings import NatsSettings
+from .settings import DEFAULT_API_PREFIX, NatsSettings
 
 COLUMNS = {
     "key": "string",
@@ -28,6 +28,7 @@ COLUMNS = {
     "ttl": "string: a duration, such as 30s",
     "headers": "as of messages",
 }
+_KEYS = "letters, digits, and - / _ = or a dot that is not at an end"
 _TEXTS = ("key", "operation", "ttl")
 #: Headers of the operations that are more than a put.
 _HEADERS = {"delete": {kv.OPERATION: kv.DELETE}, "purge": {kv.OPERATION: kv.PURGE, kv.ROLLUP: kv.ROLLUP_SUBJECT}}
@@ -67,7 +68,15 @@ class Bucket:
         if found is None or found.limit("max_msgs_per_subject") is None:
             what = "it keeps any number of messages of each subject" if found else "it is missing"
             raise ConfigError(f"option bucket={self._name}: the stream {stream!r} is no bucket: {what}")
-        return kv.write_prefix(found.config)
+        head = kv.write_prefix(found.config)
+        if head.startswith("$KV.") and self._settings.api_prefix != DEFAULT_API_PREFIX:
+            head = self._settings.api_prefix + head
+        if not head.startswith("$KV.") and self._settings.exactly_once:
+            raise ConfigError(
+                f"option exactlyOnce: keys of bucket {self._name!r} are written to another domain or account ({head}), "
+                "where what is stored is not looked for: connect there"
+            )
+        return head
 
 
 class KeyCodec:
@@ -109,13 +118,17 @@ class KeyCodec:
 
         :raises ConfigError, Unavailable: see :meth:`Bucket.subject_head`
         """
-        n, bad, given = rows.num_rows, dict[int, PublishError](), dict(zip(rows.schema.names, rows.columns, strict=True))
+        n, bad, given = (
+            rows.num_rows,
+            dict[int, PublishError](),
+            dict(zip(rows.schema.names, rows.columns, strict=True)),
+        )
         keys = given["key"].cast(pa.binary())
         for row, key in enumerate(keys.to_pylist()):
             if key is None:
                 bad[row] = BadTopic.of_null("topics", "the key is null")
             elif not kv.is_key(key.decode(errors="replace")):
-                bad[row] = BadTopic(f"no key is {key.decode(errors='replace')!r}: letters, digits and -/_=. without a dot at an end")
+                bad[row] = BadTopic(f"no key is {key.decode(errors='replace')!r}: {_KEYS}")
         good = np.ones(n, np.bool_)
         good[list(bad)] = False
         keys = pc.if_else(pa.array(good), keys, b"").cast(pa.string())

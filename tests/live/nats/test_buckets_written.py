@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import nats
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from mama_spark.cli.main import main
-from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.spark.sink.data_source import batch_writer
-from mama_spark.spark.sink.job import PartitionReport, TaskInfo
-from mama_spark.spark.sink.partition_writer import publish_partition
+from mama_spark.spark.sink.job import PartitionReport
 from nats.js.kv import KeyValue
-from pyspark.sql.pandas.types import from_arrow_schema
 
+from tests.support.nats.buckets import Row, by_nats_py, make, write
 from tests.support.nats.nats_servers import Admin
-
-T = TypeVar("T")
-Row = dict[str, Any]
-FIELDS = {"key": pa.string(), "value": pa.binary(), "operation": pa.string(), "expectedRevision": pa.int64(), "ttl": pa.string()}
-
-
-def write(url: str, rows: list[Row], *, attempt: int = 0, types: dict[str, pa.DataType] | None = None, **options: str) -> PartitionReport:
-    """Rows as one attempt at one partition."""
-    kinds = {**FIELDS, **(types or {})}
-    names = [name for name in kinds if any(name in row for row in rows)]
-    batch = pa.RecordBatch.from_pylist(rows, pa.schema([(name, kinds[name]) for name in names]))
-    given = {"url": url, "bucket": "B", "waitTimeout": "2s", "retryDeadline": "10s", "idPrefix": "once", **options}
-    job = batch_writer(given, from_arrow_schema(batch.schema), False).job
-    return publish_partition(job, TaskInfo(0, attempt, None, None, None, False), iter([batch]))
-
-
-def foreign(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
-    """What is done by nats-py's JetStream context."""
-
-    async def run() -> T:
-        client = await nats.connect(url)
-        try:
-            return await work(client.jetstream())
-        finally:
-            await client.close()
-
-    return asyncio.run(run())
-
-
-def by_nats_py(url: str, work: Callable[[KeyValue], Awaitable[T]], bucket: str = "B") -> T:
-    async def run(js: Any) -> T:
-        return await work(await js.key_value(bucket))
-
-    return foreign(url, run)
-
-
-def make(url: str, **config: Any) -> None:
-    foreign(url, lambda js: js.create_key_value(bucket=config.pop("bucket", "B"), **config))
 
 
 def test_nats_py_reads_what_was_written(nats_server: NatsServer) -> None:
@@ -66,7 +23,11 @@ def test_nats_py_reads_what_was_written(nats_server: NatsServer) -> None:
     make(url, history=5)
     report = write(url, [{"key": f"device.{n}", "value": b"v%d" % n} for n in range(100)])
     assert (report.counts.acked, report.fatal) == (100, None)
-    write(url, [{"key": "device.1", "operation": "delete"}, {"key": "device.2", "value": b"", "operation": "purge"}], idPrefix="2")
+    write(
+        url,
+        [{"key": "device.1", "operation": "delete"}, {"key": "device.2", "value": b"", "operation": "purge"}],
+        idPrefix="2",
+    )
     write(url, [{"key": "device.3", "value": b"new"}], idPrefix="3", types={"value": pa.string()})
 
     async def look(kv: KeyValue) -> tuple[Any, ...]:
@@ -89,7 +50,10 @@ SAME: list[tuple[Callable[[KeyValue], Awaitable[Any]], Row]] = [
     (lambda kv: kv.put("a", b"1"), {"key": "a", "value": b"1"}),
     (lambda kv: kv.create("b", b""), {"key": "b", "value": b"", "expectedRevision": 0}),
     (lambda kv: kv.update("a", b"2", last=1), {"key": "a", "value": b"2", "expectedRevision": 1}),
-    (lambda kv: kv.create("c/d=e", b"3", msg_ttl=90), {"key": "c/d=e", "value": b"3", "expectedRevision": 0, "ttl": "90s"}),
+    (
+        lambda kv: kv.create("c/d=e", b"3", msg_ttl=90),
+        {"key": "c/d=e", "value": b"3", "expectedRevision": 0, "ttl": "90s"},
+    ),
     (lambda kv: kv.delete("b"), {"key": "b", "operation": "delete"}),
     (lambda kv: kv.create("b", b"again"), {"key": "b", "value": b"again", "expectedRevision": 0}),
     (lambda kv: kv.delete("b", last=6), {"key": "b", "operation": "delete", "expectedRevision": 6}),
@@ -139,7 +103,9 @@ def test_a_conflict_fails_its_row_and_says_which_revision_was_there(nats_server:
 
 def test_many_conflicts_are_resolved(nats_server: NatsServer) -> None:
     make(nats_server.url)
-    report = write(nats_server.url, [{"key": f"k{n % 100}", "value": b"%d" % n, "expectedRevision": 0} for n in range(1000)])
+    report = write(
+        nats_server.url, [{"key": f"k{n % 100}", "value": b"%d" % n, "expectedRevision": 0} for n in range(1000)]
+    )
     assert (report.counts.acked, report.counts.row_errors) == (100, 900)
 
 
@@ -147,7 +113,10 @@ def test_many_conflicts_are_resolved(nats_server: NatsServer) -> None:
 def test_a_repetition_is_no_conflict_with_itself(nats_server: NatsServer, history: int) -> None:
     """Its first attempt was stored, and killed before it knew that."""
     make(nats_server.url, history=history)
-    rows = [{"key": "new", "value": b"1", "expectedRevision": 0}, {"key": "changed", "value": b"1", "expectedRevision": 0}]
+    rows = [
+        {"key": "new", "value": b"1", "expectedRevision": 0},
+        {"key": "changed", "value": b"1", "expectedRevision": 0},
+    ]
     write(nats_server.url, rows)
     if history > 1:
         by_nats_py(nats_server.url, lambda kv: kv.put("changed", b"by another"))
@@ -182,3 +151,28 @@ def test_check_says_where_a_table_and_a_bucket_differ(
     code, said = check("B", tmp_path / "new")
     assert (code, "19 keys are as in bucket 'B'" in said) == (0, True)
     assert [check("B", tmp_path / "none")[0], check("nobody", tmp_path / "new")[0]] == [2, 2]
+
+
+def test_a_mirror_is_written_where_clients_write(nats_server: NatsServer, admin: Admin) -> None:
+    make(nats_server.url, bucket="O")
+    mirror = {"mirror": {"name": "KV_O"}, "mirror_direct": True, "max_msgs_per_subject": 1, "allow_direct": True}
+    admin.create_stream("KV_B", [], **mirror)
+    report = write(
+        nats_server.url,
+        [{"key": "a", "value": b"1", "expectedRevision": 0}, {"key": "a", "value": b"2", "expectedRevision": 0}],
+    )
+    assert failures(report) == ["PUBLISH_ERROR 10071: the key is at revision 1, and it was not to exist"]
+    assert [(m.topic, m.payload) for m in admin.messages("KV_O")] == [("$KV.O.a", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"bucket": "nobody"}, "option bucket=nobody: the stream 'KV_nobody' is no bucket: it is missing"),
+        ({"bucket": "LOG"}, "option bucket=LOG: the stream 'KV_LOG' is no bucket: it keeps any number of messages"),
+    ],
+)
+def test_what_is_no_bucket_is_told(nats_server: NatsServer, admin: Admin, options: dict[str, str], told: str) -> None:
+    admin.create_stream("KV_LOG", ["log"])
+    report = write(nats_server.url, [{"key": "a", "value": b"1"}], **options)
+    assert told in (report.fatal or "")

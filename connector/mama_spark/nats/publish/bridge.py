@@ -39,8 +39,8 @@ from ..protocol.frames import ReplySubject as ReplyTo
 from ..settings import NatsSettings
 from ..stream_set import StreamSet
 from .ack_queue import AckQueue
-from .conflicts import Conflicts
 from .answers import NatsAnswers
+from .conflicts import Conflicts
 from .fast_ingest import FastIngestPublisher
 from .fences import Fences
 from .missing_acks import ANSWER_TIME

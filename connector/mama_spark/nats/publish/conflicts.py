@@ -125,10 +125,11 @@ class Conflicts:
     def _look(self, changes: list[_Change], *, last: bool) -> list[StoredMessage | PublishError]:
         """The last message of each key, or the one that followed the expected one: if a change was stored, it is that,
         as long as the bucket keeps it."""
-        which = [
-            {"last_by_subj": c.subject} if last else {"seq": c.expected + 1, "next_by_subj": c.subject} for c in changes
-        ]
-        calls = [(f"STREAM.MSG.GET.{self._stream_for(c.subject)}", w) for c, w in zip(changes, which, strict=True)]
+        calls = []
+        for c in changes:
+            stored = c.subject[c.subject.index("$KV.") :]  # behind what leads to another domain
+            which = {"last_by_subj": stored} if last else {"seq": c.expected + 1, "next_by_subj": stored}
+            calls.append((f"STREAM.MSG.GET.{self._stream_for(c.subject)}", which))
         found: list[StoredMessage | PublishError] = []
         for change, answer in zip(changes, self._api.request_all(calls), strict=True):
             if isinstance(answer, dict):
