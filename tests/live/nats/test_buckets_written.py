@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,16 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from mama_spark.cli.main import main
+from mama_spark.nats.publish.answers import NatsAnswers
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.spark.sink.job import PartitionReport
+from mama_spark.testing.waiting import eventually
 from nats.js.kv import KeyValue
 
 from tests.support.nats.buckets import Row, by_nats_py, make, write
+from tests.support.nats.nats_accounts import SharedNatsCluster
 from tests.support.nats.nats_servers import Admin
+from tests.support.proxy import Proxy
 
 
 def test_nats_py_reads_what_was_written(nats_server: NatsServer) -> None:
@@ -176,3 +183,53 @@ def test_what_is_no_bucket_is_told(nats_server: NatsServer, admin: Admin, option
     admin.create_stream("KV_LOG", ["log"])
     report = write(nats_server.url, [{"key": "a", "value": b"1"}], **options)
     assert told in (report.fatal or "")
+
+
+def creations(n: int) -> list[Row]:
+    return [{"key": f"k{i}", "value": b"%d" % i, "expectedRevision": 0} for i in range(n)]
+
+
+def test_an_attempt_that_is_killed_is_repeated_without_conflicts(nats_server: NatsServer, admin: Admin) -> None:
+    make(nats_server.url)
+    rows = creations(1_000)
+    slow = {"maxRatePerPartition": "500"}
+    killed = get_context("fork").Process(target=write, args=(nats_server.url, rows), kwargs=slow)
+    killed.start()
+    eventually(lambda: admin.info("KV_B")["state"]["messages"] >= 100, "some are stored")
+    killed.kill()
+    killed.join()
+    there = admin.info("KV_B")["state"]["messages"]
+    again = write(nats_server.url, rows, attempt=1)
+    assert (again.counts.acked, again.counts.row_errors) == (1_000, 0)
+    assert 100 <= there <= again.counts.duplicates < 1_000
+    assert sorted(m.payload for m in admin.messages("KV_B")) == sorted(row["value"] for row in rows)
+
+
+def test_changes_whose_acknowledgements_are_lost_are_sent_again_without_conflicts(
+    nats_server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(nats_server.url)
+    lost, on_acks, on_disconnected = threading.Event(), NatsAnswers.on_acks, NatsAnswers.on_disconnected
+    monkeypatch.setattr(NatsAnswers, "on_acks", lambda self, columns: lost.is_set() and on_acks(self, columns))
+    monkeypatch.setattr(NatsAnswers, "on_disconnected", lambda *given: (lost.set(), on_disconnected(*given)))
+    with Proxy(nats_server.url) as proxy, ThreadPoolExecutor(1) as threads:
+        writes = threads.submit(write, proxy.url, creations(600), maxInFlight="256", waitTimeout="30s")
+        eventually(lambda: admin.info("KV_B")["state"]["messages"] >= 256, "a window is stored")
+        proxy.cut()
+        counts = writes.result().counts
+    assert (counts.acked, counts.duplicates, counts.row_errors) == (600, 256, 0)
+    assert len(admin.messages("KV_B")) == 600
+
+
+def test_a_replicated_bucket_tells_conflicts_and_repetitions_alike(nats_cluster: SharedNatsCluster) -> None:
+    """It refuses a change at once while another of the key is decided, without saying what is there."""
+    with Admin(nats_cluster.url) as admin:
+        config = {"name": "KV_B", "subjects": ["$KV.B.>"], "num_replicas": 3, "max_msgs_per_subject": 1}
+        eventually(lambda: "error" not in admin.api("STREAM.CREATE.KV_B", config), "three peers are known")
+        rows = creations(100)
+        both = [change for row in rows for change in (row, {**row, "value": b"late"})]
+        report = write(nats_cluster.url, both, maxInFlight="200")
+        assert (report.counts.acked, report.counts.row_errors) == (100, 100)
+        assert all("the key is at revision" in reason for reason in report.counts.reasons)
+        again = write(nats_cluster.url, rows, attempt=1)
+        assert (again.counts.acked, again.counts.duplicates, len(admin.messages("KV_B"))) == (100, 100, 100)
