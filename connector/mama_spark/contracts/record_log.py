@@ -19,8 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from .errors import ConfigError
-from .message import Int64s, MessageBatch
+from .message import Bools, Int64s, MessageBatch
 
+#: With so many records for a current one, most of what is stored is current.
+_DENSE = 2.0
 LATEST, EARLIEST = -1, -2  #: in place of a sequence to begin at
 
 
@@ -180,6 +182,22 @@ class CurrentRecords:
         topics = None if self.topics is None else self.topics.slice(start, stop - start)
         return replace(self, sequences=self.sequences[start:stop], topics=topics, before=self.before + start)
 
+    def take(self, rows: Bools) -> CurrentRecords:
+        """Those of ``rows``; copies."""
+        topics = None if self.topics is None else self.topics.filter(pa.array(rows))
+        return replace(self, sequences=self.sequences[rows], topics=topics)
+
+    def match_range(self, after: int, up_to: int, limit: int) -> MatchRange:
+        """As :meth:`RecordLog.match_range`, of these."""
+        part = self.within(after, up_to)
+        whole = len(part) <= limit
+        return MatchRange(up_to, len(part)) if whole else MatchRange(int(part.sequences[limit - 1]), limit)
+
+    @property
+    def divisible(self) -> bool:
+        """Whether to read a part of them costs less than to read all."""
+        return self.spread <= _DENSE
+
     def within(self, after: int, up_to: int) -> CurrentRecords:
         """Those with ``after < sequence <= up_to``."""
         start, stop = np.searchsorted(self.sequences, [after, up_to], "right").tolist()
@@ -246,6 +264,11 @@ class RecordLog(Protocol):
     @property
     def removes_between(self) -> bool:
         """Its limits may remove records between others that stay: of a topic, or with a time to live."""
+        return False
+
+    @property
+    def replaces(self) -> bool:
+        """Its limits remove a record only when newer ones of its topic are there, or say that it has expired."""
         return False
 
     @property

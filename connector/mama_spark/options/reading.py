@@ -80,6 +80,22 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         "durable stream takes every subject, so all of them are read where no `stream` is named.",
         shown="all of `stream`",
     )  # fmt: skip
+    bucket: str | None = option(
+        "text", text, None, _WHAT,
+        "Key-value bucket to read, instead of `stream`: its columns are `key`, `value`, `revision`, `operation`, "
+        "`timestamp` and `headers`, and `topics` are patterns of keys. Implies `latestPerTopic`; with "
+        "`latestPerTopic=false`, the history that the bucket keeps, in order.", scope=NATS,
+    )  # fmt: skip
+    latest_per_topic: bool | None = option(
+        "boolean", boolean, None, _WHAT,
+        "Read the last message of each topic, as of one moment, with a column `operation`. A stream begins with these, "
+        "and goes on with what comes after them.", shown="`false`; with `bucket`, `true`", scope=NATS,
+    )  # fmt: skip
+    include_deleted: bool = option(
+        "boolean", boolean, False, _WHAT,
+        "With `latestPerTopic`: a topic (or key) whose last message says that it was deleted, purged or has expired is "
+        "a row, too. What comes after that, in a stream, always has them.", scope=NATS,
+    )  # fmt: skip
     pattern: str | None = option(
         "regular expression", text, None, _WHAT,
         "Malamute: read subjects in which this is found, as READ of the protocol does (RE2 syntax, not anchored: "
@@ -202,6 +218,11 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
 
     @property
+    def current(self) -> bool:
+        """Whether the last message of each topic is read."""
+        return self.bucket is not None if self.latest_per_topic is None else self.latest_per_topic
+
+    @property
     def starting_time(self) -> int | str | None:
         """The time at which a query begins, in microseconds since the epoch, or ``now``; None: no time says where."""
         return _time(self.starting_offsets, self.starting_timestamp)
@@ -234,10 +255,17 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         super()._cross_check(given)
         by_pattern = self.middleware.patterns
         require(self.pattern is None or by_pattern, "option pattern is for Malamute; others take topics with wildcards")
-        for one, other in (("topics", "pattern"), ("stream", "streams"), ("pattern", "streams")):
+        for one, other in (
+            *(("topics", "pattern"), ("stream", "streams"), ("pattern", "streams"), ("bucket", "stream")),
+            *(("bucket", "streams"), ("bucket", "pattern"), ("bucket", "decompress")),
+        ):
             both = getattr(self, one) and getattr(self, other)
             require(not both, f"options {one} and {other} exclude each other")
-        named = bool(self.stream or self.streams) or (by_pattern and _has_path(self.url))
+        require(
+            self.bucket is None or self.middleware.key_value is not None,
+            f"option bucket: {self.middleware.title} has no key-value buckets; name a stream, or topics",
+        )
+        named = bool(self.stream or self.streams or self.bucket) or (by_pattern and _has_path(self.url))
         require(
             self.pattern is None or named, "option pattern needs a stream: option stream, or mlp://host:9999/stream"
         )
@@ -246,6 +274,11 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
             require(
                 not {f"{which}_offsets", f"{which}_timestamp"} <= set(given),
                 f"options {which}Offsets and {which}Timestamp exclude each other",
+            )
+            require(
+                not self.current or not {f"{which}_offsets", f"{which}_timestamp"} & set(given),
+                f"options {which}Offsets and {which}Timestamp have no effect with latestPerTopic, which reads what is "
+                "there now; with a bucket, latestPerTopic=false reads its history",
             )
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         require(
@@ -271,6 +304,8 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         for name, has_effect, why_not in (
             ("fail_on_corrupt", self.unpack or self.decodes or self.decompress,
              "with unpack=false: no message is looked into"),
+            ("include_deleted", self.current, "without latestPerTopic or bucket"),
+            ("unpack", self.bucket is None, "with bucket: values are as they are"),
             ("max_decompressed_bytes", self.decompress, "without decompress=true"),
             ("max_trigger_delay", self.min_offsets_per_trigger is not None, "without minOffsetsPerTrigger"),
             ("parallelism", self.min_partitions is None, "with minPartitions: leave one of them out"),

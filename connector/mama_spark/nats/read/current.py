@@ -7,7 +7,6 @@ overwritten on the way. Which replica has the consumer makes no difference: it e
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -43,11 +42,10 @@ def find_current(logs: LogConnection, stream: StreamInfo, filters: list[str]) ->
     def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> tuple[Records, int]:
         return records_of(buffer, numbers, headers=False), numbers.pending
 
-    with contextlib.closing(RangeReader(logs, stream, wanted, convert).__iter__()) as deliveries:
-        for records, pending in deliveries:
-            found.append(records)
-            if not pending and records.sequences[-1] >= stream.last:
-                break
+    for records, pending in RangeReader(logs, stream, wanted, convert):
+        found.append(records)
+        if not pending and records.sequences[-1] >= stream.last:
+            break
     if not found:
         return CurrentRecords(stream.last, np.zeros(0, np.int64), pa.array([], pa.string()))
     sequences = np.concatenate([records.sequences for records in found])

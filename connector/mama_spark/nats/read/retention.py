@@ -71,6 +71,14 @@ def removes_between(info: StreamInfo) -> bool:
     return of_each or any(info.config.get(flag) for flag in _FLAGS)
 
 
+def replaces(info: StreamInfo) -> bool:
+    """Whether limits of a stream remove a record only when newer ones of its subject are there, which a marker of its
+    expiry is, too."""
+    others = any(info.limit(key) is not None and _discards_old(info.config, key) for key in ("max_msgs", "max_bytes"))
+    unmarked = info.limit("max_age") is not None and info.limit("subject_delete_marker_ttl") is None
+    return info.limit("max_msgs_per_subject") is not None and not others and not unmarked
+
+
 def settings_of(info: StreamInfo) -> LogSettings:
     """The configuration in the words of the contract."""
     return LogSettings(

@@ -222,6 +222,11 @@ class NatsLog(RecordLog):
         return retention.removes_between(self.info)
 
     @property
+    def replaces(self) -> bool:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return retention.replaces(self.info)
+
+    @property
     def made(self) -> int | None:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return micros(self.info.created)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from mama_spark.contracts.errors import ConfigError, MamaError, OptionError, Unavailable
-from mama_spark.contracts.record_log import Bounds, RecordLogBridge, time_of, went_back
+from mama_spark.contracts.middlewares import imported
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, RecordLogBridge, time_of, went_back
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.options.stream_names import matching_streams
 from mama_spark.publishing.window.reconnecting import ask_logs
@@ -41,6 +42,7 @@ from .offsets import (
     ranges,
     reconcile,
     to_json,
+    within_snapshots,
 )
 from .schema import MessageColumns, message_columns_of, schema_of
 
@@ -84,7 +86,11 @@ def stream_reader(
 
 
 def _options(given: dict[str, str], use: Use) -> SubscribeOptions:
-    return read_options(SubscribeOptions, given, use).options
+    o = read_options(SubscribeOptions, given, use).options
+    if o.bucket is None:
+        return o
+    keys = imported(str(o.middleware.key_value))
+    return replace(o, stream=keys.stream_of(o.bucket), topics=keys.topics_of(o.topics), unpack=False)
 
 
 class MamaSubReader(LogReader, DataSourceReader):
@@ -95,6 +101,10 @@ class MamaSubReader(LogReader, DataSourceReader):
         def plan(bridge: RecordLogBridge) -> list[LogPartition]:
             start, bounds = self.first(bridge)
             o = self.options
+            if o.current:
+                logs = {name: bridge.log(name) for name in bounds}
+                found = [self.plan_current(log, log.opened.identity, log.current(o.topics)) for log in logs.values()]
+                return [task for tasks in found for task in tasks]
             logs = {} if o.ending_time is None else {name: bridge.log(name) for name in bounds}
             end = ending_offsets(bounds, o.ending_offsets, sequences_at(logs, o.ending_time))
             start, losses = reconcile(start, bounds)
@@ -114,6 +124,8 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         self._clock = clock
         self._triggered_at = float("-inf")  # when the last micro-batch was planned
         self._initial: Offsets | None = None
+        self._replacing: set[str] = set()  # streams that remove what newer records replace
+        self._snapshots = Snapshots()
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, Bounds] = {}
         self._stream_names: set[str] = set()
@@ -124,8 +136,32 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
     def initialOffset(self) -> dict[str, Any]:
         """Spark calls this more than once, and needs the same result."""
         if self._initial is None:
-            self._initial = ask_logs(self.options, lambda bridge: self.first(bridge)[0])
+            self._initial = ask_logs(self.options, self._begin)
         return to_json(self._initial)
+
+    def _begin(self, bridge: RecordLogBridge) -> Offsets:
+        start, bounds = self.first(bridge)
+        if self.options.current:
+            for name, found in bounds.items():
+                current = self._snapshots.take(bridge.log(name), self.options.topics)
+                start[name] = replace(start[name], snapshot=current.as_of)
+                if self._target is not None:  # the whole snapshot is in the first run
+                    self._target[name] = replace(found, last=max(found.last, current.as_of), time=None)
+        return start
+
+    def plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
+        """As for a batch, and tasks for what is left of snapshots."""
+        tasks = []
+        for r in whole:
+            if r.snapshot is not None and (log := self.find(bridge, r)) is not None:
+                current = self._current(log, r.snapshot).within(r.after, r.up_to)
+                tasks += self.plan_current(log, r.identity, current)
+        return tasks + super().plan(bridge, [r for r in whole if r.snapshot is None])
+
+    def _current(self, log: RecordLog, snapshot: int) -> CurrentRecords:
+        """As it was found when the snapshot began, or when this process first asked for it."""
+        known = self._snapshots.get(log)
+        return (self._snapshots.take(log, self.options.topics) if known is None else known).within(0, snapshot)
 
     @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -145,12 +181,13 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         self._latest = bounds
         if self._target is not None:  # streams that are newer are for another run
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
-        now, losses = reconcile(before, bounds, back)
+        now, losses = reconcile(before, bounds, back, self._replacing)
         self.handle_losses(losses)
         if self._target is None and not losses and self._waits_for_more(now, bounds):
             return start
         if self._target is not None:
             bounds = {name: _limited_to(found, self._target.get(name)) for name, found in bounds.items()}
+        bounds = within_snapshots(now, bounds)
         end = to_json(self._with_times(now, self._end_of_batch(now, bounds, limit), bounds))
         if whole := ranges(before, from_json(end)):
             self._ahead.begin((start, end), lambda: self._plan_tasks(whole))
@@ -162,7 +199,13 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
             return advance(now, bounds, None)
         records = limit.max_rows if o.max_rows_per_trigger is None else o.max_offsets_per_trigger
         limits, selective = BatchLimits(records, o.max_rows_per_trigger), bool(o.topics or o.pattern)
-        return ask_logs(o, lambda bridge: next_offsets(bridge, now, bounds, o.topics, limits, selective=selective))
+
+        def end(bridge: RecordLogBridge) -> Offsets:
+            begun = {name: p.snapshot for name, p in now.items() if p.in_snapshot and p.snapshot and name in bounds}
+            current = {name: self._current(bridge.log(name), snapshot) for name, snapshot in begun.items()}
+            return next_offsets(bridge, now, bounds, o.topics, limits, selective=selective, snapshots=current)
+
+        return ask_logs(o, end)
 
     def _with_times(self, start: Offsets, end: Offsets, bounds: Mapping[str, Bounds]) -> Offsets:
         """``end``, with the time of the last record of each stream."""
@@ -245,7 +288,10 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         found = {}
         for name in sorted({*known, *self._stream_names}):
             try:
-                found[name] = bridge.log(name).opened
+                log = bridge.log(name)
+                found[name] = log.opened
+                if self.takes_newest(log):
+                    self._replacing.add(name)
             except ConfigError as e:
                 raise_if_stream_exists(bridge, name, e)  # a data loss if the query has read of it
         return found
@@ -269,6 +315,25 @@ def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:
     if target is None or target.identity != now.identity:
         return Bounds(now.first, now.first - 1, now.identity)
     return replace(now, last=target.last, time=target.time) if target.last < now.last else now
+
+
+class Snapshots:
+    """What is current in the logs that a query reads, found once. A copy in another process has none."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], CurrentRecords] = {}
+
+    def __reduce__(self) -> tuple[type[Snapshots], tuple[()]]:
+        return Snapshots, ()
+
+    def get(self, log: RecordLog) -> CurrentRecords | None:
+        return self._found.get((log.name, log.opened.identity))
+
+    def take(self, log: RecordLog, topics: Sequence[str]) -> CurrentRecords:
+        """Without the topics: what has changed since is left to the changes."""
+        found = replace(log.current(topics), topics=None)
+        self._found[log.name, log.opened.identity] = found
+        return found
 
 
 class PlanAhead(Generic[T]):

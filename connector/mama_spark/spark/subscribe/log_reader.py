@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql.datasource import InputPartition
 
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
-from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, Records
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, RecordLogBridge, Records
 from mama_spark.options import ReadOptions, SubscribeOptions
 from mama_spark.publishing.window.reconnecting import OutageTimer
 from mama_spark.registry import log_bridge, logs_to_read
@@ -44,10 +44,16 @@ class LogPartition(InputPartition):
     """The range that one task reads.
 
     :ivar known_gaps: gaps that were known, and tolerated, when the batch was planned
+    :ivar current: the records of a snapshot that are read; None: all of the range
     """
 
     range: ReadRange
     known_gaps: tuple[tuple[int, int], ...] = ()
+    current: CurrentRecords | None = None
+
+
+#: Reads of a log the records behind a sequence.
+ReadLog = Callable[[RecordLog, int], Iterator[Records]]
 
 
 class LogReader:
@@ -81,12 +87,21 @@ class LogReader:
         o, r = self.options, partition.range
 
         def check(found: RecordLog) -> None:
-            self.handle_losses(_losses_while_reading(found, r, partition.known_gaps))
+            tolerant = partition.current is not None or self.takes_newest(found)
+            self.handle_losses(_losses_while_reading(found, r, None if tolerant else partition.known_gaps))
 
+        def read_all(found: RecordLog, after: int) -> Iterator[Records]:
+            return found.read_views(after, r.up_to, o.topics)
+
+        read: ReadLog = read_all
+        if partition.current is not None:
+            from .current_rows import CurrentRead
+
+            read = CurrentRead(o, self.columns, partition.current).records
         unpacking = RowUnpacker(o, self.columns, r.stream)
-        find, span = partial(self._find, r=r), self._span(r)
+        find, span = partial(self.find, r=r), self._span(r)
         try:
-            for records in read_range(o, find, r.after, r.up_to, o.topics, check, metrics):
+            for records in read_range(o, find, r.after, read, check, metrics):
                 if span is not None:
                     span.add(trace_column(records))
                 for made in unpacking.batches(records):
@@ -100,6 +115,10 @@ class LogReader:
             if span is not None:
                 span.end()
 
+    def takes_newest(self, log: RecordLog) -> bool:
+        """Whether what is missing in a log was replaced by what the query reads."""
+        return (self.options.current or self.options.bucket is not None) and log.replaces
+
     def _span(self, r: ReadRange) -> ReceiveSpan | None:
         if self.options.trace_context != "links":
             return None
@@ -107,7 +126,7 @@ class LogReader:
 
         return ReceiveSpan(self.options, r.stream)
 
-    def _find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
+    def find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
         """The log that the range is of; None if it is lost."""
         whole = ((r.after + 1, r.up_to),)
         try:
@@ -121,15 +140,26 @@ class LogReader:
         self.handle_losses([Loss(r.stream, whole, STREAM_RECREATED)])
         return None
 
+    def plan_current(self, log: RecordLog, identity: str, current: CurrentRecords) -> list[LogPartition]:
+        """Tasks for what is current."""
+        from .current_rows import divided
+
+        cores = self.options.parallelism or len(os.sched_getaffinity(0))
+        parts = divided(current, self.options, cores, most_tasks(log, self.options.min_partitions))
+        ends = [(int(part.sequences[0]) - 1, int(part.sequences[-1])) for part in parts]
+        whole = [ReadRange(log.name, identity, *end, current.as_of) for end in ends]
+        return [LogPartition(r, current=part) for r, part in zip(whole, parts, strict=True)]
+
     def plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
         """Tasks for these ranges. Records that are missing in them now are lost."""
         gaps_by_stream: dict[str, tuple[tuple[int, int], ...]] = {}
         logs: dict[str, RecordLog] = {}
         most: dict[str, int | None] = {}
         for r in whole:
-            if (found := self._find(bridge, r)) is not None:
+            if (found := self.find(bridge, r)) is not None:
                 logs[r.stream], most[r.stream] = found, most_tasks(found, self.options.min_partitions)
-                gaps_by_stream[r.stream] = gaps = tuple(found.missing_when_opened(r.after, r.up_to))
+                tolerant = self.takes_newest(found)
+                gaps_by_stream[r.stream] = gaps = () if tolerant else tuple(found.missing_when_opened(r.after, r.up_to))
                 self.handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]
         total = round(sum(map(len, there)) * self._rows_per_sequence(logs, there))
@@ -181,8 +211,7 @@ def read_range(
     o: ReadOptions,
     find: Callable[[RecordLogBridge], RecordLog | None],
     after: int,
-    up_to: int,
-    topics: Sequence[str],
+    read: ReadLog,
     check: Callable[[RecordLog], None],
     observer: ReadObserver | None,
 ) -> Iterator[Records]:
@@ -190,6 +219,7 @@ def read_range(
     binary_view arrays.
 
     :param find: the log; None ends the read
+    :param read: of the log, the records behind a sequence
     :param check: called with the log after the last record
     :raises Unavailable: no record came for ``waitTimeout``
     """
@@ -201,7 +231,7 @@ def read_range(
                 log = find(bridge)
                 if log is None:
                     return
-                batches = log.read_views(after, up_to, topics)
+                batches = read(log, after)
                 for records in batches if observer is None else observer.watched(batches):
                     if len(records):
                         yield records
@@ -251,12 +281,17 @@ def raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigErro
         raise error
 
 
-def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...]) -> list[Loss]:
-    """Records that were lost between the planning of a task and its end."""
-    bounds, gaps = found.inspect_range(r.after, r.up_to)
+def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...] | None) -> list[Loss]:
+    """Records that were lost between the planning of a task and its end.
+
+    :param known: gaps; None: they are no loss
+    """
+    bounds, gaps = (found.bounds(), []) if known is None else found.inspect_range(r.after, r.up_to)
     if bounds.identity != r.identity:
         return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]
-    return [] if tuple(gaps) == known else [Loss(r.stream, tuple(gaps), "deleted before or while they were read")]
+    if known is None or tuple(gaps) == known:
+        return []
+    return [Loss(r.stream, tuple(gaps), "deleted before or while they were read")]
 
 
 def _within(gaps: tuple[tuple[int, int], ...], r: ReadRange) -> tuple[tuple[int, int], ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, RecordLogBridge
 
 from .offsets import Offsets, advance, backlog_of, share_evenly
 
@@ -30,17 +31,20 @@ def next_offsets(
     limits: BatchLimits,
     *,
     selective: bool,
+    snapshots: Mapping[str, CurrentRecords] = MappingProxyType({}),
 ) -> Offsets:
     """Where the next batch ends.
 
     :param start: as :func:`.offsets.reconcile` gave it
     :param selective: the query reads a part of the records only
+    :param snapshots: of the logs of which these are read
     """
     backlog = {stream: n for stream, n in backlog_of(start, bounds).items() if n}
     if limits.rows is None and (limits.records is None or sum(backlog.values()) <= limits.records):
         return advance(start, bounds, None)
     logs = {stream: bridge.log(stream) for stream in backlog}
-    if selective and (found := _by_matches(logs, start, bounds, topics, limits)) is not None:
+    selective = selective or bool(snapshots)
+    if selective and (found := _by_matches(logs, start, bounds, topics, limits, snapshots)) is not None:
         return found
     each = {} if limits.rows is None else _rows_per_sequence(logs, start, bounds, topics)
     return advance(start, bounds, limits.records, limits.rows, each)
@@ -77,11 +81,12 @@ def _by_matches(
     bounds: Mapping[str, Bounds],
     topics: Sequence[str],
     limits: BatchLimits,
+    snapshots: Mapping[str, CurrentRecords],
 ) -> Offsets | None:
     """None: a log cannot tell which records match."""
     last = {stream: bounds[stream].last for stream in logs}
     if limits.records is not None:
-        found = _divided(logs, start, last, topics, limits.records, dict.fromkeys(logs, 1.0))
+        found = _divided(logs, start, last, topics, limits.records, dict.fromkeys(logs, 1.0), snapshots)
         if found is None:
             return None
         last = {stream: one.last for stream, one in found.items()}
@@ -90,7 +95,7 @@ def _by_matches(
         from .packed_rows import rows_per_record
 
         each = {s: rows_per_record(log, start[s].next - 1, last[s], topics) for s, log in logs.items()}
-        found = _divided(logs, start, last, topics, limits.rows, each)
+        found = _divided(logs, start, last, topics, limits.rows, each, snapshots)
         if found is None:
             return None
         last = {stream: one.last for stream, one in found.items()}
@@ -110,15 +115,23 @@ def _divided(
     topics: Sequence[str],
     limit: int,
     each: Mapping[str, float],
+    snapshots: Mapping[str, CurrentRecords],
 ) -> dict[str, MatchRange] | None:
     """The range of each stream, so that all together count at most ``limit``.
 
     :param last: end of each, at most
     :param each: what a matching record of a stream counts
     """
+
+    def part_of(stream: str, limit: int) -> MatchRange | None:
+        before, most = start[stream].next - 1, max(1, int(limit / each[stream]))
+        if (current := snapshots.get(stream)) is not None:
+            return current.match_range(before, last[stream], most)
+        return logs[stream].match_range(before, last[stream], topics, most)
+
     found = dict[str, MatchRange]()
-    for stream, log in logs.items():
-        whole = log.match_range(start[stream].next - 1, last[stream], topics, max(1, int(limit / each[stream])))
+    for stream in logs:
+        whole = part_of(stream, limit)
         if whole is None:
             return None
         found[stream] = whole
@@ -126,9 +139,6 @@ def _divided(
     for stream, turn in share_evenly(counts, limit).items():
         if turn >= counts[stream]:
             continue
-        before, part = start[stream].next - 1, MatchRange(start[stream].next - 1, 0)
-        if turn:
-            most = max(1, int(turn / each[stream]))
-            part = logs[stream].match_range(before, last[stream], topics, most) or part
-        found[stream] = part
+        none = MatchRange(start[stream].next - 1, 0)
+        found[stream] = (part_of(stream, turn) if turn else None) or none
     return found

@@ -16,7 +16,7 @@ from mama_spark.packing.pack_headers import first_values
 from mama_spark.packing.unpacked import Unpacked
 
 from ..trace_column import valid_traces
-from .schema import ARROW_SCHEMA, TRACE, MessageColumns
+from .schema import ARROW_SCHEMA, OPERATION, PUT, TRACE, MessageColumns
 
 #: Header that carries the id of a message. It is the column ``id``, as the sink takes it, and not among the headers.
 _HEADERS: pa.MapType = ARROW_SCHEMA.field("headers").type
@@ -59,6 +59,17 @@ def rows(
         "pack_error": lambda: _pack_errors(found),
         TRACE: lambda: trace_column(records).take(pa.array(found.records)),
     }
+
+    def operation() -> pa.Array:
+        return operations_of(records, wanted_columns.key_value).take(pa.array(found.records))
+
+    makers[OPERATION] = operation
+    if wanted_columns.bucket:
+        makers |= {
+            "key": lambda: imported(str(wanted_columns.key_value)).keys_of(topic()),
+            "value": lambda: pc.if_else(pc.equal(operation(), PUT), found.values, None),
+            "revision": lambda: each(records.sequences),
+        }
     typed = (
         _typed_columns(found, wanted_columns.typed)
         if decoder is None
@@ -68,6 +79,16 @@ def rows(
     )
     columns = [typed[f.name] if f.name in typed else makers[f.name]() for f in wanted_columns.arrow]
     return pa.RecordBatch.from_arrays(columns, schema=wanted_columns.arrow)
+
+
+def operations_of(records: Records, key_value: str | None) -> pa.Array:
+    """What each record does to its topic or key.
+
+    :param key_value: see :class:`~.schema.MessageColumns`
+    """
+    if key_value is None:
+        return pa.repeat(PUT, len(records))
+    return imported(key_value).operations_of(records.headers, len(records))
 
 
 def _of_rows(column: pa.Array, found: Unpacked) -> pa.Array:

@@ -5,12 +5,13 @@ in. It also names the first sequence of the batch that it ends (``from``): Spark
 query whose first batch failed and asks for it again, so a batch is planned from what its own end says.
 
 JSON: ``{"ORDERS": {"next": 18, "identity": "2026-01-31T12:00:00.123Z", "from": 1}}``, ``"rows"`` where rows were
-estimated, and ``"time"`` where the record before ``next`` was there
+estimated, ``"time"`` where the record before ``next`` was there, and ``"snapshot"``, the sequence up to which only the
+last record of each topic is read, of those that were last at it
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -33,6 +34,7 @@ class StreamPosition:
     :ivar rows: estimate of the rows of that batch; None = there is none
     :ivar time: when the record before ``next`` was stored, microseconds since the epoch; None = not known. A record of
         another time there shows that the sequences went back
+    :ivar snapshot: up to this sequence, only what was the last record of its topic there is read; None = all is
     """
 
     next: int
@@ -40,6 +42,12 @@ class StreamPosition:
     begin: int | None = None
     rows: int | None = None
     time: int | None = None
+    snapshot: int | None = None
+
+    @property
+    def in_snapshot(self) -> bool:
+        """Whether the next record to read is of the snapshot."""
+        return self.snapshot is not None and self.next <= self.snapshot
 
 
 Offsets = dict[str, StreamPosition]
@@ -47,12 +55,16 @@ Offsets = dict[str, StreamPosition]
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Records of one stream with ``after < sequence <= up_to``."""
+    """Records of one stream with ``after < sequence <= up_to``.
+
+    :ivar snapshot: only those that were the last of their topic at this sequence; None = all
+    """
 
     stream: str
     identity: str
     after: int
     up_to: int
+    snapshot: int | None = None
 
     def __len__(self) -> int:
         return self.up_to - self.after
@@ -102,7 +114,7 @@ def to_json(offsets: Offsets) -> dict[str, Any]:
 
 
 def _position_json(p: StreamPosition) -> dict[str, Any]:
-    known = {"from": p.begin, "rows": p.rows, "time": p.time}
+    known = {"from": p.begin, "rows": p.rows, "time": p.time, "snapshot": p.snapshot}
     return {"next": p.next, "identity": p.identity} | {k: n for k, n in known.items() if n is not None}
 
 
@@ -111,7 +123,9 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
     try:
         return {
             str(stream): StreamPosition(
-                int(p["next"]), str(p["identity"]), *(int(p[k]) if k in p else None for k in ("from", "rows", "time"))
+                int(p["next"]),
+                str(p["identity"]),
+                *(int(p[k]) if k in p else None for k in ("from", "rows", "time", "snapshot")),
             )
             for stream, p in value.items()
         }
@@ -181,7 +195,10 @@ def _resolve(option: str, bounds: Mapping[str, Bounds], wanted: RequestedOffsets
 
 
 def reconcile(
-    start: Offsets, bounds: Mapping[str, Bounds], back: Mapping[str, int] = MappingProxyType({})
+    start: Offsets,
+    bounds: Mapping[str, Bounds],
+    back: Mapping[str, int] = MappingProxyType({}),
+    replacing: Collection[str] = (),
 ) -> tuple[Offsets, list[Loss]]:
     """Compare the position of the query with the bounds of the streams.
 
@@ -189,6 +206,7 @@ def reconcile(
     from its beginning; the position in one that is gone is kept, in case it comes back.
 
     :param back: of the streams whose sequences went back, the first that was given after what the query has read
+    :param replacing: the streams of which nothing is lost that was removed, since newer records replaced it
     :returns: from where the query can continue, and what it has lost
     """
     now, losses = dict(start), []
@@ -220,6 +238,8 @@ def reconcile(
                 )
             )  # fmt: skip
             now[stream] = _from(back[stream], found.identity)
+        elif position.in_snapshot or stream in replacing:
+            continue
         elif state is Continuity.REMOVED:
             losses.append(Loss(stream, ((position.next, found.first - 1),), "removed before they were read"))
             now[stream] = _from(found.first, found.identity)
@@ -231,6 +251,16 @@ def reconcile(
 def _from(sequence: int, identity: str) -> StreamPosition:
     """The end of an empty batch at this place."""
     return StreamPosition(sequence, identity, sequence)
+
+
+def within_snapshots(now: Offsets, bounds: Mapping[str, Bounds]) -> dict[str, Bounds]:
+    """``bounds``, which end where a snapshot ends that is still read: no batch reads of both sides."""
+    return {
+        stream: replace(found, last=min(found.last, p.snapshot or 0), time=None)
+        if (p := now[stream]).in_snapshot and found.identity == p.identity
+        else found
+        for stream, found in bounds.items()
+    }
 
 
 def backlog_of(start: Offsets, bounds: Mapping[str, Bounds]) -> dict[str, int]:
@@ -299,5 +329,6 @@ def ranges(start: Offsets, end: Offsets) -> list[ReadRange]:
         if begin is None:
             begin = before.next if before is not None and before.identity == p.identity else p.next
         if begin < p.next:
-            found.append(ReadRange(stream, p.identity, begin - 1, p.next - 1))
+            snapshot = p.snapshot if p.snapshot is not None and begin <= p.snapshot else None
+            found.append(ReadRange(stream, p.identity, begin - 1, p.next - 1, snapshot))
     return found

@@ -30,12 +30,17 @@ from ..features import arrow_schema
 
 #: Column with the trace context of each message.
 TRACE = "traceparent"
+#: Column of what a message does to its topic or key.
+OPERATION, PUT = "operation", "put"
 _COLUMNS: dict[str, DataType] = {
     "topic": StringType(),
+    "key": StringType(),
     "value": BinaryType(),
     "headers": MapType(StringType(), ArrayType(StringType())),
     "stream": StringType(),
     "sequence": LongType(),
+    "revision": LongType(),
+    "operation": StringType(),
     "pack_index": IntegerType(),
     "timestamp": TimestampType(),
     "id": StringType(),
@@ -45,7 +50,7 @@ _COLUMNS: dict[str, DataType] = {
 
 
 def _schema(*without: str) -> StructType:
-    left_out = {*without, TRACE}
+    left_out = {*without, "key", "revision", OPERATION, TRACE}
     return StructType([StructField(name, kind) for name, kind in _COLUMNS.items() if name not in left_out])
 
 
@@ -54,20 +59,25 @@ SCHEMA = _schema()
 PLAIN_SCHEMA = _schema("pack_index", "pack_error")
 #: Where they are decompressed, which may fail.
 DECOMPRESSED_SCHEMA = _schema("pack_index")
+#: Of a key-value bucket.
+BUCKET_SCHEMA = StructType(
+    [StructField(name, _COLUMNS[name]) for name in ("key", "value", "revision", OPERATION, "timestamp", "headers")]
+)
 #: All columns but those of recorders, in Arrow.
 ARROW_SCHEMA = arrow_schema(StructType([StructField(name, kind) for name, kind in _COLUMNS.items()]))
 
 
 def schema_of(o: SubscribeOptions) -> StructType:
     """The columns where the user names none."""
-    found = _columns_of(o)
-    return found if o.trace_context != "column" else StructType([*found.fields, StructField(TRACE, StringType())])
+    also = [OPERATION] if o.current and o.bucket is None else []
+    also += [TRACE] if o.trace_context == "column" else []
+    return StructType([*_columns_of(o).fields, *(StructField(name, StringType()) for name in also)])
 
 
 def _columns_of(o: SubscribeOptions) -> StructType:
     if (decoded := record_format(o)) is not None:
         own = _recorded_schema(decoded)
-        known = {name.lower() for name in (*own.names, TRACE)}
+        known = {name.lower() for name in (*own.names, OPERATION, TRACE)}
         named = imported(decoded.field_columns)(o) if decoded.field_columns else pa.schema([])
         fields = from_arrow_schema(named, prefer_timestamp_ntz=True).fields
         if taken := [f.name for f in fields if f.name.lower() in known]:
@@ -75,6 +85,8 @@ def _columns_of(o: SubscribeOptions) -> StructType:
                 f"option fields: {taken[0]} is a column of mamasub itself; read that field from mama.fields"
             )
         return StructType([*own.fields, *fields])
+    if o.bucket is not None:
+        return BUCKET_SCHEMA
     return SCHEMA if o.unpack else DECOMPRESSED_SCHEMA if o.decompress else PLAIN_SCHEMA
 
 
@@ -93,6 +105,8 @@ class MessageColumns:
     :ivar typed: those of the packs' own columns, which the user's schema names
     :ivar decoded: how records become columns, where a recorder wrote them
     :ivar fields: what ``decoded`` makes ``typed`` of
+    :ivar bucket: rows are keys; one that was deleted has no value
+    :ivar key_value: module that says what a message does to its key or topic; None: each puts a value
     :ivar mode: ``failfast``, ``permissive`` or ``dropmalformed``: what happens to messages that do not fit
     """
 
@@ -101,6 +115,8 @@ class MessageColumns:
     mode: str = "permissive"
     decoded: RecordFormat | None = None
     fields: tuple[Any, ...] = ()
+    bucket: bool = False
+    key_value: str | None = None
 
     @property
     def needs_typed_rows(self) -> bool:
@@ -141,13 +157,15 @@ def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns
     names = [f.name for f in given.fields]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SchemaError(f"the schema has two columns {sorted(twice)[0]!r}")
+    of_keys: dict[str, Any] = {"bucket": o.bucket is not None, "key_value": o.middleware.key_value}
     if decoded is None:
         typed = pa.schema([f for f in arrow if f.name not in known])
-        return MessageColumns(arrow, typed, _mode(o, typed, "pack_error" in names))
-    own = {*_recorded_schema(decoded).names, *([TRACE] if o.trace_context == "column" else ())}
+        return MessageColumns(arrow, typed, _mode(o, typed, "pack_error" in names), **of_keys)
+    also = ([OPERATION] if o.current else []) + ([TRACE] if o.trace_context == "column" else [])
+    own = {*_recorded_schema(decoded).names, *also}
     typed = pa.schema([f for f in arrow if f.name not in own])  # named by an option or by the user's schema
     fields = imported(decoded.fields)(typed, o) if decoded.fields else ()
-    return MessageColumns(arrow, typed, decoded=decoded, fields=tuple(fields))
+    return MessageColumns(arrow, typed, decoded=decoded, fields=tuple(fields), **of_keys)
 
 
 def _mode(o: SubscribeOptions, typed: pa.Schema, shows_errors: bool) -> str:
