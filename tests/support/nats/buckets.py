@@ -28,13 +28,16 @@ FIELDS = {
 def write(
     url: str, rows: list[Row], *, attempt: int = 0, types: dict[str, pa.DataType] | None = None, **options: str
 ) -> PartitionReport:
-    """Rows as one attempt at one partition."""
+    """Rows as one attempt at one partition; with a flight log, also the commit."""
     kinds = {**FIELDS, **(types or {})}
     names = [name for name in kinds if any(name in row for row in rows)]
     batch = pa.RecordBatch.from_pylist(rows, pa.schema([(name, kinds[name]) for name in names]))
     given = {"url": url, "bucket": "B", "waitTimeout": "2s", "retryDeadline": "10s", "idPrefix": "once", **options}
-    job = batch_writer(given, from_arrow_schema(batch.schema), False).job
-    return publish_partition(job, TaskInfo(0, attempt, None, None, None, False), iter([batch]))
+    writer = batch_writer(given, from_arrow_schema(batch.schema), False)
+    report = publish_partition(writer.job, TaskInfo(0, attempt, None, None, None, False), iter([batch]))
+    if "flightLog" in options:
+        writer.commit([report])
+    return report
 
 
 def by_client(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
