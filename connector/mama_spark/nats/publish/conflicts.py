@@ -2,7 +2,7 @@
 
 A stream without replicas looks at the expected revision before it looks for the id: it refuses the repetition of a
 message that it has stored. A replicated one does not say which revision is there while another change of the key is
-being decided. So the leader is asked for the last message of the key.
+being decided. So the leader is asked.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from mama_spark.contracts.bridge import Acks, Refusals
-from mama_spark.contracts.errors import ExpectationFailed, NotReady, OutcomeUnknown, PublishError
+from mama_spark.contracts.errors import ExpectationFailed, MamaError, NotReady, OutcomeUnknown, PublishError
 from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 
@@ -33,13 +33,13 @@ _NOTHING = StoredMessage(0, "", "")
 
 
 class _Change(NamedTuple):
-    """One send. ``error``: the server's; ``expected``: the revision."""
+    """A send that was refused. ``expected``: the revision; ``refusal``: the server's."""
 
     token: int
     subject: str
     id: str | None
     expected: int
-    error: PublishError
+    refusal: PublishError
 
 
 class Conflicts:
@@ -60,102 +60,76 @@ class Conflicts:
 
     def expecting(self, part: MessageBatch, first_token: int) -> MessageBatch:
         """What is to be sent of these messages: that a key does not exist is expected by the revision of its marker."""
-        headers = part.headers
-        if headers is None:
+        if part.headers is None:
             return part
         topics = part.topics.to_pylist() if self._removed else []
         if not self._removed.keys().isdisjoint(topics):
-            maps = headers.to_pylist()
+            maps = part.headers.to_pylist()
             for topic, entries in zip(topics, maps, strict=True):
-                for at, (name, values) in enumerate(entries or ()):
-                    if name == EXPECTED_LAST and values == ["0"] and topic in self._removed:
-                        entries[at] = (name, [str(self._removed[topic])])
+                if (EXPECTED_LAST, ["0"]) in (entries or ()) and topic in self._removed:
+                    entries[entries.index((EXPECTED_LAST, ["0"]))] = EXPECTED_LAST, [str(self._removed[topic])]
             part = replace(part, headers=pa.array(maps, HEADERS_TYPE))
         while len(self._sent) > 1 and self._sent[1][0] < first_token - _REMEMBERED:
             self._sent.popleft()
         self._sent.append((first_token, replace(part, payloads=part.topics.indices)))  # payloads are large
         return part
 
-    def takes(self, token: int, error: PublishError) -> bool:
-        """Whether this refusal is to be looked into, by :meth:`resolve`."""
-        if not isinstance(error, ExpectationFailed):
+    def takes(self, token: int, refusal: PublishError) -> bool:
+        """Whether :meth:`resolve` will say what this refusal means."""
+        first, part = next((sent for sent in reversed(self._sent) if sent[0] <= token), (0, None))
+        if part is None or token - first >= len(part) or not isinstance(refusal, ExpectationFailed):
             return False
-        part = next(((first, part) for first, part in reversed(self._sent) if first <= token), None)
-        if part is None or token - part[0] >= len(part[1]):
-            return False
-        message = part[1].slice(token - part[0], 1)
+        message = part.slice(token - first, 1)
         assert message.headers is not None
-        expected = dict(message.headers.to_pylist()[0] or ()).get(EXPECTED_LAST)
-        subject = message.topics.to_pylist()[0]
+        (subject,), (entries,) = message.topics.to_pylist(), message.headers.to_pylist()
+        expected = dict(entries or ()).get(EXPECTED_LAST)
         if expected is None or not self._stream_for(subject):
             return False
         own = None if message.ids is None else message.ids[0].as_py()
-        self._refused.append(_Change(token, subject, own, int(expected[0]), error))
+        self._refused.append(_Change(token, subject, own, int(expected[0]), refusal))
         return True
 
     def resolve(self) -> None:
-        """Ask about some of the refused changes, and report what became of them."""
-        some = [self._refused.popleft() for _ in range(min(AT_ONCE, len(self._refused)))]
-        later = []
-        for change, last in zip(some, self._look(some, last=True), strict=True):
-            if isinstance(last, PublishError):
-                self._refuse(change, last)
-            elif self._is_stored_as(change, last):
-                continue
-            elif last.sequence == change.expected:  # whoever was before it was refused, too
-                self._refuse(change, NotReady(change.error.info, change.error.code))
-            elif self._expects_none(change) and _says_removed(last):
-                self._refuse(change, NotReady(f"the key was removed at revision {last.sequence}", change.error.code))
-                self._removed[change.subject] = last.sequence
-            else:
-                later.append((change, last))
-        looked = self._look([change for change, _ in later], last=False)
-        for (change, last), following in zip(later, looked, strict=True):
-            if isinstance(following, PublishError):
-                self._refuse(change, following)
-            elif not self._is_stored_as(change, following):
-                there = f"the key is at revision {last.sequence}" if last.sequence else "the key has no revision"
-                wanted = "it was not to exist" if self._expects_none(change) else f"{change.expected} was expected"
-                self._refuse(change, ExpectationFailed(f"{there}, and {wanted}", change.error.code))
+        """Ask about some of the refused changes: for the last message of the key, and for the one that followed the
+        expected one. A change that was stored is that, as long as the bucket keeps it."""
+        some = [self._refused.popleft() for _ in range(min(AT_ONCE // 2, len(self._refused)))]
+        calls: list[tuple[str, dict[str, Any] | None]] = []
+        for c in some:
+            call, stored = f"STREAM.MSG.GET.{self._stream_for(c.subject)}", c.subject[c.subject.index("$KV.") :]
+            calls += [(call, {"last_by_subj": stored}), (call, {"seq": c.expected + 1, "next_by_subj": stored})]
+        answers = self._api.request_all(calls)
+        for change, last, following in zip(some, answers[::2], answers[1::2], strict=True):
+            self._report(change, last, following)
 
-    def _expects_none(self, change: _Change) -> bool:
-        """Whether the key was expected not to exist."""
-        return change.expected in (0, self._removed.get(change.subject))
-
-    def _look(self, changes: list[_Change], *, last: bool) -> list[StoredMessage | PublishError]:
-        """The last message of each key, or the one that followed the expected one: if a change was stored, it is that,
-        as long as the bucket keeps it."""
-        calls = []
-        for c in changes:
-            stored = c.subject[c.subject.index("$KV.") :]  # behind what leads to another domain
-            which = {"last_by_subj": stored} if last else {"seq": c.expected + 1, "next_by_subj": stored}
-            calls.append((f"STREAM.MSG.GET.{self._stream_for(c.subject)}", which))
-        found: list[StoredMessage | PublishError] = []
-        for change, answer in zip(changes, self._api.request_all(calls), strict=True):
+    def _report(self, change: _Change, *answers: dict[str, Any] | MamaError) -> None:
+        token, now, found = np.array([change.token]), time.monotonic(), list[StoredMessage]()
+        for answer in answers:
             if isinstance(answer, dict):
                 found.append(message_of(answer))
             elif isinstance(answer, ApiError) and answer.code == NO_MESSAGE:
                 found.append(_NOTHING)
-            elif isinstance(answer, ApiForbidden):
-                text = f"{change.error.info}; perhaps by this row: {answer}"
-                found.append(ExpectationFailed(text, change.error.code))
             else:
-                found.append(OutcomeUnknown(f"{change.error.info}; perhaps by this row: {answer}"))
-        return found
+                kind = ExpectationFailed if isinstance(answer, ApiForbidden) else OutcomeUnknown
+                text = f"{change.refusal.info}; perhaps by this row: {answer}"
+                self._queue.refusals(Refusals(token, kind(text, change.refusal.code), now))
+                return
+        own = next((m for m in found if change.id is not None and m.headers.get(MSG_ID) == change.id), None)
+        if own is not None:
+            stream = self._stream_for(change.subject)
+            self._queue.acks(Acks(token, np.array([own.sequence]), np.array([True]), stream, now))
+        else:
+            self._queue.refusals(Refusals(token, self._conflict(change, found[0]), now))
 
-    def _is_stored_as(self, change: _Change, message: StoredMessage) -> bool:
-        """Whether it is that message, which is then acknowledged."""
-        if change.id is None or message.headers.get(MSG_ID) != change.id:
-            return False
-        tokens, duplicate = np.array([change.token]), np.array([True])
-        stream = self._stream_for(change.subject)
-        self._queue.acks(Acks(tokens, np.array([message.sequence]), duplicate, stream, time.monotonic()))
-        return True
-
-    def _refuse(self, change: _Change, error: PublishError) -> None:
-        self._queue.refusals(Refusals(np.array([change.token]), error, time.monotonic()))
-
-
-def _says_removed(message: StoredMessage) -> bool:
-    headers = message.headers
-    return headers.get(kv.OPERATION) in (kv.DELETE, kv.PURGE) or kv.MARKER_REASON in headers
+    def _conflict(self, change: _Change, last: StoredMessage) -> PublishError:
+        """
+        :param last: of the key
+        """
+        none = change.expected in (0, self._removed.get(change.subject))
+        there = f"the key is at revision {last.sequence}" if last.sequence else "the key has no revision"
+        wanted = "it was not to exist" if none else f"{change.expected} was expected"
+        kind: type[PublishError] = ExpectationFailed
+        if last.sequence == change.expected:  # whoever was before it was refused, too
+            kind = NotReady
+        elif none and (last.headers.get(kv.OPERATION) in (kv.DELETE, kv.PURGE) or kv.MARKER_REASON in last.headers):
+            kind, self._removed[change.subject] = NotReady, last.sequence
+        return kind(f"{there}, and {wanted}", change.refusal.code)
