@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ...console.arguments import add_transport, completed, transport
@@ -63,7 +64,8 @@ def _options(args: argparse.Namespace) -> SinkOptions:
     more = {name.lower(): value for name, value in transport(args)}
     merged = {name: value for name, value in given.items() if name.lower() not in more} | more
     full = completed(merged, SinkOptions, "storage.*")
-    return SinkOptions.parse(full.options, ANY_WRITE, full.shared).with_tables_below(os.getcwd())
+    use = ANY_WRITE if args.table is None else replace(ANY_WRITE, is_job=False)  # storage.* may be of that table
+    return SinkOptions.parse(full.options, use, full.shared).with_tables_below(os.getcwd())
 
 
 def _default_master() -> str | None:
