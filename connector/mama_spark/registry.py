@@ -132,11 +132,10 @@ def row_codec(o: SinkOptions) -> RowCodec | None:
 
     :raises ConfigError: the bridge cannot be loaded
     """
-    if middleware(o.bridge_name).row_codec is None:
-        if o.bucket is not None:
-            raise UnsupportedFeature(f"option bucket: the bridge {o.bridge_name!r} has no buckets")
+    which = "row_codec" if o.bucket is None else "key_codec"
+    if o.bucket is None and middleware(o.bridge_name).row_codec is None:
         return None
-    codec: RowCodec | None = part(o.bridge_name, "row_codec")(o)
+    codec: RowCodec = part(o.bridge_name, which, "has no buckets (option bucket)")(o)
     return codec
 
 

@@ -35,9 +35,9 @@ __all__ = [
     "batch_ledger",
     "check_transport",
     "discovery_bridge",
+    "key_codec",
     "log_bridge",
     "publisher_bridge",
-    "row_codec",
 ]
 
 
@@ -54,14 +54,12 @@ def attach(context: object, loop: AbstractEventLoop | None = None) -> NatsBridge
     return AttachedBridge.attach(context, loop=loop)
 
 
-def row_codec(o: SinkOptions) -> KeyCodec | None:
-    if o.bucket is None:
-        return None
+def key_codec(o: SinkOptions) -> KeyCodec:
     from .key_rows import Bucket, KeyCodec
     from .settings import NatsSettings
 
     settings = NatsSettings.from_options(o)
-    bucket = Bucket(o.bucket, settings, timeout=o.retry_deadline, wait=o.on_unavailable == "wait")
+    bucket = Bucket(str(o.bucket), settings, timeout=o.retry_deadline, wait=o.on_unavailable == "wait")
     return KeyCodec(bucket.subject_head, o.ttl)
 
 
