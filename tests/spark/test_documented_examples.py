@@ -18,6 +18,7 @@ from tests.support.malamute.broker_process import BrokerProcess
 from tests.support.nats.buckets import by_nats_py, make
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.sink_harness import counts, flights
+from tests.support.spark.subscribe_harness import store
 
 ROOT = Path(__file__).parents[2]
 URL = "nats://127.0.0.1:4222"  #: in the pages
@@ -29,6 +30,7 @@ EXAMPLES = {
     "discovery": "docs/how-to/announce-a-source.md",
     "messages": "docs/how-to/read-messages.md",
     "into delta": "docs/how-to/read-messages.md",
+    "current values": "docs/how-to/read-current-values.md",
     "malamute": "docs/how-to/publish-to-malamute.md",
     "once": "docs/how-to/publish-a-batch-once.md",
     "dead letters": "docs/how-to/handle-dead-letters.md",
@@ -78,6 +80,8 @@ def test_the_examples_on_nats_run_as_written(
 ) -> None:
     with Admin(nats_server.url) as admin:
         admin.create_stream("DEMO", ["demo.>"], allow_batched=True)
+        admin.create_stream("KV_settings", ["$KV.settings.>"], max_msgs_per_subject=1)
+        store(admin, "KV_settings", [("$KV.settings.device.mode", b"on", None)])
     streaming, seconds = SECONDS.subn(ROWS, snippet("streaming"))
     assert seconds == 1
     shown = {
@@ -89,6 +93,7 @@ def test_the_examples_on_nats_run_as_written(
             ("discovery", snippet("discovery")),
             ("messages", snippet("messages")),
             ("into delta", snippet("into delta")),
+            ("current values", snippet("current values")),
             ("once", snippet("once")),
             ("dead letters", snippet("dead letters") + snippet("read dead letters") + snippet("repair")),
         )
@@ -105,6 +110,7 @@ def test_the_examples_on_nats_run_as_written(
     ):
         assert cell in cells, shown
     assert re.search(r'\|demo.orders.\w+ *\|\{"order_id":', shown["messages"]), shown
+    assert re.search(r"\|device.mode *\|on *\|1 *\|", shown["current values"]), shown
     orders = DeltaTable(str(tmp_path / "orders_table")).to_pyarrow_table()["order_id"].to_pylist()
     assert {*range(1000)} <= {*orders}
     with Admin(nats_server.url) as admin:

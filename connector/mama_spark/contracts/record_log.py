@@ -11,18 +11,16 @@ A record log is named by a URL: ``nats://host:4222/STREAM``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
+from .current_records import CurrentRecords
 from .errors import ConfigError
-from .message import Bools, Int64s, MessageBatch
+from .message import Int64s, MessageBatch
 
-#: With so many records for a current one, most of what is stored is current.
-_DENSE = 2.0
 LATEST, EARLIEST = -1, -2  #: in place of a sequence to begin at
 
 
@@ -157,53 +155,6 @@ class MatchRange:
     matching: int
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentRecords:
-    """Which records of a log are the last of their topics, as of one sequence of it.
-
-    :ivar as_of: that sequence
-    :ivar sequences: of the records, ascending
-    :ivar topics: of each; None: not wanted, so that records which are gone are left out
-    :ivar before: how many current ones precede these
-    :ivar spread: how many records of these topics there are for a current one
-    """
-
-    as_of: int
-    sequences: Int64s
-    topics: pa.Array | None
-    before: int = 0
-    spread: float = 1.0
-
-    def __len__(self) -> int:
-        return len(self.sequences)
-
-    def slice(self, start: int, stop: int) -> CurrentRecords:
-        """Those from ``start`` to ``stop``; shares memory."""
-        topics = None if self.topics is None else self.topics.slice(start, stop - start)
-        return replace(self, sequences=self.sequences[start:stop], topics=topics, before=self.before + start)
-
-    def take(self, rows: Bools) -> CurrentRecords:
-        """Those of ``rows``; copies."""
-        topics = None if self.topics is None else self.topics.filter(pa.array(rows))
-        return replace(self, sequences=self.sequences[rows], topics=topics)
-
-    def match_range(self, after: int, up_to: int, limit: int) -> MatchRange:
-        """As :meth:`RecordLog.match_range`, of these."""
-        part = self.within(after, up_to)
-        whole = len(part) <= limit
-        return MatchRange(up_to, len(part)) if whole else MatchRange(int(part.sequences[limit - 1]), limit)
-
-    @property
-    def divisible(self) -> bool:
-        """Whether to read a part of them costs less than to read all."""
-        return self.spread <= _DENSE
-
-    def within(self, after: int, up_to: int) -> CurrentRecords:
-        """Those with ``after < sequence <= up_to``."""
-        start, stop = np.searchsorted(self.sequences, [after, up_to], "right").tolist()
-        return self.slice(start, stop)
-
-
 class RecordLog(Protocol):
     """One record log of an open :class:`RecordLogBridge`. Methods raise
     :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer within the bridge's timeout,
@@ -283,8 +234,7 @@ class RecordLog(Protocol):
         :raises ConfigError: the middleware cannot tell
         """
         raise ConfigError(
-            f"option latestPerTopic: stream {self.name!r} is of a middleware that does not find the last message of "
-            "each topic; leave the option out"
+            f"option latestPerTopic: {self.name!r} is of a middleware that keeps no last value: leave it out"
         )
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
@@ -292,7 +242,7 @@ class RecordLog(Protocol):
 
         :param topics: as for :meth:`current`, which gave ``wanted``
         """
-        raise ConfigError(f"stream {self.name!r}: this middleware does not read the last message of each topic")
+        raise ConfigError(f"stream {self.name!r}: this middleware keeps no last value of a topic")
 
     # --- what some can do better ---
 

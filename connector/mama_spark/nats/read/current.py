@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from mama_spark.contracts.current_records import CurrentRecords
 from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Bools
-from mama_spark.contracts.record_log import CurrentRecords, Records
+from mama_spark.contracts.record_log import Records
 
 from ..jetstream.answers import NO_MESSAGE, ApiError, StreamInfo
 from ..jetstream.client import message_of
@@ -25,6 +26,8 @@ from ..protocol.records import DeliveryBuffer, DeliveryNumbers, header_column, r
 from .log_connection import LogConnection
 from .range_reader import RangeReader, SequenceRange, as_records
 
+#: Bytes of a message up to which the server is faster with its payload than without.
+_SMALL = 512
 #: Messages that are requested one by one in the time in which a consumer delivers one.
 _DELIVERIES_OF_A_REQUEST = 20
 #: Messages that are requested one by one, for one batch.
@@ -35,8 +38,8 @@ def find_current(logs: LogConnection, stream: StreamInfo, filters: list[str]) ->
     """
     :param stream: as the server has just told it
     """
-    newest = stream.limit("max_msgs_per_subject") != 1
-    wanted = SequenceRange(0, sys.maxsize, filters, headers=False, payloads=False, newest=newest)
+    newest, large = stream.limit("max_msgs_per_subject") != 1, stream.size > _SMALL * stream.messages
+    wanted = SequenceRange(0, sys.maxsize, filters, headers=False, payloads=not large, newest=newest)
     found: list[Records] = []
 
     def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> tuple[Records, int]:

@@ -146,7 +146,7 @@ class RangeReader(Generic[T]):
     def _consume(self, consumer: str) -> Generator[T, None, bool]:
         """Read one consumer; returns whether nothing is left of the range."""
         connection, course, wanted = self._logs.connection(), self._course, self._wanted
-        counted = wanted.newest and not wanted.payloads
+        counted = wanted.newest and not wanted.headers
         subscription = PullSubscription(
             connection, self._stream.name, consumer, course.position, wanted.up_to, counted=counted
         )

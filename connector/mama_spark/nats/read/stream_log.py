@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
+from mama_spark.contracts.current_records import CurrentRecords
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, Records
+from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, Records
 from mama_spark.contracts.served_log import LogState
 
 from ..jetstream.answers import NO_CONSUMER, NO_SEQUENCE, ApiError, ConsumerInfo, StreamInfo

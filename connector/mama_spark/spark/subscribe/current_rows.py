@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.contracts.record_log import CurrentRecords, RecordLog, Records
+from mama_spark.contracts.current_records import CurrentRecords
+from mama_spark.contracts.record_log import RecordLog, Records
 from mama_spark.options import SubscribeOptions
 
 from .message_columns import operations_of

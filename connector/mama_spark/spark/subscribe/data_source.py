@@ -19,9 +19,10 @@ from typing import Any, Generic, TypeVar
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from mama_spark.contracts.current_records import CurrentRecords
 from mama_spark.contracts.errors import ConfigError, MamaError, OptionError, Unavailable
 from mama_spark.contracts.middlewares import imported
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, RecordLogBridge, time_of, went_back
+from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, time_of, went_back
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.options.stream_names import matching_streams
 from mama_spark.publishing.window.reconnecting import ask_logs
@@ -125,7 +126,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         self._triggered_at = float("-inf")  # when the last micro-batch was planned
         self._initial: Offsets | None = None
         self._replacing: set[str] = set()  # streams that remove what newer records replace
-        self._snapshots = Snapshots()
+        self._snapshots = SnapshotCache()
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, Bounds] = {}
         self._stream_names: set[str] = set()
@@ -317,14 +318,14 @@ def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:
     return replace(now, last=target.last, time=target.time) if target.last < now.last else now
 
 
-class Snapshots:
+class SnapshotCache:
     """What is current in the logs that a query reads, found once. A copy in another process has none."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], CurrentRecords] = {}
 
-    def __reduce__(self) -> tuple[type[Snapshots], tuple[()]]:
-        return Snapshots, ()
+    def __reduce__(self) -> tuple[type[SnapshotCache], tuple[()]]:
+        return SnapshotCache, ()
 
     def get(self, log: RecordLog) -> CurrentRecords | None:
         return self._found.get((log.name, log.opened.identity))

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
+from mama_spark.contracts.current_records import CurrentRecords
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, RecordLogBridge, Records
+from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, Records
 from mama_spark.options import ReadOptions, SubscribeOptions
 from mama_spark.publishing.window.reconnecting import OutageTimer
 from mama_spark.registry import log_bridge, logs_to_read

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, RecordLogBridge
+from mama_spark.contracts.current_records import CurrentRecords
+from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge
 
 from .offsets import Offsets, advance, backlog_of, share_evenly
 
@@ -126,7 +127,12 @@ def _divided(
     def part_of(stream: str, limit: int) -> MatchRange | None:
         before, most = start[stream].next - 1, max(1, int(limit / each[stream]))
         if (current := snapshots.get(stream)) is not None:
-            return current.match_range(before, last[stream], most)
+            part = current.within(before, last[stream])
+            return (
+                MatchRange(int(part.sequences[most - 1]), most)
+                if len(part) > most
+                else MatchRange(last[stream], len(part))
+            )
         return logs[stream].match_range(before, last[stream], topics, most)
 
     found = dict[str, MatchRange]()

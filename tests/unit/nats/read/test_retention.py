@@ -72,3 +72,17 @@ def test_a_limit_that_refuses_the_new_removes_nothing(config: dict[str, Any]) ->
 
 def test_several_limits_are_several_sentences() -> None:
     assert len(warnings({**KEEPS, "max_msgs": 5, "max_age": 10**9, "allow_rollup_hdrs": True})) == 3
+
+
+@each(
+    ("config", "replaces"),
+    [
+        ({"max_msgs_per_subject": 1, "discard": "new", "max_bytes": 5, "allow_msg_ttl": True}, True),
+        ({"max_msgs_per_subject": 5, "max_age": 10**9, "subject_delete_marker_ttl": 10**9}, True),
+        ({"max_msgs_per_subject": 5, "max_age": 10**9}, False),
+        ({"max_msgs_per_subject": 5, "max_bytes": 5}, False),
+        ({"allow_rollup_hdrs": True}, False),
+    ],
+)
+def test_a_limit_that_only_replaces_values_loses_none(config: dict[str, Any], replaces: bool) -> None:
+    assert retention.replaces(StreamInfo.of({"config": {"name": "S", **KEEPS, **config}})) is replaces

@@ -1,0 +1,184 @@
+"""``mamasub`` reads the last message of each topic, and key-value buckets that another client writes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mama_spark.contracts.errors import DataLost
+from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.spark.formats import MamaSubDataSource
+from mama_spark.testing.waiting import eventually
+from nats.js.api import KeyValueConfig
+from nats.js.kv import KeyValue
+
+from tests.support.nats.mamasub import StreamQuery, read, rows_of
+from tests.support.nats.nats_servers import Admin
+from tests.support.spark.subscribe_harness import plain, store
+
+
+@pytest.fixture
+def admin(nats_server: NatsServer) -> Iterator[Admin]:
+    logging.getLogger("mama_spark").setLevel(logging.ERROR)
+    with Admin(nats_server.url) as found:
+        yield found
+    logging.getLogger("mama_spark").setLevel(logging.NOTSET)
+
+
+def bucket(admin: Admin, name: str, **config: Any) -> KeyValue:
+    return admin._run(admin._client.jetstream().create_key_value(KeyValueConfig(bucket=name, **config)))
+
+
+def keys(rows: list[dict[str, Any]]) -> dict[str, tuple[bytes | None, int, str]]:
+    found = {row["key"]: (row["value"], row["revision"], row["operation"]) for row in rows}
+    assert len(found) == len(rows), "a key is there once"
+    return found
+
+
+def state_at(sequence: int, history: list[dict[str, Any]]) -> dict[str, tuple[bytes | None, int, str]]:
+    """What a replay of the whole stream says."""
+    return keys(list({row["key"]: row for row in history if row["revision"] <= sequence}.values()))
+
+
+def test_what_another_client_does_to_keys_is_read(nats_server: NatsServer, admin: Admin) -> None:
+    url, run = nats_server.url, admin._run
+    kv = bucket(admin, "all", history=3, limit_marker_ttl=3)
+    for key, value in (("a.b", b"1"), ("c", b"old"), ("c", b"\0\xff"), ("gone", b"x"), ("purged", b"x"), ("e", b"")):
+        run(kv.put(key, value))
+    run(kv.delete("gone"))
+    run(kv.purge("purged"))
+    run(kv.create("short", b"lived", msg_ttl=3))
+    run(admin._client.jetstream().publish("$KV.all.h", b"with", headers={"x": "y", "Nats-Msg-Id": "n"}))
+    there = {"a.b": (b"1", 1, "put"), "c": (b"\0\xff", 3, "put"), "e": (b"", 6, "put"), "h": (b"with", 10, "put")}
+    eventually(lambda: admin.info("KV_all")["state"]["last_seq"] == 11, "the marker of the expired key")
+    deleted = {"gone": (None, 7, "delete"), "purged": (None, 8, "purge"), "short": (None, 11, "expired")}
+    assert keys(read(url, bucket="all", includeDeleted="true")) == there | deleted, "the marker is there for 3 s"
+    rows = read(url, bucket="all")
+    assert keys(rows) == there
+    assert {row["key"]: row["headers"] for row in rows if row["headers"]} == {"h": [("x", ["y"])]}
+    assert list(keys(read(url, bucket="all", topics="a.>,c"))) == ["a.b", "c"]
+    assert [row["revision"] for row in read(url, bucket="all", latestPerTopic="false", topics="c,gone")] == [2, 3, 4, 7]
+    of_topics = read(url, stream="KV_all", latestPerTopic="true")
+    assert {row["topic"]: (row["sequence"], row["operation"]) for row in of_topics} == {
+        f"$KV.all.{key}": (revision, "put") for key, (_, revision, _) in there.items()
+    }
+
+
+def test_a_mirror_of_a_bucket_has_the_keys_of_its_origin(nats_server: NatsServer, admin: Admin) -> None:
+    kv = bucket(admin, "origin")
+    admin._run(kv.put("a.b", b"1"))
+    admin.api("STREAM.CREATE.KV_copy", {"name": "KV_copy", "mirror": {"name": "KV_origin"}})
+    eventually(lambda: admin.info("KV_copy")["state"]["last_seq"] == 1, "the mirror has caught up")
+    for pattern in (">", "a.*"):
+        assert keys(read(nats_server.url, bucket="copy", topics=pattern)) == {"a.b": (b"1", 1, "put")}
+
+
+@contextlib.contextmanager
+def changing(admin: Admin, subjects: list[str]) -> Iterator[None]:
+    """Another thread writes, for as long as this lasts."""
+    ends = threading.Event()
+
+    async def some(first: int) -> None:
+        for i in range(first, first + 50):
+            await admin._client.publish(subjects[i % len(subjects)], b"change %d" % i)
+        await admin._client.flush()
+
+    def write() -> None:
+        for turn in range(1_000_000):
+            if ends.is_set():
+                return
+            admin._run(some(50 * turn))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_snapshot_is_the_state_at_its_sequence_while_others_write(
+    nats_server: NatsServer, admin: Admin, sparse: bool
+) -> None:
+    """More keys than a request brings: a server loses the last message of a subject at which one ends by its size."""
+    name, n = f"busy{int(sparse)}", 12_000
+    admin.create_stream(f"KV_{name}", [f"$KV.{name}.>"])
+    topics = [f"$KV.{name}.{key}" for key in range(n)]
+    for _ in range(4 if sparse else 1):
+        store(admin, f"KV_{name}", [(topic, b"first", None) for topic in topics])
+    found = []
+    with changing(admin, topics):
+        for _ in range(2):
+            query = StreamQuery(nats_server.url, bucket=name, includeDeleted="true")
+            found.append((query.offset[f"KV_{name}"]["snapshot"], query.batch()))
+            found.append(read_planned(nats_server.url, bucket=name))
+    history = read(nats_server.url, bucket=name, latestPerTopic="false")
+    for snapshot, rows in found:
+        assert keys(rows) == state_at(snapshot, history)
+    assert all(len(rows) == n for _, rows in found)
+
+
+def read_planned(url: str, **options: str) -> tuple[int, list[dict[str, Any]]]:
+    """The rows of a batch, and the sequence as of which they are."""
+    source = MamaSubDataSource({"url": url, **options})
+    reader = source.reader(source.schema())
+    tasks = reader.partitions()
+    return tasks[0].range.snapshot, rows_of(reader, tasks)
+
+
+def test_a_stream_is_its_snapshot_in_parts_then_each_change_once_whatever_restarts(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    url, options = nats_server.url, {"bucket": "parts", "maxOffsetsPerTrigger": "4"}
+    kv, run = bucket(admin, "parts", history=5), admin._run
+    for key in range(10):
+        run(kv.put(f"k{key}", b"%d" % key))
+    run(kv.delete("k9"))
+    query = StreamQuery(url, **options)
+    parts = [query.batch(limited=True)]
+    for change in (kv.put("k1", b"changed"), kv.put("k8", b"changed"), kv.delete("k0"), kv.put("new", b"")):
+        run(change)
+    for _ in range(3):
+        query = StreamQuery(url, query.offset, **options)
+        parts.append(query.batch(limited=True))
+    assert [[(row["key"], row["operation"]) for row in rows] for rows in parts] == [
+        [("k0", "put"), ("k1", "put"), ("k2", "put"), ("k3", "put")],
+        [("k4", "put"), ("k5", "put"), ("k6", "put"), ("k7", "put")],
+        [],  # k8 has changed since, k9 was deleted before
+        [("k1", "put"), ("k8", "put"), ("k0", "delete"), ("new", "put")],
+    ]
+    assert query.batch() == []
+
+
+def test_where_a_value_a_key_is_kept_a_batch_brings_newer_ones_and_a_stream_leaves_them_to_the_changes(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    kv, run = bucket(admin, "one"), admin._run
+    for key in "abc":
+        run(kv.put(key, b"old"))
+    source = MamaSubDataSource({"url": nats_server.url, "bucket": "one"})
+    reader = source.reader(source.schema())
+    tasks, query = reader.partitions(), StreamQuery(nats_server.url, bucket="one")
+    for _ in range(2):  # the first of these is gone, too, which is no loss
+        run(kv.put("a", b"new"))
+    run(kv.delete("b"))
+    run(kv.put("d", b"new"))
+    assert keys(rows_of(reader, tasks)) == {"c": (b"old", 3, "put"), "a": (b"new", 5, "put")}
+    assert keys(query.batch()) == {"c": (b"old", 3, "put")}
+    assert keys(query.batch()) == {"a": (b"new", 5, "put"), "b": (None, 6, "delete"), "d": (b"new", 7, "put")}
+
+
+def test_what_other_limits_remove_after_a_snapshot_is_a_loss(nats_server: NatsServer, admin: Admin) -> None:
+    admin.create_stream("FEW", ["few.>"], max_msgs=5)
+    store(admin, "FEW", plain("few.a", 3) + plain("few.b", 2))
+    query = StreamQuery(nats_server.url, topics="few.>", latestPerTopic="true")
+    assert [row["sequence"] for row in query.batch()] == [3, 5]
+    store(admin, "FEW", plain("few.a", 7))
+    with pytest.raises(DataLost, match=r"'FEW': 2 sequences 6 to 7"):
+        query.batch()
