@@ -102,9 +102,9 @@ def test_a_conflict_fails_its_row_and_says_which_revision_was_there(nats_server:
     )
     assert (report.counts.acked, report.counts.row_errors, report.counts.timed_out) == (1, 3, 0)
     assert failures(report) == [
-        "PUBLISH_ERROR 10071: the key is at revision 1, and 7 was expected",
-        "PUBLISH_ERROR 10071: the key is at revision 1, and it was not to exist",
-        "PUBLISH_ERROR 10071: the key has no revision, and 4 was expected",
+        "PUBLISH_ERROR 10071: the key was at revision 1, and 7 was expected",
+        "PUBLISH_ERROR 10071: the key was at revision 1, and it was not to exist",
+        "PUBLISH_ERROR 10071: the key had no revision, and 4 was expected",
     ]
 
 
@@ -168,7 +168,7 @@ def test_a_mirror_is_written_where_clients_write(nats_server: NatsServer, admin:
         nats_server.url,
         [{"key": "a", "value": b"1", "expectedRevision": 0}, {"key": "a", "value": b"2", "expectedRevision": 0}],
     )
-    assert failures(report) == ["PUBLISH_ERROR 10071: the key is at revision 1, and it was not to exist"]
+    assert failures(report) == ["PUBLISH_ERROR 10071: the key was at revision 1, and it was not to exist"]
     assert [(m.topic, m.payload) for m in admin.messages("KV_O")] == [("$KV.O.a", b"1")]
 
 
@@ -230,7 +230,7 @@ def test_a_replicated_bucket_tells_conflicts_and_repetitions_alike(nats_cluster:
         both = [change for row in rows for change in (row, {**row, "value": b"late"})]
         report = write(nats_cluster.url, both, maxInFlight="200")
         assert (report.counts.acked, report.counts.row_errors) == (100, 100)
-        assert all("the key is at revision" in reason for reason in report.counts.reasons)
+        assert all("the key was at revision" in reason for reason in report.counts.reasons)
         again = write(nats_cluster.url, rows, attempt=1)
         assert (again.counts.acked, again.counts.duplicates, len(admin.messages("KV_B"))) == (100, 100, 100)
 
@@ -248,7 +248,7 @@ def test_flight_log_and_dead_letters_say_what_became_of_each_change(nats_server:
     names = ("topic", "event", "sequence", "info")
     flights = DeltaTable(f"{tmp_path}/log").to_pyarrow_table().sort_by("topic")
     told = [tuple(row[name] for name in names) for row in flights.to_pylist() if row["kind"] == "flight"]
-    conflict = "the key is at revision 1, and 7 was expected"
+    conflict = "the key was at revision 1, and 7 was expected"
     assert sorted(told, key=str) == [
         ("$KV.B.a", "acked", 1, None),
         ("$KV.B.a", "completed_exceptionally", None, conflict),

@@ -7,6 +7,7 @@ being decided. So the leader is asked.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from ..protocol.headers import EXPECTED_LAST
 from .ack_queue import AckQueue
 
 _REMEMBERED = 128 * 1024  #: sends whose expectations are kept
+_TOLD = re.compile(r"\d+$")  #: the revision that was there, where the server says it
 _NOTHING = StoredMessage(0, "", "")
 
 
@@ -124,8 +126,9 @@ class Conflicts:
         """
         :param last: of the key
         """
-        none = change.expected in (0, self._removed.get(change.subject))
-        there = f"the key is at revision {last.sequence}" if last.sequence else "the key has no revision"
+        none, told = change.expected in (0, self._removed.get(change.subject)), _TOLD.search(change.refusal.info)
+        revision = int(told[0]) if told else last.sequence  # which may be later
+        there = f"the key was at revision {revision}" if revision else "the key had no revision"
         wanted = "it was not to exist" if none else f"{change.expected} was expected"
         kind: type[PublishError] = ExpectationFailed
         if last.sequence == change.expected:  # whoever was before it was refused, too
