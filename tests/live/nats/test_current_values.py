@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import DataLost
+from mama_spark.nats.read.current import find_current
+from mama_spark.nats.read.stream_log import NatsLog
 from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.options import SubscribeOptions
+from mama_spark.registry import log_bridge
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.testing.waiting import eventually
 from nats.js.api import KeyValueConfig
@@ -129,7 +133,24 @@ def read_planned(url: str, **options: str) -> tuple[int, list[dict[str, Any]]]:
     source = MamaSubDataSource({"url": url, **options})
     reader = source.reader(source.schema())
     tasks = reader.partitions()
-    return tasks[0].range.snapshot, rows_of(reader, tasks)
+    return tasks[0].range.snapshot or 0, rows_of(reader, tasks)
+
+
+def test_all_that_is_current_is_found_though_it_has_changed_since_the_stream_was_asked(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    """More than one batch of a reader, which is behind the end that the stream had then from its first one on."""
+    admin.create_stream("CHANGED", ["changed.>"], max_msgs_per_subject=1)
+    topics = [(f"changed.{key}", b"", None) for key in range(10_000)]
+    store(admin, "CHANGED", topics)
+    options = SubscribeOptions.parse({"url": nats_server.url, "stream": "CHANGED"})
+    with contextlib.closing(log_bridge(options, 10.0)) as bridge:
+        bridge.open()
+        log = bridge.log("CHANGED")
+        assert isinstance(log, NatsLog)
+        store(admin, "CHANGED", topics)
+        found = find_current(log._logs, log.info, [])
+    assert (found.as_of, found.sequences.tolist()) == (20_000, list(range(10_001, 20_001)))
 
 
 def test_a_stream_is_its_snapshot_in_parts_then_each_change_once_whatever_restarts(
