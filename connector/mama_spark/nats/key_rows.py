@@ -118,12 +118,9 @@ class KeyCodec:
 
         :raises ConfigError, Unavailable: see :meth:`Bucket.subject_head`
         """
-        n, bad, given = (
-            rows.num_rows,
-            dict[int, PublishError](),
-            dict(zip(rows.schema.names, rows.columns, strict=True)),
-        )
-        keys = given["key"].cast(pa.binary())
+        n, bad = rows.num_rows, dict[int, PublishError]()
+        given = dict(zip(rows.schema.names, rows.columns, strict=True))
+        keys = given["key"].cast(pa.large_binary())
         for row, key in enumerate(keys.to_pylist()):
             if key is None:
                 bad[row] = BadTopic.of_null("topics", "the key is null")
@@ -131,49 +128,63 @@ class KeyCodec:
                 bad[row] = BadTopic(f"no key is {key.decode(errors='replace')!r}: {_KEYS}")
         good = np.ones(n, np.bool_)
         good[list(bad)] = False
-        keys = pc.if_else(pa.array(good), keys, b"").cast(pa.string())
-        operations = pc.fill_null(given.get("operation", pa.nulls(n, pa.string())), kv.PUT)
-        puts = pc.equal(operations, kv.PUT)
-        for row in np.flatnonzero(~pc.is_in(operations, pa.array([kv.PUT, *_HEADERS])).to_numpy(False)).tolist():
-            bad.setdefault(row, BadRow(f"no operation is {operations[row].as_py()!r}: put, delete or purge"))
-        values = given.get("value", pa.nulls(n, pa.binary())).cast(pa.binary())
-        for row in np.flatnonzero(pc.and_(puts, values.is_null()).to_numpy(False)).tolist():
+        topics = pc.if_else(pa.array(good), keys, b"").cast(pa.string())
+        topics = pc.binary_join_element_wise(self._subject_head(), topics, "").dictionary_encode()
+
+        operations = pc.fill_null(_texts(given.get("operation"), n), kv.PUT.encode())
+        puts, known = pc.equal(operations, kv.PUT.encode()), pa.array([kv.PUT.encode(), *map(str.encode, _HEADERS)])
+        for row in _where(pc.invert(pc.is_in(operations, known))):
+            bad.setdefault(row, BadRow(f"no operation is {_shown(operations[row])}: put, delete or purge"))
+        values = _texts(given.get("value"), n)
+        for row in _where(pc.and_(puts, values.is_null())):
             bad.setdefault(row, BadRow.of_null("payloads", "the value is null: only delete and purge have none"))
-        topics = pc.binary_join_element_wise(self._subject_head(), keys, "").dictionary_encode()
         payloads = pc.if_else(pc.and_(puts, values.is_valid()), values, b"")
+
         entries = [
-            _entries(pc.equal(operations, operation), name, value)
+            _entries(pc.equal(operations, operation.encode()), name, value)
             for operation, headers in _HEADERS.items()
             for name, value in headers.items()
         ]
         if (expected := given.get("expectedrevision")) is not None:
-            for row in np.flatnonzero(pc.fill_null(pc.less(expected, 0), False).to_numpy(False)).tolist():
+            for row in _where(pc.less(expected, 0)):
                 bad.setdefault(row, BadRow(f"no revision is {expected[row]}: the last one of the key, or 0"))
             entries.append(_entries(expected.is_valid(), EXPECTED_LAST, expected.cast(pa.string())))
-        if (ttl := self._lifetimes(given.get("ttl"), operations, puts, bad)) is not None:
-            entries.append(_entries(ttl.is_valid(), TTL, ttl))
+        ttl = self._lifetimes(_texts(given.get("ttl"), n), operations, puts, bad)
+        entries.append(_entries(ttl.is_valid(), TTL, ttl))
         return EncodedRows(topics, payloads, sorted(bad.items()), [e for e in entries if len(e.rows)])
 
     def _lifetimes(
-        self, column: pa.Array | None, operations: pa.Array, puts: pa.Array, bad: dict[int, PublishError]
-    ) -> pa.Array | None:
+        self, column: pa.Array, operations: pa.Array, puts: pa.Array, bad: dict[int, PublishError]
+    ) -> pa.Array:
         """The ``Nats-TTL`` of each row."""
-        usual = pa.scalar(None if self._ttl is None else _ttl_text(self._ttl), pa.string())
-        if column is None:
-            return None if self._ttl is None else pc.if_else(puts, usual, pa.scalar(None, pa.string()))
-        coded = column.dictionary_encode()
-        texts = []
-        for number, text in enumerate(coded.dictionary.to_pylist()):
+        coded, texts = column.dictionary_encode(), []
+        for number, text in enumerate(coded.dictionary):
             try:
-                texts.append(_ttl_text(duration(text)))
+                texts.append(_ttl_text(duration(text.as_py().decode(errors="replace"))))
             except ValueError as e:
                 texts.append("")
-                for row in np.flatnonzero(pc.equal(coded.indices, number).to_numpy(False)).tolist():
-                    bad.setdefault(row, BadRow(f"the ttl {e}, got {text!r}"))
+                for row in _where(pc.equal(coded.indices, number)):
+                    bad.setdefault(row, BadRow(f"the ttl {e}, got {_shown(text)}"))
         found = pa.array(texts, pa.string()).take(coded.indices)
-        for row in np.flatnonzero(pc.and_(pc.equal(operations, "delete"), found.is_valid()).to_numpy(False)).tolist():
+        for row in _where(pc.and_(pc.equal(operations, b"delete"), found.is_valid())):
             bad.setdefault(row, BadRow("a delete has no ttl: the key keeps its earlier values; purge has"))
+        usual = pa.scalar(None if self._ttl is None else _ttl_text(self._ttl), pa.string())
         return pc.if_else(pc.and_(puts, found.is_null()), usual, found)
+
+
+def _texts(column: pa.Array | None, n: int) -> pa.Array:
+    """A column as bytes, which a text of Spark may be; nulls where there is none."""
+    return pa.nulls(n, pa.large_binary()) if column is None else column.cast(pa.large_binary())
+
+
+def _where(mask: pa.Array) -> list[int]:
+    """The rows where it is true."""
+    rows: list[int] = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)).tolist()
+    return rows
+
+
+def _shown(text: pa.Scalar) -> str:
+    return repr(text.as_py().decode(errors="replace"))
 
 
 def _ttl_text(seconds: float) -> str:
@@ -182,7 +193,7 @@ def _ttl_text(seconds: float) -> str:
 
 def _entries(where: pa.Array, name: str, values: pa.Array | str) -> HeaderEntries:
     """One header of the rows where a mask is true."""
-    rows = np.flatnonzero(where.to_numpy(zero_copy_only=False))
+    rows = np.array(_where(where), np.int64)
     taken = pa.repeat(values, len(rows)) if isinstance(values, str) else values.take(pa.array(rows))
     lists = pa.ListArray.from_arrays(offsets_of(np.ones(len(rows), np.int64)), taken)
     return HeaderEntries(rows, pa.repeat(name, len(rows)), lists)

@@ -82,6 +82,18 @@ def test_a_bad_row_fails_alone(row: dict[str, Any], why: str) -> None:
     assert bad[1].startswith(why)
 
 
+def test_text_that_is_no_utf8_fails_its_row() -> None:
+    """Strings of Spark may hold any bytes."""
+    raw = pa.array([b"\xff", b"a"], pa.binary())
+    text = pa.StringArray.from_buffers(2, raw.buffers()[1], raw.buffers()[2])
+    for name in ("key", "operation", "ttl"):
+        columns = {"key": pa.array(["a", "a"]), "value": pa.array([b"", b""]), name: text}
+        if name == "operation":
+            columns[name] = pa.concat_arrays([text.slice(0, 1), pa.array(["put"])])
+        bad = KeyCodec(lambda: "$KV.B.").encode(pa.record_batch(columns)).bad
+        assert bad[0][0] == 0, name
+
+
 @pytest.mark.parametrize(
     ("columns", "why"),
     [
