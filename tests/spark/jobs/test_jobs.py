@@ -18,6 +18,7 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from mama_spark.cli.main import main
 from mama_spark.contracts.bridge import SourceKey
 from mama_spark.flightlog.commit import commit
 from mama_spark.nats.commands.serve import add_demo_stream
@@ -29,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.discovery_watcher import Watcher
 from tests.support.mama.discovery_harness import ForeignAnnouncer, create_streams, desk, line
+from tests.support.nats.buckets import make, write
 from tests.support.nats.nats_servers import Admin
 from tests.support.processes import descendant_processes, descendants, runs
 from tests.support.spark.attempts import STREAM, Query, rows
@@ -363,3 +365,25 @@ def test_a_source_that_a_new_image_does_not_have_is_offline(
     }
     (gone,) = [row for row in table(tmp_path / "current") if row["source_id"] == 8]
     assert gone["info"] == "not in the image"
+
+
+@pytest.mark.thorough
+def test_mirror_job_keeps_a_table_like_a_bucket_and_goes_on_where_it_was(
+    spark: SparkSession, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Once submitted, and once in the session of the tests."""
+    make(nats_server.url, bucket="devices")
+    text = (ROOT / "conf" / "mirror.toml").read_text().replace("nats://127.0.0.1:4222", nats_server.url)
+    text = text.replace('"data/', f'"{tmp_path}/data/').replace("10 seconds", "availableNow")
+    (tmp_path / "mirror.toml").write_text(text)
+    rows = [{"key": f"k{n}", "value": b"%d" % n} for n in range(50)]
+    write(nats_server.url, rows, bucket="devices")
+    submit("mirror", tmp_path / "mirror.toml", *PACKAGES)
+    write(nats_server.url, [{"key": "k1", "operation": "delete"}, {"key": "k2", "value": b"new"}], bucket="devices")
+    in_session(spark, "mirror", tmp_path / "mirror.toml")
+    found = {row["key"]: (row["value"], row["revision"]) for row in delta_rows(tmp_path / "data" / "devices")}
+    assert found == {row["key"]: (row["value"], n) for n, row in enumerate(rows, 1)} | {
+        "k1": (None, 51),
+        "k2": (b"new", 52),
+    }
+    assert main(["check", nats_server.url, "-o", "bucket=devices", "--table", f"{tmp_path}/data/devices"]) == 0
