@@ -179,7 +179,7 @@ def test_a_mirror_is_written_where_clients_write(nats_server: NatsServer, admin:
         ({"bucket": "LOG"}, "option bucket=LOG: the stream 'KV_LOG' is no bucket: it keeps any number of messages"),
     ],
 )
-def test_what_is_no_bucket_is_told(nats_server: NatsServer, admin: Admin, options: dict[str, str], told: str) -> None:
+def test_what_is_no_bucket_is_told(nats_server: NatsServer, admin: Admin, options: dict[str, Any], told: str) -> None:
     admin.create_stream("KV_LOG", ["log"])
     report = write(nats_server.url, [{"key": "a", "value": b"1"}], **options)
     assert told in (report.fatal or "")
@@ -211,7 +211,12 @@ def test_changes_whose_acknowledgements_are_lost_are_sent_again_without_conflict
     make(nats_server.url)
     lost, on_acks, on_disconnected = threading.Event(), NatsAnswers.on_acks, NatsAnswers.on_disconnected
     monkeypatch.setattr(NatsAnswers, "on_acks", lambda self, columns: lost.is_set() and on_acks(self, columns))
-    monkeypatch.setattr(NatsAnswers, "on_disconnected", lambda *given: (lost.set(), on_disconnected(*given)))
+
+    def disconnected(*given: Any) -> None:
+        lost.set()
+        on_disconnected(*given)
+
+    monkeypatch.setattr(NatsAnswers, "on_disconnected", disconnected)
     with Proxy(nats_server.url) as proxy, ThreadPoolExecutor(1) as threads:
         writes = threads.submit(write, proxy.url, creations(600), maxInFlight="256", waitTimeout="30s")
         eventually(lambda: admin.info("KV_B")["state"]["messages"] >= 256, "a window is stored")
@@ -237,8 +242,8 @@ def test_a_replicated_bucket_tells_conflicts_and_repetitions_alike(nats_cluster:
 
 def test_flight_log_and_dead_letters_say_what_became_of_each_change(nats_server: NatsServer, tmp_path: Path) -> None:
     make(nats_server.url)
-    letters = {"onError": "deadletter", "deadLetterTable": f"{tmp_path}/dead"}
-    rows = [
+    letters: dict[str, Any] = {"onError": "deadletter", "deadLetterTable": f"{tmp_path}/dead"}
+    rows: list[dict[str, Any]] = [
         {"key": "a", "value": b"1"},
         {"key": "a", "value": b"2", "expectedRevision": 7},
         {"key": "a..b", "value": b"3"},

@@ -172,7 +172,7 @@ def test_the_streams_of_another_account_are_written_and_read_by_its_prefix(tmp_p
     ("bucket", "options"), [("M", {}), ("O", {"jsDomain": "leaf"})], ids=["mirror of the other domain", "domain"]
 )
 def test_a_bucket_of_the_other_domain_is_written(
-    servers: tuple[NatsServer, NatsServer], bucket: str, options: dict[str, str]
+    servers: tuple[NatsServer, NatsServer], bucket: str, options: dict[str, Any]
 ) -> None:
     hub, leaf = servers
     with Admin(leaf.url) as far, Admin(hub.url) as near:
@@ -180,7 +180,7 @@ def test_a_bucket_of_the_other_domain_is_written(
         far.create_stream("KV_O", ["$KV.O.>"], **config)
         mirror = {"name": "KV_O", "external": {"api": "$JS.leaf.API"}}
         near.create_stream("KV_M", [], mirror=mirror, mirror_direct=True, **config)
-        rows = [{"key": "a", "value": b"1"}, {"key": "a", "value": b"2", "expectedRevision": 0}]
+        rows: list[dict[str, Any]] = [{"key": "a", "value": b"1"}, {"key": "a", "value": b"2", "expectedRevision": 0}]
         report = write(hub.url, rows, bucket=bucket, **options)
         assert (report.counts.acked, report.counts.row_errors, report.fatal) == (1, 1, None)
         assert [(m.topic, m.payload) for m in far.messages("KV_O")] == [("$KV.O.a", b"1")]
