@@ -19,7 +19,6 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.contracts.errors import ClientClosed, ExpectationFailed, PublishError, Unavailable
@@ -149,8 +148,8 @@ class ClientOutcomes:
 
 
 class LogOfIds(Protocol):
-    def ids_behind(self, after: int) -> tuple[list[str], list[int]]:
-        """Ids, as they are stored, and sequences of all messages behind a sequence.
+    def sequences_of(self, ids: set[str], after: int) -> dict[str, int]:
+        """Sequences of the messages with these ids, as they are stored, that there are behind a sequence.
 
         :raises Unavailable: nobody tells it now
         """
@@ -301,21 +300,20 @@ class StreamPublisher:
 
     def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
         """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
-        ids, sequences = self._log.ids_behind(self._ends.before(since))
-        known, numbers = pa.array(ids, pa.string()), np.array(sequences, np.int64)
+        ids = [[] if messages.ids is None else messages.ids.to_pylist() for messages in batches]
+        known = self._log.sequences_of({one for some in ids for one in some}, self._ends.before(since))
         found = []
-        for messages in batches:
-            at = pc.fill_null(pc.index_in(messages.ids, value_set=known), -1).to_numpy(zero_copy_only=False)
-            rows = np.flatnonzero(at >= 0)
-            found.append([StoredFlights(self._prefix, rows, numbers[at[rows]])] if len(rows) else [])
-        n = sum(map(len, batches))
+        for some in ids:
+            sequences = np.array([known.get(one, 0) for one in some])
+            rows = np.flatnonzero(sequences)
+            found.append([StoredFlights(self._prefix, rows, sequences[rows])] if len(rows) else [])
         log.info("of %d messages without an answer, %d are stored (%s)",
-                 n, sum(len(some.rows) for part in found for some in part), self._prefix)  # fmt: skip
+                 sum(map(len, ids)), len(known), self._prefix)  # fmt: skip
         return found
 
     def _settle(self) -> None:
         settled = self._window.take_settled()
-        copied = sum(int(flights.copied[rows].sum()) for flights, rows in settled if flights.copied is not None)
+        copied = sum(int(flights.perhaps_twice()[rows].sum()) for flights, rows in settled)
         if copied:
             log.warning("%d messages may be stored twice: they were sent again while a server that does not answer may "
                         "have them (on_silent_server=publish, %s)", copied, self._prefix)  # fmt: skip

@@ -52,9 +52,9 @@ class Server:
         there = tokens >= self.certain
         return OnTheWay(there, -1e9, "server 'a' is silent") if there.any() else None
 
-    def ids_behind(self, after: int) -> tuple[list[str], list[int]]:
+    def sequences_of(self, ids: set[str], after: int) -> dict[str, int]:
         self.looks.append(after)
-        return list(self.stored), list(self.stored.values())
+        return {one: sequence for one, sequence in self.stored.items() if one in ids}
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         return ValidationResult()
@@ -176,12 +176,12 @@ def test_what_may_be_stored_waits_until_no_copy_can_come_and_goes_again_where_it
 def test_who_does_not_wait_is_told_how_many_may_be_stored_twice(
     sending: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sender, server, _ = sending(b"a", b"b", patience=4.0)
+    sender, server, _ = sending(b"a", b"b", b"found", patience=4.0)
     sender.pump(0.0)
-    server.certain = 0
+    server.certain, server.stored = 0, {server.sent[2][2]: 107}
     server.tell(EventKind.DISCONNECTED, EventKind.RECONNECTED)
-    until(lambda: len(server.sent) == 4, lambda: sender.pump(0.0))
-    server.ack(2, 3)
+    until(lambda: len(server.sent) == 5, lambda: sender.pump(0.0))
+    server.ack(3, 4)
     sender.pump(0.0)
     assert "2 messages may be stored twice" in caplog.text
 
