@@ -124,7 +124,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         publisher = self._publisher
         if publisher is not None:
             end = time.monotonic() + CLOSE_TIMEOUT
-            with suppress(Unavailable):
+            with suppress(Unavailable, ConfigError):
                 while publisher.busy and not publisher.down and time.monotonic() < end:
                     publisher.pump(POLL_ACKS)
             if publisher.busy:
