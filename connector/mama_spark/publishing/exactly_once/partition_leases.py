@@ -90,6 +90,11 @@ class PartitionLeases:
             leases, self._leases = self._leases, {}
         return list(leases.values())
 
+    def join(self) -> None:
+        """Until nobody asks the ledger any more, after :meth:`stop`: another one may get its connection."""
+        if self._noter.ident is not None:
+            self._noter.join()
+
     def may_send(self) -> bool:
         """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         with self._lock:

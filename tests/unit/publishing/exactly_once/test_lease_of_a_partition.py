@@ -143,13 +143,27 @@ def test_a_renewal_that_took_longer_than_the_lease_is_repeated_at_once(
 
 
 def test_a_stream_without_a_leader_does_not_end_the_lease(markers: Markers, monkeypatch: pytest.MonkeyPatch) -> None:
-    over = threading.Event()
-    with closing(session_of(markers)) as session:
-        session.begin(pa.array(["t"]))
-        monkeypatch.setattr(markers, "bounds", lambda stream: over.wait() and Bounds(1, 0, "2026"))
-        before = markers.task.renewed
-        eventually(lambda: markers.task.renewed > before + 10, "it is renewed")
-        over.set()
+    """Nor keep the next attempt waiting; the ledger is given back when nobody asks it any more."""
+    over, asked, did = threading.Event(), threading.Event(), list[str]()
+
+    def bounds(stream: str) -> Bounds:
+        asked.set()
+        over.wait()
+        did.append("answered")
+        return Bounds(1, 0, "2026")
+
+    session = session_of(markers)
+    session.begin(pa.array(["t"]))
+    monkeypatch.setattr(markers, "bounds", bounds)
+    monkeypatch.setattr(markers, "close", lambda: did.append("closed"))
+    before = markers.task.renewed
+    eventually(lambda: asked.is_set() and markers.task.renewed > before + 10, "it is renewed")
+    ending = threading.Thread(target=session.close, daemon=True)
+    ending.start()
+    eventually(lambda: markers.task.released, "whoever comes next need not wait")
+    over.set()
+    ending.join()
+    assert did == ["answered", "closed"]
 
 
 @pytest.mark.parametrize("answered", [True, False])
