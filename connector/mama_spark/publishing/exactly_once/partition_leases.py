@@ -156,11 +156,10 @@ class PartitionLeases:
                     return
                 except MamaError as e:  # nothing is sent until it succeeds
                     logger.info("the marker of partition %d is not renewed: %s", self._me.partition, e)
-                    self._closed.wait(_AGAIN)
-                    continue
+                    renewed = lease
                 with self._lock:
                     self._leases[name] = renewed
-                if self._clock() >= renewed.until:  # it took longer than the lease
+                if self._clock() >= renewed.until:  # it failed, or took longer than the lease
                     self._closed.wait(_AGAIN)
                     self._renew_now.set()
 

@@ -124,14 +124,19 @@ def test_an_attempt_renews_its_marker_while_it_is_open_and_releases_it_at_the_en
     assert markers.task.owner == "me"
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_a_renewal_that_took_longer_than_the_lease_is_repeated_at_once(
-    markers: Markers, monkeypatch: pytest.MonkeyPatch
+    markers: Markers, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     """As while the markers have no leader."""
     now, slow, servers, store = [0.0], [700.0], ["a"], markers.set_marker
 
     def stored_late(key: str, value: bytes, revision: int) -> int:
-        now[0] += slow.pop() if slow else 0.0
+        if slow:
+            now[0] += slow.pop()
+            if fails:
+                servers.remove("b")  # nothing else lets it be renewed
+                raise Unavailable("no answer")
         return store(key, value, revision)
 
     with closing(session_of(markers, Rules(lease=600.0), servers, lambda: now[0])) as session:
