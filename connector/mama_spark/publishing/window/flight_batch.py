@@ -86,8 +86,8 @@ class FlightBatch:
 
     def perhaps_twice(self) -> Bools:
         """Which are acknowledged, and were sent again while an earlier copy might still be stored."""
-        found = np.zeros(self.n, np.bool_) if self.copied is None else self.copied.copy()
-        found &= (self.state == FlightState.ACKED) & (self.sends > 1)  # one that was found goes no more
+        again = (self.state == FlightState.ACKED) & (self.sends > 1)  # one that was found goes no more
+        found: Bools = again & (np.False_ if self.copied is None else self.copied)
         return found
 
     def stored_from(self, rows: Int64s) -> Seconds:

@@ -9,13 +9,11 @@ and accepts the next.
 from __future__ import annotations
 
 import logging
-import math
 import re
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +32,7 @@ from mama_spark.publishing.window.window import Window
 
 from ..ack_tracker import OutcomeRuns
 from .message_codec import EXPECTED_LAST, Header, Origin, encode_id, encode_subject, lines
+from .stored_log import StoredLog
 
 log = logging.getLogger(__name__)
 
@@ -147,35 +146,17 @@ class ClientOutcomes:
         return not pending
 
 
-class LogOfIds(Protocol):
-    def sequences_of(self, ids: set[str], after: int) -> dict[str, int]:
-        """Sequences of the messages with these ids, as they are stored, that there are behind a sequence.
-
-        :raises Unavailable: nobody tells it now
-        """
-        ...
-
-
 class StreamPublisher:
     """:param bridge: acknowledges each message with its sequence, and says what may still be stored
     :param log: what it publishes to
     :param engine: id of the engine, for the origin of messages
-    :param prefix: of the subjects
     :param buffer: octets that may wait; more messages are refused
     :param patience: seconds to wait for a server that may have messages; then they are sent again
     """
 
-    def __init__(
-        self,
-        bridge: PublisherBridge,
-        log: LogOfIds,
-        engine: str,
-        prefix: str,
-        buffer: int,
-        patience: float = math.inf,
-    ) -> None:
+    def __init__(self, bridge: PublisherBridge, log: StoredLog, engine: str, buffer: int, patience: float) -> None:
         self._bridge, self._log, self.patience = bridge, log, patience
-        self._engine, self._prefix, self._buffer = engine, prefix, buffer
+        self._engine, self._prefix, self._buffer = engine, log.prefix, buffer
         retry = RetryPolicy.doubling(*RESEND, _FOREVER)
         self._window = Window(WindowConfig(MAX_IN_FLIGHT, MAX_IN_FLIGHT - 1, ACK_TIMEOUT, retry, ordered=True))
         self._loop = SendLoop(bridge, self._window, check=self)
@@ -183,7 +164,7 @@ class StreamPublisher:
         self._queue: deque[PendingPublish] = deque()
         self._chunk: FlightBatch = self._window.open(0)
         self._spans: deque[Span] = deque()  # of the chunk, not sent yet
-        self._topic = pa.array([f"{prefix}.{encode_subject(b'')}"])
+        self._topic = pa.array([f"{log.prefix}.{encode_subject(b'')}"])
         self._refusing = False
         self._last_report = -REPORT_STALL
         self.waiting = 0  #: octets of messages without an outcome

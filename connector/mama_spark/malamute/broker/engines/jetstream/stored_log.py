@@ -166,7 +166,11 @@ class StoredLog:
         return list(found), reached
 
     def sequences_of(self, ids: set[str], after: int) -> dict[str, int]:
-        """See :class:`~mama_spark.malamute.broker.engines.jetstream.publisher.LogOfIds`."""
+        """Sequences of the messages with these ids, as they are stored, that there are behind a sequence.
+
+        :raises ConfigError: as :meth:`refresh`
+        :raises Unavailable: nobody tells it now
+        """
         last = self.refresh().bounds.last
         behind = self._ids(max(after, self.bounds()[0] - 1), last)
         return {one: sequence for sequence, _, one in behind if one in ids}

@@ -28,6 +28,7 @@ from mama_spark.malamute.broker.engines.jetstream import publisher
 from mama_spark.malamute.broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.malamute.broker.engines.jetstream.message_codec import decode
 from mama_spark.malamute.broker.engines.jetstream.publisher import PendingPublish, StreamPublisher
+from mama_spark.malamute.broker.engines.jetstream.stored_log import StoredLog
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.testing.waiting import until
 
@@ -43,7 +44,7 @@ class Server:
     :ivar looks: behind which sequences ids were asked for
     """
 
-    capabilities = SimpleNamespace(ack=Ack.STORED)
+    capabilities, prefix = SimpleNamespace(ack=Ack.STORED), "prefix"
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, bytes, str]] = []  # token, payload, id
@@ -97,7 +98,8 @@ def sending(monkeypatch: pytest.MonkeyPatch) -> Make:
         *contents: bytes, message_id: bytes = b"", buffer: int = 1 << 20, patience: float = math.inf
     ) -> tuple[StreamPublisher, Server, list[PendingPublish]]:
         server = Server()
-        sender = StreamPublisher(cast(PublisherBridge, server), server, "engine", "prefix", buffer, patience)
+        bridge, log = cast(PublisherBridge, server), cast(StoredLog, server)
+        sender = StreamPublisher(bridge, log, "engine", buffer, patience)
         posts = [
             PendingPublish(n, "client", 0, b"w", b"s", [content], message_id) for n, content in enumerate(contents)
         ]
