@@ -28,6 +28,8 @@ from .answers import NO_MESSAGE, NO_RESPONDERS, NO_STREAM, AnsweredError, ApiErr
 from .retry import BACKOFF, ServerNotReady, retry
 
 T = TypeVar("T")
+#: The frames of an attempt, and whether its connection is lost: what follows then may have holes.
+_Try = tuple[list[Frame], Callable[[], bool]]
 
 #: Requests that are on their way at once.
 AT_ONCE = 32
@@ -249,7 +251,7 @@ class JetStream:
         :raises ApiForbidden: the permissions do not allow it
         """
 
-        limit, tries = self._limits(), list[list[Frame]]()
+        limit, tries = self._limits(), list[_Try]()
 
         def attempt(left: float) -> tuple[list[StoredMessage], int]:
             *frames, end = self._frames(stream, body, tries, attempts, limit(left))
@@ -268,29 +270,28 @@ class JetStream:
             return self.retry(f"the read of the stream {stream!r}", attempt)
 
     def _frames(
-        self, stream: str, body: dict[str, Any], tries: list[list[Frame]], attempts: Attempts, begins: float
+        self, stream: str, body: dict[str, Any], tries: list[_Try], attempts: Attempts, begins: float
     ) -> list[Frame]:
         """The frames of the first answer that is whole, else of the last one. The last frame ends it, if it did not
         break off.
 
-        :param tries: the frames of each attempt, which may go on
+        :param tries: one for each attempt, which may go on
         :param begins: seconds in which the first frame comes; the replica that has the request may stand still
         """
         subject, connection, silence = self._direct(stream), self.connection(), begins
         told: list[bool] = []
-        lost = connection.loss()
-        frames: list[Frame] = []
-        tries.append(frames)
+        frames, lost = list[Frame](), connection.loss()
+        tries.append((frames, lost))
 
-        def whole() -> list[list[Frame]]:
-            return [one for one in tries if one and _ends(one[-1])]
+        def whole() -> list[_Try]:
+            return [one for one in tries if one[0] and _ends(one[0][-1]) and not one[1]()]
 
         with connection.denials.watch(subject, lambda: told.append(True)):
             attempts.callback(
                 connection.answers.forget, connection.ask(subject, orjson.dumps(body), None, frames.append)
             )
             before = -1
-            while before < (come := sum(map(len, tries))) and not (told or lost() or whole()):
+            while before < (come := sum(len(one) for one, _ in tries)) and not (told or lost() or whole()):
                 before = come
                 connection.drive(silence, lambda: bool(told or lost() or whole()))
                 silence = max(begins, self.attempt_timeout)
@@ -298,9 +299,7 @@ class JetStream:
             raise _forbidden(stream, subject)
         for one in whole()[:1]:
             tries.remove(one)
-            return one
-        if lost():
-            tries.clear()  # what follows of them may have holes
+            return one[0]
         if not frames:
             raise Unavailable("it broke off")
         return frames

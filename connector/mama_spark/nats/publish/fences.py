@@ -72,7 +72,7 @@ class _Fence:
     """Behind the sends before ``end`` to one stream: its leader is asked twice, the second time when they had time to
     settle.
 
-    :ivar numbers: of the requests
+    :ivar number: of what its leader is asked, again and again; ``reply``: where the answers come
     """
 
     end: int
@@ -80,7 +80,8 @@ class _Fence:
     asked_at: float = 0.0
     answered: bool = False
     again_at: float | None = None  # the first answer is there
-    numbers: list[int] = field(default_factory=list)
+    number: int = 0
+    reply: bytes = b""
 
 
 class Fences:
@@ -158,13 +159,19 @@ class Fences:
     def _ask_behind(self, stream: str, subject: str) -> _Fence:
         if (fence := self._fences.get(stream)) is None:
             fence = self._fences[stream] = _Fence(self.sent, self._clock())
-            self._ask(fence, subject)
+            self._begin(fence, subject)
         return fence
 
+    def _begin(self, fence: _Fence, subject: str) -> None:
+        self._forget(fence)  # an answer to what was asked before does not count
+        fence.answered = False
+        fence.number, fence.reply = self._connection.answers.expect(partial(self._answered, fence))
+        self._ask(fence, subject)
+
     def _ask(self, fence: _Fence, subject: str) -> None:
-        fence.asked_at, fence.answered = self._clock(), False
+        fence.asked_at = self._clock()
         with contextlib.suppress(MamaError):  # the connection breaks
-            fence.numbers.append(self._connection.ask(subject, b"", NOBODY, partial(self._answered, fence)))
+            self._connection.publish(subject, b"", fence.reply, NOBODY)
 
     @staticmethod
     def _answered(fence: _Fence, answer: Frame) -> None:
@@ -184,14 +191,11 @@ class Fences:
             self._certain[stream] = fence.end
             self._forget(self._fences.pop(stream))
         elif now >= fence.again_at:
-            self._forget(fence)  # an answer to what was asked before does not count
-            self._ask(fence, subject)
+            self._begin(fence, subject)
         return self._certain.get(stream, 0)
 
     def _forget(self, fence: _Fence) -> None:
-        for number in fence.numbers:
-            self._connection.answers.forget(number)
-        fence.numbers.clear()
+        self._connection.answers.forget(fence.number)
 
     def _drop_fences(self) -> None:
         for fence in self._fences.values():
@@ -203,7 +207,7 @@ class Fences:
     def _begin_probes(self, left: _Left, subjects: Mapping[str, str]) -> None:
         for stream in subjects.keys() - left.asked:
             left.asked.add(stream)
-            left.why[stream] = ""
+            left.why[stream] = f"{left.server} has not answered for what it has"
             args = (left, stream, subjects[stream])
             threading.Thread(target=self._probe, args=args, name="mama-probe", daemon=True).start()
 

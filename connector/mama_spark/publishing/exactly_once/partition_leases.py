@@ -90,6 +90,11 @@ class PartitionLeases:
             leases, self._leases = self._leases, {}
         return list(leases.values())
 
+    def join(self) -> None:
+        """Until nobody asks the ledger any more, after :meth:`stop`: another one may get its connection."""
+        if self._noter.ident is not None:
+            self._noter.join()
+
     def may_send(self) -> bool:
         """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         with self._lock:
@@ -151,11 +156,10 @@ class PartitionLeases:
                     return
                 except MamaError as e:  # nothing is sent until it succeeds
                     logger.info("the marker of partition %d is not renewed: %s", self._me.partition, e)
-                    self._closed.wait(_AGAIN)
-                    continue
+                    renewed = lease
                 with self._lock:
                     self._leases[name] = renewed
-                if self._clock() >= renewed.until:  # it took longer than the lease
+                if self._clock() >= renewed.until:  # it failed, or took longer than the lease
                     self._closed.wait(_AGAIN)
                     self._renew_now.set()
 

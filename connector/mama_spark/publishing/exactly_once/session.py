@@ -104,6 +104,7 @@ class BatchSession:
             servers = () if self._all_answered else lease.task.servers
             released = protocol.encode(replace(lease.task, released=True, servers=servers))
             self._ledger.release_marker(lease.key, released, lease.revision)
+        self._leases.join()
         self._ledger.close()
 
     def _ask(self, ask: Callable[[], T]) -> T:

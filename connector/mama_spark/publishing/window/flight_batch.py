@@ -33,7 +33,7 @@ class FlightBatch:
     :ivar doubt: one of its sends may have been stored, and no acknowledgement of it came
     :ivar errors: row -> the last error, for rows that had one
     :ivar absent: when the middleware certainly had none of what was sent before, monotonic seconds; None = never known
-    :ivar copied: sent again while an earlier copy might still be stored: perhaps twice; None = none of them
+    :ivar copied: may be sent again although an earlier copy might still be stored; None = none of them
     :ivar non_retriable: see :class:`~mama_spark.contracts.bridge.ValidationResult`
     :ivar ends: payload bytes of all rows before row i, n + 1 elements
     """
@@ -83,6 +83,12 @@ class FlightBatch:
         if self.copied is None:
             self.copied = np.zeros(self.n, np.bool_)
         self.copied[rows] = True
+
+    def perhaps_twice(self) -> Bools:
+        """Which are acknowledged, and were sent again while an earlier copy might still be stored."""
+        again = (self.state == FlightState.ACKED) & (self.sends > 1)  # one that was found goes no more
+        found: Bools = again & (np.False_ if self.copied is None else self.copied)
+        return found
 
     def stored_from(self, rows: Int64s) -> Seconds:
         """When these, which were sent, may have been stored at the earliest."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_right
 
 _MOST = 4096  #: moments that are remembered beside the first: one for each message on its way
 
@@ -17,10 +17,10 @@ class StreamEnds:
     def note(self, at: float, last: int) -> None:
         """What is sent from this moment on is stored behind this sequence.
 
-        :param at: monotonic seconds, as :meth:`before` gets them
+        :param at: monotonic seconds, no earlier than those before, as :meth:`before` gets them
         """
         if last > self._ends[-1][1]:
-            insort(self._ends, (at, last))
+            self._ends.append((at, last))
             del self._ends[1:-_MOST]
 
     def before(self, since: float) -> int:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from mama_spark.contracts.bridge import Ack, Capabilities
 from mama_spark.contracts.errors import PERHAPS_TWICE, BadRow, DoubledId, PublishError
-from mama_spark.contracts.message import Bools, Int64s, MessageBatch, decimal_digits, fixed_width
+from mama_spark.contracts.message import Int64s, MessageBatch, decimal_digits, fixed_width
 from mama_spark.flightlog.columns import FlightColumns, Reason
 from mama_spark.flightlog.schema import EVENTS, FAILED, PUBLISHED
 from mama_spark.publishing.clock import WallClock
@@ -166,19 +166,11 @@ def _reasons(flights: FlightBatch, doubled: Int64s | None) -> dict[int, Reason]:
     reasons: dict[int, Reason] = {}
     if doubled is not None:
         reasons = dict.fromkeys(doubled.tolist(), (None, None, DoubledId.label))
-    reasons |= dict.fromkeys(np.flatnonzero(_copied(flights)).tolist(), (None, None, _COPIED))
+    reasons |= dict.fromkeys(np.flatnonzero(flights.perhaps_twice()).tolist(), (None, None, _COPIED))
     if flights.errors:
         bad = flights.state > FlightState.ACKED
         reasons |= {row: (e.status, e.code or None, e.info) for row, e in flights.errors.items() if bad[row]}
     return reasons
-
-
-def _copied(flights: FlightBatch) -> Bools:
-    """Which are acknowledged, and may be stored twice."""
-    if flights.copied is None:
-        return np.zeros(flights.n, np.bool_)
-    found: Bools = flights.copied & (flights.state == FlightState.ACKED) & (flights.sends > 0)
-    return found
 
 
 def count_outcomes(
@@ -196,7 +188,7 @@ def count_outcomes(
     counts.failed += int(states[FlightState.COMPLETED_EXCEPTIONALLY])
     counts.timed_out += int(states[FlightState.TIMEOUT])
     counts.duplicates += int(weights[flights.duplicate].sum())
-    counts.perhaps_twice += int(weights[_copied(flights)].sum())
+    counts.perhaps_twice += int(weights[flights.perhaps_twice()].sum())
     if not flights.errors:
         return
     topics = with_nulls(batch.topics, "topics", flights.errors)

@@ -122,6 +122,31 @@ def test_a_direct_get_whose_replica_stands_still_is_asked_of_another_one_soon_an
     assert connection.waited[::2] == [1.5, 1.875], "not the time of one that is asked once"
 
 
+def test_what_an_attempt_gets_after_a_lost_connection_may_have_holes_and_does_not_count() -> None:
+    """Also when it was lost between two attempts."""
+    told: list[Callable[[Frame], None]] = []
+
+    class Lost(DirectGets):
+        def ask(self, subject: str, payload: bytes, headers: object, answered: Callable[[Frame], None]) -> int:
+            told.append(answered)
+            if len(told) == 1:
+                answered(direct(1))
+            else:  # another replica answers at once, while the first one goes on
+                for frame in (direct(3), end(204)):
+                    told[0](frame)
+                for frame in (direct(1), direct(2), direct(3), end(204)):
+                    answered(frame)
+            return len(told)
+
+        def loss(self) -> Callable[[], bool]:
+            before = len(told)
+            return lambda: before < 1 <= len(told) and 0.05 in self.waited
+
+    connection: Any = Lost()
+    messages, _ = JetStream(lambda: connection, 60.0, 5.0).get_many("S", seq=1)
+    assert [m.sequence for m in messages] == [1, 2, 3]
+
+
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delays pass at once."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mama_spark.contracts.batch_ledger import SETTLE
 from mama_spark.contracts.bridge import OnTheWay
+from mama_spark.nats.connection.expected_answers import ExpectedAnswers
 from mama_spark.nats.jetstream.server_probe import SentTo
 from mama_spark.nats.protocol.client_events import ServerInfo
 from mama_spark.nats.publish import fences as module
@@ -26,7 +27,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.now, self.asked, self.subjects = 100.0, list[Callable[[Any], None]](), list[str]()
-        self.answers = SimpleNamespace(forget=lambda number: self.asked.__setitem__(number - 1, lambda _: None))
+        self.answers = ExpectedAnswers(b"_INBOX.")
         self.lead_to(A)
 
     def lead_to(self, server: SentTo) -> None:
@@ -35,11 +36,10 @@ class Connection:
         current = SimpleNamespace(host=host, address=server.address, port=port)
         self.driver = SimpleNamespace(servers=SimpleNamespace(current=current), peer="")
 
-    def ask(self, subject: str, payload: bytes, headers: dict[str, str], answered: Callable[[Any], None]) -> int:
+    def publish(self, subject: str, payload: bytes, reply: bytes, headers: dict[str, str]) -> None:
         assert (payload, headers) == (b"", {"Nats-Expected-Stream": "?"})
-        self.asked.append(answered)
+        self.asked.append(lambda answer: self.answers.take(SimpleNamespace(subject=reply, **vars(answer))))  # type: ignore[arg-type]
         self.subjects.append(subject)
-        return len(self.asked)
 
 
 @pytest.fixture
@@ -77,7 +77,8 @@ def test_sends_are_certain_when_the_leader_has_answered_behind_them_twice(
     connection.now += 10
     assert held(fences, 9) == [9]
     assert len(connection.asked) == 2, "a leader may be there by now"
-    connection.asked[1](ANSWER)
+    assert len(connection.answers) == 1, "however often it is asked"
+    connection.asked[0](ANSWER)
     assert held(fences, 9) == [9]
     connection.now += SETTLE
     assert held(fences, 9) == [9], "the leader may have stood still"
@@ -102,6 +103,7 @@ def test_what_was_sent_over_another_connection_is_certain_when_its_server_says_s
     fences.sent = 12
     assert held(fences, 3) == [3]
     assert not connection.asked, "nothing of the present one is in doubt"
+    assert ask(fences, 3).why, "it says so from the beginning"  # type: ignore[union-attr]
     eventually(lambda: (there := ask(fences, 3)) is not None and there.why == "silent", "it is asked")
     assert ask(fences, 3).since == 100.0  # type: ignore[union-attr]
     why[0] = ""

@@ -124,14 +124,19 @@ def test_an_attempt_renews_its_marker_while_it_is_open_and_releases_it_at_the_en
     assert markers.task.owner == "me"
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_a_renewal_that_took_longer_than_the_lease_is_repeated_at_once(
-    markers: Markers, monkeypatch: pytest.MonkeyPatch
+    markers: Markers, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     """As while the markers have no leader."""
     now, slow, servers, store = [0.0], [700.0], ["a"], markers.set_marker
 
     def stored_late(key: str, value: bytes, revision: int) -> int:
-        now[0] += slow.pop() if slow else 0.0
+        if slow:
+            now[0] += slow.pop()
+            if fails:
+                servers.remove("b")  # nothing else lets it be renewed
+                raise Unavailable("no answer")
         return store(key, value, revision)
 
     with closing(session_of(markers, Rules(lease=600.0), servers, lambda: now[0])) as session:
@@ -143,13 +148,27 @@ def test_a_renewal_that_took_longer_than_the_lease_is_repeated_at_once(
 
 
 def test_a_stream_without_a_leader_does_not_end_the_lease(markers: Markers, monkeypatch: pytest.MonkeyPatch) -> None:
-    over = threading.Event()
-    with closing(session_of(markers)) as session:
-        session.begin(pa.array(["t"]))
-        monkeypatch.setattr(markers, "bounds", lambda stream: over.wait() and Bounds(1, 0, "2026"))
-        before = markers.task.renewed
-        eventually(lambda: markers.task.renewed > before + 10, "it is renewed")
-        over.set()
+    """Nor keep the next attempt waiting; the ledger is given back when nobody asks it any more."""
+    over, asked, did = threading.Event(), threading.Event(), list[str]()
+
+    def bounds(stream: str) -> Bounds:
+        asked.set()
+        over.wait()
+        did.append("answered")
+        return Bounds(1, 0, "2026")
+
+    session = session_of(markers)
+    session.begin(pa.array(["t"]))
+    monkeypatch.setattr(markers, "bounds", bounds)
+    monkeypatch.setattr(markers, "close", lambda: did.append("closed"))
+    before = markers.task.renewed
+    eventually(lambda: asked.is_set() and markers.task.renewed > before + 10, "it is renewed")
+    ending = threading.Thread(target=session.close, daemon=True)
+    ending.start()
+    eventually(lambda: markers.task.released, "whoever comes next need not wait")
+    over.set()
+    ending.join()
+    assert did == ["answered", "closed"]
 
 
 @pytest.mark.parametrize("answered", [True, False])

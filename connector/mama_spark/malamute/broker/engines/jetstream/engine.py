@@ -112,10 +112,10 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         :raises Unavailable: no server answers
         """
         state = self._log.open()
-        options, log = self._options, self._log
-        bridge = publisher_bridge(options.publishing(log.log_name))
+        options = self._options
+        bridge = publisher_bridge(options.publishing(self._log.log_name))
         patience = ACK_TIMEOUT if options.on_silent_server == "publish" else math.inf
-        self._publisher = StreamPublisher(bridge, log, self._id, log.prefix, options.buffer, patience)
+        self._publisher = StreamPublisher(bridge, self._log, self._id, options.buffer, patience)
         self._publisher.open()
         self._publisher.last = state.bounds.last
 
@@ -124,7 +124,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         publisher = self._publisher
         if publisher is not None:
             end = time.monotonic() + CLOSE_TIMEOUT
-            with suppress(Unavailable):
+            with suppress(Unavailable, ConfigError):
                 while publisher.busy and not publisher.down and time.monotonic() < end:
                     publisher.pump(POLL_ACKS)
             if publisher.busy:

@@ -9,17 +9,14 @@ and accepts the next.
 from __future__ import annotations
 
 import logging
-import math
 import re
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.contracts.errors import ClientClosed, ExpectationFailed, PublishError, Unavailable
@@ -35,6 +32,7 @@ from mama_spark.publishing.window.window import Window
 
 from ..ack_tracker import OutcomeRuns
 from .message_codec import EXPECTED_LAST, Header, Origin, encode_id, encode_subject, lines
+from .stored_log import StoredLog
 
 log = logging.getLogger(__name__)
 
@@ -148,35 +146,17 @@ class ClientOutcomes:
         return not pending
 
 
-class LogOfIds(Protocol):
-    def ids_behind(self, after: int) -> tuple[list[str], list[int]]:
-        """Ids, as they are stored, and sequences of all messages behind a sequence.
-
-        :raises Unavailable: nobody tells it now
-        """
-        ...
-
-
 class StreamPublisher:
     """:param bridge: acknowledges each message with its sequence, and says what may still be stored
     :param log: what it publishes to
     :param engine: id of the engine, for the origin of messages
-    :param prefix: of the subjects
     :param buffer: octets that may wait; more messages are refused
     :param patience: seconds to wait for a server that may have messages; then they are sent again
     """
 
-    def __init__(
-        self,
-        bridge: PublisherBridge,
-        log: LogOfIds,
-        engine: str,
-        prefix: str,
-        buffer: int,
-        patience: float = math.inf,
-    ) -> None:
+    def __init__(self, bridge: PublisherBridge, log: StoredLog, engine: str, buffer: int, patience: float) -> None:
         self._bridge, self._log, self.patience = bridge, log, patience
-        self._engine, self._prefix, self._buffer = engine, prefix, buffer
+        self._engine, self._prefix, self._buffer = engine, log.prefix, buffer
         retry = RetryPolicy.doubling(*RESEND, _FOREVER)
         self._window = Window(WindowConfig(MAX_IN_FLIGHT, MAX_IN_FLIGHT - 1, ACK_TIMEOUT, retry, ordered=True))
         self._loop = SendLoop(bridge, self._window, check=self)
@@ -184,7 +164,7 @@ class StreamPublisher:
         self._queue: deque[PendingPublish] = deque()
         self._chunk: FlightBatch = self._window.open(0)
         self._spans: deque[Span] = deque()  # of the chunk, not sent yet
-        self._topic = pa.array([f"{prefix}.{encode_subject(b'')}"])
+        self._topic = pa.array([f"{log.prefix}.{encode_subject(b'')}"])
         self._refusing = False
         self._last_report = -REPORT_STALL
         self.waiting = 0  #: octets of messages without an outcome
@@ -301,21 +281,20 @@ class StreamPublisher:
 
     def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
         """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
-        ids, sequences = self._log.ids_behind(self._ends.before(since))
-        known, numbers = pa.array(ids, pa.string()), np.array(sequences, np.int64)
+        ids = [[] if messages.ids is None else messages.ids.to_pylist() for messages in batches]
+        known = self._log.sequences_of({one for some in ids for one in some}, self._ends.before(since))
         found = []
-        for messages in batches:
-            at = pc.fill_null(pc.index_in(messages.ids, value_set=known), -1).to_numpy(zero_copy_only=False)
-            rows = np.flatnonzero(at >= 0)
-            found.append([StoredFlights(self._prefix, rows, numbers[at[rows]])] if len(rows) else [])
-        n = sum(map(len, batches))
+        for some in ids:
+            sequences = np.array([known.get(one, 0) for one in some])
+            rows = np.flatnonzero(sequences)
+            found.append([StoredFlights(self._prefix, rows, sequences[rows])] if len(rows) else [])
         log.info("of %d messages without an answer, %d are stored (%s)",
-                 n, sum(len(some.rows) for part in found for some in part), self._prefix)  # fmt: skip
+                 sum(map(len, ids)), len(known), self._prefix)  # fmt: skip
         return found
 
     def _settle(self) -> None:
         settled = self._window.take_settled()
-        copied = sum(int(flights.copied[rows].sum()) for flights, rows in settled if flights.copied is not None)
+        copied = sum(int(flights.perhaps_twice()[rows].sum()) for flights, rows in settled)
         if copied:
             log.warning("%d messages may be stored twice: they were sent again while a server that does not answer may "
                         "have them (on_silent_server=publish, %s)", copied, self._prefix)  # fmt: skip

@@ -165,11 +165,15 @@ class StoredLog:
         )
         return list(found), reached
 
-    def ids_behind(self, after: int) -> tuple[list[str], list[int]]:
-        """See :class:`~mama_spark.malamute.broker.engines.jetstream.publisher.LogOfIds`."""
+    def sequences_of(self, ids: set[str], after: int) -> dict[str, int]:
+        """Sequences of the messages with these ids, as they are stored, that there are behind a sequence.
+
+        :raises ConfigError: as :meth:`refresh`
+        :raises Unavailable: nobody tells it now
+        """
         last = self.refresh().bounds.last
-        found = list(self._ids(max(after, self.bounds()[0] - 1), last))
-        return [one for _, _, one in found], [sequence for sequence, _, _ in found]
+        behind = self._ids(max(after, self.bounds()[0] - 1), last)
+        return {one: sequence for sequence, _, one in behind if one in ids}
 
     def _ids(self, after: int, up_to: int) -> Iterator[tuple[int, str, str]]:
         """Sequence, topic and id of each message that has one."""

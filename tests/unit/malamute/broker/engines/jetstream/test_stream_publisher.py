@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -21,11 +22,13 @@ from mama_spark.contracts.bridge import (
     Refusals,
     ValidationResult,
 )
-from mama_spark.contracts.errors import NotReady, PermissionDenied, PublishError
+from mama_spark.contracts.errors import ConfigError, NotReady, PermissionDenied, PublishError
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.malamute.broker.engines.jetstream import publisher
+from mama_spark.malamute.broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.malamute.broker.engines.jetstream.message_codec import decode
 from mama_spark.malamute.broker.engines.jetstream.publisher import PendingPublish, StreamPublisher
+from mama_spark.malamute.broker.engines.jetstream.stored_log import StoredLog
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.testing.waiting import until
 
@@ -41,7 +44,7 @@ class Server:
     :ivar looks: behind which sequences ids were asked for
     """
 
-    capabilities = SimpleNamespace(ack=Ack.STORED)
+    capabilities, prefix = SimpleNamespace(ack=Ack.STORED), "prefix"
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, bytes, str]] = []  # token, payload, id
@@ -52,9 +55,9 @@ class Server:
         there = tokens >= self.certain
         return OnTheWay(there, -1e9, "server 'a' is silent") if there.any() else None
 
-    def ids_behind(self, after: int) -> tuple[list[str], list[int]]:
+    def sequences_of(self, ids: set[str], after: int) -> dict[str, int]:
         self.looks.append(after)
-        return list(self.stored), list(self.stored.values())
+        return {one: sequence for one, sequence in self.stored.items() if one in ids}
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         return ValidationResult()
@@ -95,7 +98,8 @@ def sending(monkeypatch: pytest.MonkeyPatch) -> Make:
         *contents: bytes, message_id: bytes = b"", buffer: int = 1 << 20, patience: float = math.inf
     ) -> tuple[StreamPublisher, Server, list[PendingPublish]]:
         server = Server()
-        sender = StreamPublisher(cast(PublisherBridge, server), server, "engine", "prefix", buffer, patience)
+        bridge, log = cast(PublisherBridge, server), cast(StoredLog, server)
+        sender = StreamPublisher(bridge, log, "engine", buffer, patience)
         posts = [
             PendingPublish(n, "client", 0, b"w", b"s", [content], message_id) for n, content in enumerate(contents)
         ]
@@ -176,14 +180,15 @@ def test_what_may_be_stored_waits_until_no_copy_can_come_and_goes_again_where_it
 def test_who_does_not_wait_is_told_how_many_may_be_stored_twice(
     sending: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sender, server, _ = sending(b"a", b"b", patience=4.0)
+    sender, server, _ = sending(b"a", b"b", b"found", patience=4.0)
     sender.pump(0.0)
-    server.certain = 0
+    server.certain, server.stored = 0, {server.sent[2][2]: 107}
     server.tell(EventKind.DISCONNECTED, EventKind.RECONNECTED)
-    until(lambda: len(server.sent) == 4, lambda: sender.pump(0.0))
-    server.ack(2, 3)
+    until(lambda: len(server.sent) == 5, lambda: sender.pump(0.0))
+    server.ack(3, 4)
     sender.pump(0.0)
-    assert "2 messages may be stored twice" in caplog.text
+    (said,) = [one for one in caplog.messages if "stored twice" in one]
+    assert said.startswith("2 messages"), "what was found did not go again"
 
 
 def test_a_repeated_id_of_a_client_is_a_duplicate(sending: Make) -> None:
@@ -206,6 +211,20 @@ def test_what_waits_is_bounded_and_what_is_settled_waits_no_more(sending: Make) 
     late = PendingPublish(3, "client", 0, b"w", b"s", [b"x" * 100])
     sender.put(late)
     assert late.outcome is None
+
+
+def test_an_engine_whose_stream_was_deleted_gives_back_all_that_it_has() -> None:
+    """Also when messages wait, which are looked for in it."""
+    engine, closed = JetStreamEngine(b"st", {"servers": "nats://x"}), list[str]()
+
+    def pump(timeout: float) -> None:
+        raise ConfigError("there is no stream")
+
+    waits = {"busy": True, "down": False, "pump": pump}
+    for part in ("_publisher", "_live", "_log"):
+        setattr(engine, part, SimpleNamespace(**waits, close=partial(closed.append, part)))
+    engine.close()
+    assert closed == ["_publisher", "_live", "_log"]
 
 
 # --- the payload of a message is split into frames only if the stored lengths match it --------------------------------
