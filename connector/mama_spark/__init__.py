@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .report.page import report
     from .spark.announced import announced
     from .spark.last_write import LastWrite, last_write
+    from .spark.merge_changes import merge_changes
     from .spark.plain_errors import last_line, stopping
     from .spark.query_progress import QueryProgress, lag
     from .spark.read_flight_log import flight_log
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "LastWrite", "ManagedPublisher", "QueryProgress", "announced", "flight_log", "lag", "last_line", "last_write",
-    "progress", "register", "report", "stopping", "trace_context",
+    "merge_changes", "progress", "register", "report", "stopping", "trace_context",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
@@ -35,7 +36,8 @@ if not TYPE_CHECKING:
             "LastWrite": "spark.last_write", "ManagedPublisher": "publishing.managed.managed_publisher",
             "QueryProgress": "spark.query_progress", "announced": "spark.announced",
             "flight_log": "spark.read_flight_log", "lag": "spark.query_progress", "last_line": "spark.plain_errors",
-            "last_write": "spark.last_write", "progress": "spark.write_progress", "register": "spark.register",
+            "last_write": "spark.last_write", "merge_changes": "spark.merge_changes",
+            "progress": "spark.write_progress", "register": "spark.register",
             "report": "report.page", "stopping": "spark.plain_errors", "trace_context": "telemetry.spans",
         },
     )  # fmt: skip

@@ -131,9 +131,10 @@ def row_codec(o: SinkOptions) -> RowCodec | None:
 
     :raises ConfigError: the bridge cannot be loaded
     """
-    if middleware(o.bridge_name).row_codec is None:
+    which = "row_codec" if o.bucket is None else "key_codec"
+    if o.bucket is None and middleware(o.bridge_name).row_codec is None:
         return None
-    codec: RowCodec = part(o.bridge_name, "row_codec")(o)
+    codec: RowCodec = part(o.bridge_name, which, "has no buckets (option bucket)")(o)
     return codec
 
 

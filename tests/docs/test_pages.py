@@ -14,6 +14,7 @@ import pytest
 from mama_spark.cli.main import parser
 from mama_spark.flightlog.schema import DEAD_LETTERS, table_schema
 from mama_spark.malamute.broker.engines import StreamEngine
+from mama_spark.nats.key_rows import COLUMNS
 from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, option_names
 from mama_spark.spark.sink.encoding.columns import KNOWN
 from mama_spark.spark.subscribe.schema import schema_of
@@ -167,6 +168,7 @@ def test_the_columns_of_the_flight_log_are_listed() -> None:
 def test_the_columns_of_the_formats_are_listed() -> None:
     text = (DOCS / "reference" / "columns.md").read_text(encoding="utf-8")
     assert {*column_cells(text, "## Columns that `mamapub` accepts")} == {*KNOWN}
+    assert [name.lower() for name in column_cells(text, "### A bucket")] == [*COLUMNS]
     assert (
         column_cells(text, "## Columns that `mamasub` emits")
         == schema_of(SubscribeOptions.parse({"topics": "t"})).names

@@ -15,6 +15,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from pyspark.sql import SparkSession
 
 from tests.support.malamute.broker_process import BrokerProcess
+from tests.support.nats.buckets import by_nats_py, make
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.sink_harness import counts, flights
 from tests.support.spark.subscribe_harness import store
@@ -35,6 +36,8 @@ EXAMPLES = {
     "dead letters": "docs/how-to/handle-dead-letters.md",
     "read dead letters": "docs/how-to/handle-dead-letters.md",
     "repair": "docs/how-to/handle-dead-letters.md",
+    "write a bucket": "docs/how-to/follow-a-bucket.md",
+    "follow a bucket": "docs/how-to/follow-a-bucket.md",
 }
 TUTORIAL = (ROOT / "docs" / "tutorial" / "first-delivery-report.md").read_text(encoding="utf-8")
 
@@ -119,6 +122,24 @@ def test_the_examples_on_nats_run_as_written(
     assert stored.count("demo.dead_letters") == 1
     (dead,) = DeltaTable(str(tmp_path / "dead_letters")).to_pyarrow_table().to_pylist()
     assert (dead["topic"], dead["status"], dead["committed"]) == ("demo.orders.*", "BAD_SYMBOL", True)
+
+
+def test_the_examples_of_a_bucket_run_as_written(
+    run: Callable[[str, str, str], str], nats_server: NatsServer, tmp_path: Path
+) -> None:
+    make(nats_server.url, bucket="devices")
+    by_nats_py(nats_server.url, lambda kv: kv.put("plant.old", b"left"), "devices")
+    run(snippet("write a bucket"), URL, nats_server.url)
+    shown = run(
+        "from pyspark.sql import SparkSession\nspark = SparkSession.getActiveSession()\n" + snippet("follow a bucket"),
+        URL,
+        nats_server.url,
+    )
+    cells = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in shown.splitlines()]
+    assert [cell[:2] for cell in cells if cell and cell[0].startswith("plant")] == [
+        ("plant.pump", "on"), ("plant.valve", "open"),
+    ], shown  # fmt: skip
+    assert main(["check", nats_server.url, "-o", "bucket=devices", "--table", str(tmp_path / "devices")]) == 0
 
 
 def test_the_example_on_malamute_runs_as_written(run: Callable[[str, str, str], str], tmp_path: Path) -> None:

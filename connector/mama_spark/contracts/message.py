@@ -123,17 +123,28 @@ def payload_bounds(payloads: pa.Array) -> Int64s:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderEntries:
+    """Header entries of many rows: row, name, list of values."""
+
+    rows: Int64s
+    names: pa.Array
+    values: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
 class EncodedRows:
     """Rows as messages, row for row.
 
     :ivar topics: dictionary<int32, string> without nulls
     :ivar payloads: binary or large_binary without nulls; placeholders for the rows of ``bad``
     :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
+    :ivar headers: that the messages have
     """
 
     topics: pa.DictionaryArray
     payloads: pa.Array
     bad: list[tuple[int, PublishError]]
+    headers: Sequence[HeaderEntries] = ()
 
 
 class RowCodec(Protocol):
@@ -141,7 +152,8 @@ class RowCodec(Protocol):
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """The columns by name, and what each must be, as text for messages."""
+        """The columns by name, and what each must be, as text for messages. With ``headers`` among them, the codec gets
+        the rows without, and messages have them as those of topic and value do."""
 
     @property
     def needed(self) -> Sequence[str]:

@@ -48,6 +48,7 @@ class Middleware:
     :ivar attach: ``(context, loop) -> PublisherBridge``, through a live object of :attr:`client`
     :ivar client: the root module of the client library that ``attach`` takes objects of
     :ivar row_codec: ``(o: SinkOptions) -> RowCodec``
+    :ivar key_codec: ``(o: SinkOptions) -> RowCodec``, which makes messages of changes to the keys of ``o.bucket``
     :ivar batch_ledger: ``(o: SinkOptions) -> BatchLedger``
     :ivar check_transport: ``(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]``: tried, and what was found
     :ivar log_bridge: ``(o: TransportOptions, timeout: float) -> RecordLogBridge``; None: it stores nothing that could
@@ -83,6 +84,7 @@ class Middleware:
     attach: str | None = None
     client: str | None = None
     row_codec: str | None = None
+    key_codec: str | None = None
     batch_ledger: str | None = None
     check_transport: str | None = None
     log_bridge: str | None = None
@@ -118,6 +120,7 @@ _NATS = Middleware(
     publisher_bridge="mama_spark.nats:publisher_bridge",
     attach="mama_spark.nats:attach",
     client="nats",
+    key_codec="mama_spark.nats:key_codec",
     batch_ledger="mama_spark.nats:batch_ledger",
     check_transport="mama_spark.nats:check_transport",
     log_bridge="mama_spark.nats:log_bridge",

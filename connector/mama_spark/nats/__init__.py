@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mama_spark.options import SinkOptions, TransportOptions
 
     from .discovery.bridge import NatsDiscovery
+    from .key_rows import KeyCodec
     from .ledger import NatsBatchLedger
     from .publish.attached import AttachedBridge
     from .publish.bridge import NatsBridge
@@ -34,6 +35,7 @@ __all__ = [
     "batch_ledger",
     "check_transport",
     "discovery_bridge",
+    "key_codec",
     "log_bridge",
     "publisher_bridge",
 ]
@@ -50,6 +52,15 @@ def attach(context: object, loop: AbstractEventLoop | None = None) -> NatsBridge
     from .publish.attached import AttachedBridge
 
     return AttachedBridge.attach(context, loop=loop)
+
+
+def key_codec(o: SinkOptions) -> KeyCodec:
+    from .key_rows import Bucket, KeyCodec
+    from .settings import NatsSettings
+
+    settings = NatsSettings.from_options(o)
+    bucket = Bucket(str(o.bucket), settings, timeout=o.retry_deadline, wait=o.on_unavailable == "wait")
+    return KeyCodec(bucket.subject_head, o.ttl)
 
 
 def batch_ledger(o: SinkOptions) -> NatsBatchLedger:

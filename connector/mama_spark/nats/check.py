@@ -7,6 +7,7 @@ from dataclasses import replace
 from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import MessageBatch
 
+from .key_rows import Bucket
 from .publish.bridge import NatsBridge
 from .settings import NatsSettings
 
@@ -23,6 +24,9 @@ def check_server(settings: NatsSettings, topics: list[str] | None = None) -> lis
     bridge = NatsBridge(missing_is_fine if makes else settings)
     try:
         bridge.open()
+        if settings.bucket is not None:
+            bucket = Bucket(settings.bucket, settings, timeout=2 * settings.connect_timeout, wait=False)
+            topics = [f"{bucket.subject_head()}key", *(topics or ())]
         found.append((True, f"connection: {bridge.connected_to} of {servers}"))
         found.append((True, "permission: the inbox for acknowledgements is ours to read"))
         if makes:

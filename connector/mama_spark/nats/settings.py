@@ -18,7 +18,7 @@ _TLS = ("tls_ca", "tls_cert", "tls_key", "tls_handshake_first")
 #: Options of a sink that are settings of the same name.
 _PUBLISHING = (
     *("stream", "create_stream", "streams", "grow_streams", "ack_mode", "dedup", "wait_timeout", "retry_deadline"),
-    *("max_in_flight", "exactly_once", "batches_stream"),
+    *("max_in_flight", "exactly_once", "batches_stream", "bucket"),
 )
 #: Prefix of the subjects of JetStream API requests, in the account and domain of the user.
 DEFAULT_API_PREFIX = "$JS.API."
@@ -49,6 +49,7 @@ class NatsSettings:
     :param max_in_flight: of the publisher
     :param exactly_once: what is stored is looked for by other means than by ids that the server remembers
     :param batches_stream: that keeps the markers of batches
+    :param bucket: whose keys the messages change
     """
 
     servers: tuple[str, ...] = (DEFAULT_SERVER,)
@@ -77,6 +78,7 @@ class NatsSettings:
     max_in_flight: int = 4096
     exactly_once: bool = False
     batches_stream: str = "MAMA_BATCHES"
+    bucket: str | None = None
 
     def __post_init__(self) -> None:
         if not self.servers:
@@ -97,6 +99,9 @@ class NatsSettings:
         elif isinstance(o, SinkOptions):
             names += _PUBLISHING
             more["ordered"] = o.order == "partition"
+            if o.bucket is not None:  # acknowledgements of batches bring no revisions
+                names.remove("ack_mode")
+                more["ack_mode"] = "message"
         return cls(servers=o.url, **{name: getattr(o, name) for name in names}, **more)
 
     def __repr__(self) -> str:

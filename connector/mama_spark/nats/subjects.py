@@ -19,6 +19,8 @@ PROGRESS_METADATA = {"mama-spark": "progress"}
 
 #: Subjects that are requests to the server, but those of its events, which a stream may take.
 _REQUESTS, _EVENTS = ("$JS.", "$SYS."), "$JS.EVENT."
+#: Behind the prefix of a domain's API, keys of its buckets, which are stored.
+_KEYS = r"(\$JS\.[^.]+\.API\.|%s)\$KV\."
 
 
 def is_request(topic: str, api_prefix: str) -> bool:
@@ -27,7 +29,9 @@ def is_request(topic: str, api_prefix: str) -> bool:
 
     :param api_prefix: of the JetStream API, which may be that of another account
     """
-    return topic.startswith((*_REQUESTS, api_prefix)) and not topic.startswith(_EVENTS)
+    if not topic.startswith((*_REQUESTS, api_prefix)) or topic.startswith(_EVENTS):
+        return False
+    return not re.match(_KEYS % re.escape(api_prefix), topic)
 
 
 def shows_progress(config: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from .values import (
     metrics_setup,
     names,
     one_of,
+    plain_name,
     rate,
     single_token,
     string,
@@ -70,6 +71,16 @@ class PublishingOptions(TransportOptions):
     grow_streams: bool = option(
         "boolean", boolean, False, _MESSAGES,
         "The streams of `streams` may be a smaller set, which becomes this one: topics change streams.", scope=NATS,
+    )  # fmt: skip
+    bucket: str | None = option(
+        "text", plain_name, None, _MESSAGES,
+        "Key-value bucket that the rows change, instead of topics ([columns](columns.md#a-bucket)). A bucket that "
+        "mirrors another is written to where clients of NATS write.", shown="", scope=NATS,
+    )  # fmt: skip
+    ttl: float | None = option(
+        "duration", duration, None, _MESSAGES,
+        "With `bucket`: how long values stay of which the column `ttl` says nothing; a second at least. The bucket "
+        "must allow it (`allow_msg_ttl`).", shown="as long as the bucket keeps them", scope=NATS,
     )  # fmt: skip
     ignore_unknown_columns: bool = option(
         "boolean", boolean, False, _MESSAGES, "Leave out columns that no rule uses instead of refusing them."

@@ -85,6 +85,7 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
         super()._cross_check(given)
         self._check_tango()
         self._check_openmama()
+        self._check_bucket(given)
         self._check_retries()
         self._check_ids()
         self._check_exactly_once()
@@ -129,6 +130,18 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
         require(
             not (self.require_subscribers and self.ack_mode == "none"),
             "option requireSubscribers needs acknowledgements, and ackMode=none has none",
+        )
+
+    def _check_bucket(self, given: Collection[str]) -> None:
+        """:raises OptionError: an option does not go with a bucket"""
+        if self.bucket is None:
+            return
+        for name in ("topic", "topic_prefix", "stream", "streams", "create_stream", "pack", "trace_context"):
+            require(name not in given, f"options bucket and {camel(name)} exclude each other: a bucket has keys")
+        require(
+            self.ack_mode in ("auto", "message"),
+            f"option ackMode={self.ack_mode} does not go with bucket: each key has a revision, which its "
+            "acknowledgement brings",
         )
 
     def _check_retries(self) -> None:
@@ -223,6 +236,7 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
             (("topic_events",), "flightLog or announce=true", self.announce or self.flight_log is not None),
             (("on_retention", "on_silent_server", "batches_stream"), "exactlyOnce=true", self.exactly_once),
             (("grow_streams",), "streams", self.streams is not None),
+            (("ttl",), "bucket", self.bucket is not None),
             (("error_tolerance",), "onError=deadletter or onError=log", self.on_error != "fail"),
             (("retry_backoff", "retry_max_backoff"), "retryAttempts above 0", self.retry_attempts != 0),
             (("storage",), "flightLog or deadLetterTable", kept),

@@ -24,6 +24,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver
+from tests.support.nats.buckets import write
 from tests.support.nats.nats_servers import Admin
 
 SOURCE = SourceKey("desk", 7)
@@ -165,3 +166,24 @@ def test_the_streams_of_another_account_are_written_and_read_by_its_prefix(tmp_p
             driver.conserved(admin)
         settings = NatsSettings((url,), js_api_prefix="JS.a")
         assert sorted(payloads_of(settings, "S")) == sorted(o.payload for o in driver.outcomes)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "options"), [("M", {}), ("O", {"jsDomain": "leaf"})], ids=["mirror of the other domain", "domain"]
+)
+def test_a_bucket_of_the_other_domain_is_written(
+    servers: tuple[NatsServer, NatsServer], bucket: str, options: dict[str, str]
+) -> None:
+    hub, leaf = servers
+    with Admin(leaf.url) as far, Admin(hub.url) as near:
+        config = {"max_msgs_per_subject": 5, "allow_direct": True}
+        far.create_stream("KV_O", ["$KV.O.>"], **config)
+        mirror = {"name": "KV_O", "external": {"api": "$JS.leaf.API"}}
+        near.create_stream("KV_M", [], mirror=mirror, mirror_direct=True, **config)
+        rows = [{"key": "a", "value": b"1"}, {"key": "a", "value": b"2", "expectedRevision": 0}]
+        report = write(hub.url, rows, bucket=bucket, **options)
+        assert (report.counts.acked, report.counts.row_errors, report.fatal) == (1, 1, None)
+        assert [(m.topic, m.payload) for m in far.messages("KV_O")] == [("$KV.O.a", b"1")]
+        assert "another domain" in (write(hub.url, rows, bucket=bucket, exactlyOnce="true", **options).fatal or "")
+        for admin, name in ((near, "KV_M"), (far, "KV_O")):
+            admin.api(f"STREAM.DELETE.{name}")

@@ -15,12 +15,14 @@ from typing import Any
 import psutil
 import pytest
 from deltalake import DeltaTable
+from mama_spark.cli.main import main
 from mama_spark.nats.commands.serve import add_demo_stream
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import SparkSession
 
 from tests.support.discovery_watcher import Watcher
+from tests.support.nats.buckets import make, write
 from tests.support.nats.nats_servers import Admin
 from tests.support.processes import descendant_processes, runs
 from tests.support.spark.sink_harness import counts, flights, verdict
@@ -163,3 +165,25 @@ def test_demo_publishes_the_flights_data_reports_and_leaves_no_process(tmp_path:
     assert "read back: 342 flights of Hawaiian from JFK" in printed
     assert "there are no streams" not in printed
     assert counts(flights(tmp_path / "demo" / "flight_log"), "event") == {"acked": 336_776}
+
+
+@pytest.mark.thorough
+def test_mirror_job_keeps_a_table_like_a_bucket_and_goes_on_where_it_was(
+    spark: SparkSession, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """Once submitted, and once in the session of the tests."""
+    make(nats_server.url, bucket="devices")
+    text = (ROOT / "conf" / "mirror.toml").read_text().replace("nats://127.0.0.1:4222", nats_server.url)
+    text = text.replace('"data/', f'"{tmp_path}/data/').replace("10 seconds", "availableNow")
+    (tmp_path / "mirror.toml").write_text(text)
+    rows = [{"key": f"k{n}", "value": b"%d" % n} for n in range(50)]
+    write(nats_server.url, rows, bucket="devices")
+    submit("mirror", tmp_path / "mirror.toml", *PACKAGES)
+    write(nats_server.url, [{"key": "k1", "operation": "delete"}, {"key": "k2", "value": b"new"}], bucket="devices")
+    in_session(spark, "mirror", tmp_path / "mirror.toml")
+    found = {row["key"]: (row["value"], row["revision"]) for row in delta_rows(tmp_path / "data" / "devices")}
+    assert found == {row["key"]: (row["value"], n) for n, row in enumerate(rows, 1)} | {
+        "k1": (None, 51),
+        "k2": (b"new", 52),
+    }
+    assert main(["check", nats_server.url, "-o", "bucket=devices", "--table", f"{tmp_path}/data/devices"]) == 0

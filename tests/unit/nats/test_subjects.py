@@ -129,6 +129,9 @@ def test_what_to_allow_has_no_name_that_changes_each_time(subject: str, pattern:
         ("theirs.APIS.a", False),
         ("$JS.EVENT.ADVISORY.a", False),
         ("$KV.b.k", False),
+        ("$JS.hub.API.$KV.b.k", False),
+        ("theirs.API.$KV.b.k", False),
+        ("$JS.API.STREAM.DELETE.$KV.b", True),
     ],
 )
 def test_topics_that_are_requests_to_the_server(topic: str, carried_out: bool) -> None:

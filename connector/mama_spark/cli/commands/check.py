@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ...console.arguments import add_transport, completed, transport
@@ -17,6 +18,7 @@ from ...contracts.topics import topic_head
 from ...flightlog.check import check_dead_letters, check_flight_log
 from ...options import ANY_WRITE, SinkOptions
 from ...options.conf_file import as_options, load
+from ...options.declare import require
 from ...registry import check_transport
 
 
@@ -27,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MASTER",
         help="Spark master of the job, such as spark://host:7077 (default: that of spark-defaults.conf): whether its "
         "executors can see the folders of the tables",
+    )
+    parser.add_argument(
+        "--table",
+        metavar="PATH",
+        help="a Delta table that follows a bucket, as jobs/mirror.py writes it: where it differs from -o bucket=NAME",
     )
     parser.add_argument("--json", action="store_true", help="one line of JSON for each thing that was tried")
     add_transport(parser, "mamapub")
@@ -40,6 +47,9 @@ def run(args: argparse.Namespace) -> int:
     options = _options(args)
     found = check_transport(options.at_log() if options.log is not None else options, _topics(options))
     found += _tables(options, args.master or _default_master())
+    if args.table is not None and all(fine for fine, _ in found):
+        require(options.bucket is not None, "argument --table needs the bucket to compare with: -o bucket=NAME")
+        found += _compared(args.table, options)
     for fine, text in found:
         shown = redact(" ".join(text.split()))
         if args.json:
@@ -54,7 +64,8 @@ def _options(args: argparse.Namespace) -> SinkOptions:
     more = {name.lower(): value for name, value in transport(args)}
     merged = {name: value for name, value in given.items() if name.lower() not in more} | more
     full = completed(merged, SinkOptions, "storage.*")
-    return SinkOptions.parse(full.options, ANY_WRITE, full.shared).with_tables_below(os.getcwd())
+    use = ANY_WRITE if args.table is None else replace(ANY_WRITE, is_job=False)  # storage.* may be of that table
+    return SinkOptions.parse(full.options, use, full.shared).with_tables_below(os.getcwd())
 
 
 def _default_master() -> str | None:
@@ -87,6 +98,15 @@ def _tables(options: SinkOptions, master: str | None) -> list[tuple[bool, str]]:
     if letters is not None:
         found += _table("dead letters", lambda: check_dead_letters(letters, storage, master))
     return found
+
+
+def _compared(path: str, options: SinkOptions) -> list[tuple[bool, str]]:
+    from ...audit.bucket_table import compare_with_bucket
+
+    try:
+        return compare_with_bucket(path, options)
+    except MamaError as e:
+        return [(False, f"table: {e}")]
 
 
 def _table(name: str, check: Callable[[], list[str]]) -> list[tuple[bool, str]]:

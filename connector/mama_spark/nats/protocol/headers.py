@@ -16,6 +16,7 @@ from mama_spark.contracts.message import BYTES_OF_HEADERS, Bools, Int64s, Messag
 
 EXPECTED_STREAM = "Nats-Expected-Stream"
 EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
+TTL = "Nats-TTL"  #: of the message, in seconds or with a unit of Go
 #: Headers that rows may not have, in lower case, and what to do instead: they say how one message was published, and
 #: would store another one otherwise than it is reported. Others of the server's (expectations, rollup, TTL, schedules)
 #: have the effect that they have where a stream sources the message.
@@ -132,17 +133,18 @@ def _lines(headers: pa.Array) -> pa.Array:
     return pa.BinaryArray.from_buffers(_BINARY, len(headers), [None, pa.py_buffer(ends), text.buffers()[2]])
 
 
-def check(batch: MessageBatch, max_payload: int) -> tuple[dict[int, PublishError], Bools | None]:
+def check(batch: MessageBatch, max_payload: int, looked_into: str = "") -> tuple[dict[int, PublishError], Bools | None]:
     """Rows whose headers, id or size are not allowed, and rows whose expectation forbids a blind resend.
 
     :param max_payload: bytes of header block and payload together
+    :param looked_into: an expectation that allows a resend: when it fails, its message is looked for
     """
     bad: dict[int, PublishError] = {}
     non_retriable = None
     sizes = batch.sizes()
     lines = None if batch.headers is None else HeaderLines.of(batch.headers)
     if lines is not None:
-        non_retriable = _check_lines(lines, bad)
+        non_retriable = _check_lines(lines, bad, looked_into.lower())
     if batch.ids is not None:
         for row in np.flatnonzero(bad_values(batch.ids).to_numpy(zero_copy_only=False)).tolist():
             bad.setdefault(row, BadRow("the id is null or holds a line break"))
@@ -171,7 +173,7 @@ def _check_sizes(
             bad.setdefault(row, TooLarge(text))
 
 
-def _check_lines(lines: HeaderLines, bad: dict[int, PublishError]) -> Bools | None:
+def _check_lines(lines: HeaderLines, bad: dict[int, PublishError], looked_into: str) -> Bools | None:
     if not len(lines.names):
         return None
     coded = lines.names.dictionary_encode()  # few names, many lines
@@ -181,7 +183,8 @@ def _check_lines(lines: HeaderLines, bad: dict[int, PublishError]) -> Bools | No
         return None
     there, lower = RESERVED.keys() & set(lower.to_pylist()), lower.take(coded.indices)
     reject_lines(lines, bad, [(pc.equal(lower, name), RESERVED[name]) for name in sorted(there)])
-    expects = pc.starts_with(lower, f"{NATS_PREFIX}expected-").to_numpy(zero_copy_only=False)
+    expects = pc.and_(pc.starts_with(lower, f"{NATS_PREFIX}expected-"), pc.not_equal(lower, looked_into))
+    expects = expects.to_numpy(zero_copy_only=False)
     if not expects.any():
         return None
     non_retriable: Bools = np.zeros(len(lines.starts) - 1, np.bool_)

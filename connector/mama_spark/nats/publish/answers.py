@@ -21,6 +21,7 @@ from ..errors import not_entitled
 from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import TOKEN_WIDTH
 from .ack_queue import AckQueue
+from .conflicts import Conflicts
 from .fast_ingest import FastIngestPublisher
 from .fences import Fences
 from .stream_router import StreamRouter
@@ -37,6 +38,7 @@ class NatsAnswers:
     :param fast_ingest: None: there are no batches
     :param warn: called with warnings for the log
     :param fences: hears which connection there is; None = nobody asks
+    :param conflicts: looks into refusals of changes that expect a revision; None = there are none
     :ivar base: token on the wire of the bridge's token 0
     :ivar unacknowledged: bytes and tokens of sends that are answered once they are written
     :ivar waiting_for_capacity: the publisher has more to send, and is woken when there is room
@@ -50,10 +52,11 @@ class NatsAnswers:
         router: StreamRouter,
         warn: Callable[[str], None],
         fences: Fences | None = None,
+        conflicts: Conflicts | None = None,
     ) -> None:
         self._connection, self._fast_ingest, self._queue = connection, fast_ingest, queue
         self._router, self._warn, self.base = router, warn, connection.next_token
-        self._fences = fences
+        self._fences, self._conflicts = fences, conflicts
         self.sent_topics = SentTopics()
         self.unacknowledged: deque[tuple[int, Int64s]] = deque()
         self.waiting_for_capacity = False
@@ -110,6 +113,8 @@ class NatsAnswers:
             self._queue.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
             self._answered(tokens, stored_anew=not reply.duplicate)
         elif isinstance(reply, PublishError):
+            if self._conflicts is not None and self._conflicts.takes(token, reply):
+                return
             self._queue.refusals(Refusals(tokens, reply, now))
             self._answered(tokens, refused=True)
 

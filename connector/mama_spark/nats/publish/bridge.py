@@ -40,6 +40,7 @@ from ..settings import NatsSettings
 from ..stream_set import StreamSet
 from .ack_queue import AckQueue
 from .answers import NatsAnswers
+from .conflicts import Conflicts
 from .fast_ingest import FastIngestPublisher
 from .fences import Fences
 from .missing_acks import ANSWER_TIME
@@ -69,6 +70,7 @@ class NatsBridge(PublisherBridge):
         self._fast_ingest: FastIngestPublisher | None = None
         self._answers: NatsAnswers | None = None
         self._fences: Fences | None = None  # with exactlyOnce
+        self._conflicts: Conflicts | None = None  # with a bucket
         self._requests: NatsRequests | None = None
         self._checked_for = 0  # bytes of a message, at most, as far as messages were checked
 
@@ -130,8 +132,11 @@ class NatsBridge(PublisherBridge):
         if self.settings.exactly_once:
             connection.driver.discard_unsent(True)
             self._fences = Fences(self.settings, connection, lambda: list(self._router.topic_of_each_stream().values()))
+        if self.settings.bucket is not None:
+            api = JetStream(lambda: connection, ANSWER_TIME, ANSWER_TIME)
+            self._conflicts = Conflicts(api, self._ack_queue, self._router.stream_for)
         connection.listener = self._answers = NatsAnswers(
-            connection, self._fast_ingest, self._ack_queue, self._router, self._warn, self._fences
+            connection, self._fast_ingest, self._ack_queue, self._router, self._warn, self._fences, self._conflicts
         )
         try:
             self._router.check(connection)
@@ -156,7 +161,8 @@ class NatsBridge(PublisherBridge):
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         most = self._max_payload()
         self._checked_for = max(self._checked_for, most)
-        bad, non_retriable = hd.check(batch, most)
+        looked_into = "" if self._conflicts is None or batch.ids is None else hd.EXPECTED_LAST
+        bad, non_retriable = hd.check(batch, most, looked_into)
         names = batch.topics.dictionary
         rejections = self._router.rejections(self._connection, names, self.capabilities.max_topic)
         if non_retriable is not None:
@@ -217,6 +223,8 @@ class NatsBridge(PublisherBridge):
             answers.sent_topics.add(first_token, part.topics.slice(0, taken))
             return taken
         answers.sent_topics.add(first_token, part.topics)
+        if self._conflicts is not None:
+            part = self._conflicts.expecting(part, first_token)
         if self._fences is not None:
             self._fences.sent = first_token + len(part)
         self._write(part, first_token, order)
@@ -258,8 +266,11 @@ class NatsBridge(PublisherBridge):
         return self._drive(timeout, want)
 
     def _drive(self, timeout: float, want: int) -> PollResult:
+        conflicts = self._conflicts
         if self._connection is not None:
-            self._connection.drive(timeout, lambda: self._ack_queue.ready(want))
+            self._connection.drive(timeout, lambda: self._ack_queue.ready(want) or bool(conflicts))
+            if conflicts:
+                conflicts.resolve()
         return self._ack_queue.take()
 
     def explain_missing_acks(self) -> str:

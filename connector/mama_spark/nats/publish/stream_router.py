@@ -16,6 +16,7 @@ from ..jetstream import streams as st
 from ..jetstream.answers import ApiForbidden, StreamInfo
 from ..jetstream.client import JetStream
 from ..jetstream.set_members import describe_load, prepare_members
+from ..protocol import key_value
 from ..settings import NatsSettings
 from ..stream_set import StreamSet
 from ..subjects import is_request
@@ -237,6 +238,10 @@ class StreamRouter:
             return {}
         if connection is None or self.cache.lookup_denied or not topics:
             return {}
+        if self.settings.bucket is not None:  # of another domain or account, whose streams may be out of reach
+            near, stream = self.settings.api_prefix, key_value.stream_of(self.settings.bucket)
+            far = [t for t in topics.values() if ".$KV." in t]
+            self._owners |= {t: stream if t.startswith(near) else "" for t in far}
         new = [t for t in topics.values() if t not in self._owners]
         if new:
             self._find(connection, new)

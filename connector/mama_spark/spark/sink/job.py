@@ -40,8 +40,8 @@ class ColumnPlan:
     :ivar log: columns that go to the flight log
     :ivar stream: column with the stream of each row; None = all go to the stream of the options
     :ivar typed: columns that are packed with their types (``pack=arrow`` without a value); empty = none
-    :ivar native: columns for the row codec of the bridge: (its name, name in the DataFrame); with them, only ``id`` and
-        ``log`` are used
+    :ivar native: columns for the row codec of the bridge: (its name, name in the DataFrame); with them, only ``id``,
+        ``log`` and ``headers`` are used
     """
 
     topic: str | None

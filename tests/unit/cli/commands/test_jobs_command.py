@@ -98,7 +98,7 @@ def test_unknown_names_are_answered_with_those_that_there_are(
 ) -> None:
     assert main(["jobs", *arguments]) == 2
     assert (
-        "there is no job 'publsh'; there are audit, demo, discover, ingest, maintain, openmama_archive, publish,"
+        "there is no job 'publsh'; there are audit, demo, discover, ingest, maintain, mirror, openmama_archive,"
         in capsys.readouterr().err
     )
 

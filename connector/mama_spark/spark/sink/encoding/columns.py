@@ -138,6 +138,9 @@ def _trace_field(by_name: dict[str, T.StructField], options: SinkOptions) -> T.S
 
 def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec: RowCodec) -> ColumnPlan:
     """For a bridge with a row codec."""
+    headers = by_name.pop("headers", None) if "headers" in codec.columns else None
+    if headers is not None:
+        _check_type("headers", headers)
     if options.trace_context != "off":
         raise SchemaError(f"option traceContext: messages of the {options.bridge_name} bridge have no headers")
     for low in codec.needed:
@@ -159,7 +162,9 @@ def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec:
     except PySparkException as e:
         raise SchemaError(f"the {options.bridge_name} bridge: {e}") from e
     own_id = None if id_field is None else id_field.name
-    return ColumnPlan(None, (), None, (), None, "", own_id, log, native=native)
+    form = "" if headers is None else _headers_form(headers.dataType)
+    name = None if headers is None else headers.name
+    return ColumnPlan(None, (), None, (), name, form, own_id, log, native=native)
 
 
 def _check_lines(by_name: dict[str, T.StructField], id_field: T.StructField | None) -> None:

@@ -4,27 +4,18 @@ their way to the bridge. Pure."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.contracts.message import HEADERS_TYPE, Bools, Int64s, MessageBatch, lengths_of
+from mama_spark.contracts.message import HEADERS_TYPE, Bools, HeaderEntries, MessageBatch, lengths_of
 from mama_spark.packing.pack_headers import header_entries
 
 PARENT, STATE = "traceparent", "tracestate"
 #: Octets that a header block needs beside names and values, and an id.
 _OVERHEAD = 320
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderEntries:
-    """Header entries of many rows: row, name, list of values."""
-
-    rows: Int64s
-    names: pa.Array
-    values: pa.Array
 
 
 def header_maps(entries: Sequence[HeaderEntries], n: int) -> pa.Array:

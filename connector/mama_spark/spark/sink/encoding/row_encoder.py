@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
-from mama_spark.contracts.message import Int64s, MessageBatch, RowCodec
+from mama_spark.contracts.message import HeaderEntries, Int64s, MessageBatch, RowCodec
 from mama_spark.contracts.topics import PART_HEADERS, topic_head
 from mama_spark.packing.json_text import json_rows
 
 from ...trace_column import valid_traces
 from ..job import ColumnPlan
 from ..stages import SinkBatch
-from .headers import HeaderEntries, header_maps, one_value_lists, part_entries
+from .headers import header_maps, one_value_lists, part_entries
 
 
 class RowEncoder:
@@ -259,10 +259,15 @@ class CodecRows:
             for row in np.flatnonzero(np.asarray(ids.is_null())).tolist():
                 rejected.setdefault(row, BadRow.of_null("ids", "the id is null"))
             ids = ids.fill_null("")
+        entries = list(encoded.headers)
+        if self._plan.headers is not None:
+            entries.append(_HEADER_FORMS[self._plan.headers_form](rows.column(self._plan.headers), rejected))
+        headers = header_maps(entries, rows.num_rows) if entries else None
         if rejected:
             payloads = self._with_json(rows, payloads, sorted(rejected))
         extra = rows.select(list(self._plan.log)) if self._plan.log else None
-        messages, numbers = MessageBatch(encoded.topics, payloads, ids=ids), np.arange(first, first + rows.num_rows)
+        messages = MessageBatch(encoded.topics, payloads, headers, ids)
+        numbers = np.arange(first, first + rows.num_rows)
         return SinkBatch(messages, sorted(rejected.items()), numbers, extra)
 
     def destinations(self, rows: pa.RecordBatch) -> MessageBatch:

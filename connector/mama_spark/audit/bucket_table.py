@@ -1,0 +1,85 @@
+"""Compares a Delta table that follows a key-value bucket with the bucket, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, convert_to_deltalake
+
+from ..contracts.errors import FlightLogError
+from ..contracts.record_log import RecordLog
+from ..flightlog.reading import Row, query
+from ..flightlog.storage import TableStore, storage_errors
+from ..options import SinkOptions
+from ..registry import log_bridge, part
+
+_STATE = pa.schema([("key", pa.string()), ("revision", pa.int64()), ("operation", pa.string())])
+_EXAMPLES = 5
+_QUESTION = f"""
+WITH have AS (SELECT key, revision FROM log WHERE operation = 'put'),
+ wanted AS (SELECT key, revision FROM bucket WHERE operation = 'put'),
+ compared AS (SELECT coalesce(w.key, h.key) AS key, h.revision AS here, w.revision AS there,
+  CASE WHEN h.key IS NULL THEN 'missing' WHEN w.key IS NULL THEN 'extra'
+   WHEN h.revision <> w.revision THEN 'other' ELSE 'same' END AS kind
+  FROM wanted w FULL OUTER JOIN have h ON w.key = h.key)
+SELECT * FROM (SELECT *, count(*) OVER (PARTITION BY kind) AS n,
+ row_number() OVER (PARTITION BY kind ORDER BY key) AS number FROM compared) WHERE number <= {_EXAMPLES} ORDER BY number
+"""
+_SAID = {"missing": "in the bucket only", "extra": "in the table only", "other": "with another revision"}
+
+
+def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
+    """What was compared, and whether it is equal.
+
+    :param path: of the table, which has columns ``key``, ``revision`` and ``operation``
+    :raises FlightLogError: it is not there, or has others
+    :raises ConfigError: the bucket is not there, or cannot be read
+    :raises Unavailable: storage or middleware cannot be reached
+    """
+    with storage_errors(f"table {path}", o.storage_options):
+        table = TableStore(path, o.storage_options).table()
+    if table is None or not {*_STATE.names} <= {f.name for f in table.schema().fields}:
+        what = "no Delta table there" if table is None else f"it lacks one of the columns {', '.join(_STATE.names)}"
+        raise FlightLogError(f"{path}: {what}")
+    buckets, bridge = part(o.bridge_name, "key_value", "has no buckets"), log_bridge(o, o.retry_deadline)
+    bridge.open()
+    try:
+        with (
+            TemporaryDirectory(prefix="mama-check-") as folder,
+            pq.ParquetWriter(f"{folder}/0.parquet", _STATE) as file,
+        ):
+            log = bridge.log(buckets.stream_of(o.bucket))
+            for some in _state(log, buckets):
+                file.write_batch(some)
+            file.close()
+            convert_to_deltalake(folder)
+            rows = query(table, o.storage_options, _QUESTION, bucket=DeltaTable(folder))
+    finally:
+        bridge.close()
+    same = next((row["n"] for row in rows if row["kind"] == "same"), 0)
+    found = [(True, f"table {path}: {same:,} keys are as in bucket {o.bucket!r}")]
+    for kind, said in _SAID.items():
+        if some := [row for row in rows if row["kind"] == kind]:
+            found.append((False, f"table {path}: {_text(some, said)}"))
+    return found
+
+
+def _state(log: RecordLog, buckets: Any) -> Iterator[pa.RecordBatch]:
+    """The last change of each key."""
+    for records in log.read_current(log.current()):
+        operations = buckets.operations_of(records.headers, len(records))
+        keys = buckets.keys_of(records.topics.cast(pa.string()))
+        yield pa.RecordBatch.from_arrays([keys, pa.array(records.sequences), operations], schema=_STATE)
+
+
+def _text(rows: list[Row], what: str) -> str:
+    n = rows[0]["n"]
+    shown = [
+        row["key"] + (f" ({row['here']}, {row['there']} in the bucket)" if row["kind"] == "other" else "")
+        for row in rows
+    ]
+    return f"{n:,} {'key' if n == 1 else 'keys'} {what}: {', '.join(shown)}{', ...' if n > len(rows) else ''}"

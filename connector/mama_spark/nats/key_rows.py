@@ -1,0 +1,199 @@
+"""Encodes rows as changes of keys in a bucket, as the KeyValue interfaces of NATS clients write them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from mama_spark.contracts.errors import BadRow, BadTopic, ConfigError, PublishError, SchemaError
+from mama_spark.contracts.message import EncodedRows, HeaderEntries, offsets_of
+from mama_spark.options.times import duration
+from mama_spark.publishing.outage_reporter import retry_while_unavailable
+
+from .jetstream.answers import ApiForbidden
+from .protocol import key_value as kv
+from .protocol.headers import EXPECTED_LAST, TTL
+from .read.log_connection import LogConnection
+from .settings import DEFAULT_API_PREFIX, NatsSettings
+
+COLUMNS = {
+    "key": "string",
+    "value": "binary or string",
+    "operation": "string: put, delete or purge",
+    "expectedrevision": "long: the revision that the key must have; 0 = it must not exist",
+    "ttl": "string: a duration, such as 30s",
+    "headers": "as of messages",
+}
+_KEYS = "letters, digits, and - / _ = or a dot that is not at an end"
+_TEXTS = ("key", "operation", "ttl")
+#: Headers of the operations that are more than a put.
+_HEADERS = {"delete": {kv.OPERATION: kv.DELETE}, "purge": {kv.OPERATION: kv.PURGE, kv.ROLLUP: kv.ROLLUP_SUBJECT}}
+
+
+class Bucket:
+    """Where the keys of a bucket are written; nothing is asked before that is needed.
+
+    :param timeout: seconds; ``wait``: go on asking while the middleware does not answer
+    """
+
+    def __init__(self, name: str, settings: NatsSettings, *, timeout: float, wait: bool) -> None:
+        self._name, self._settings, self._timeout, self._wait = name, settings, timeout, wait
+        self._head: str | None = None
+
+    def subject_head(self) -> str:
+        """What precedes a key in subjects.
+
+        :raises ConfigError: there is no such bucket
+        :raises Unavailable: no answer
+        """
+        if self._head is None:
+            say = "waiting until the bucket can be looked up: %s"
+            self._head = retry_while_unavailable(self._find_head, wait=self._wait, say=say)
+        return self._head
+
+    def _find_head(self) -> str:
+        stream = kv.stream_of(self._name)
+        connection = LogConnection(self._settings, self._timeout)
+        connection.connect()
+        try:
+            found = connection.api.stream(stream)
+        except ApiForbidden:  # a mirror would not be known, and takes no messages
+            return kv.write_prefix({"name": stream})
+        finally:
+            connection.close()
+        if found is None or found.limit("max_msgs_per_subject") is None:
+            what = "it keeps any number of messages of each subject" if found else "it is missing"
+            raise ConfigError(f"option bucket={self._name}: the stream {stream!r} is no bucket: {what}")
+        head = kv.write_prefix(found.config)
+        if head.startswith("$KV.") and self._settings.api_prefix != DEFAULT_API_PREFIX:
+            head = self._settings.api_prefix + head
+        if not head.startswith("$KV.") and self._settings.exactly_once:
+            raise ConfigError(
+                f"option exactlyOnce: keys of bucket {self._name!r} are written to another domain or account ({head}), "
+                "where what is stored is not looked for: connect there"
+            )
+        return head
+
+
+class KeyCodec:
+    """A :class:`~mama_spark.contracts.message.RowCodec`.
+
+    :param subject_head: returns what precedes a key
+    :param ttl: seconds that values stay whose row does not say it; None = as the bucket says
+    """
+
+    def __init__(self, subject_head: Callable[[], str], ttl: float | None = None) -> None:
+        self._subject_head, self._ttl = subject_head, ttl
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        return COLUMNS
+
+    @property
+    def needed(self) -> Sequence[str]:
+        return ("key",)
+
+    @property
+    def takes_others(self) -> bool:
+        return False
+
+    def check(self, schema: pa.Schema) -> None:
+        """See :class:`~mama_spark.contracts.message.RowCodec`."""
+        if not {"value", "operation"} & set(schema.names):
+            raise SchemaError(f"no column 'value' ({COLUMNS['value']})")
+        for field in schema:
+            text = pt.is_string(field.type) or pt.is_large_string(field.type)
+            fits = text if field.name in _TEXTS else pt.is_int32(field.type) or pt.is_int64(field.type)
+            if field.name == "value":
+                fits = text or pt.is_binary(field.type) or pt.is_large_binary(field.type)
+            if not fits:
+                raise SchemaError(f"column {field.name!r} must be {COLUMNS[field.name]}; it is {field.type}")
+
+    def encode(self, rows: pa.RecordBatch) -> EncodedRows:
+        """See :class:`~mama_spark.contracts.message.RowCodec`.
+
+        :raises ConfigError, Unavailable: see :meth:`Bucket.subject_head`
+        """
+        n, bad = rows.num_rows, dict[int, PublishError]()
+        given = dict(zip(rows.schema.names, rows.columns, strict=True))
+        keys = given["key"].cast(pa.large_binary())
+        for row, key in enumerate(keys.to_pylist()):
+            if key is None:
+                bad[row] = BadTopic.of_null("topics", "the key is null")
+            elif not kv.is_key(key.decode(errors="replace")):
+                bad[row] = BadTopic(f"no key is {key.decode(errors='replace')!r}: {_KEYS}")
+        good = np.ones(n, np.bool_)
+        good[list(bad)] = False
+        topics = pc.if_else(pa.array(good), keys, b"").cast(pa.string())
+        topics = pc.binary_join_element_wise(self._subject_head(), topics, "").dictionary_encode()
+
+        operations = pc.fill_null(_texts(given.get("operation"), n), kv.PUT.encode())
+        puts, known = pc.equal(operations, kv.PUT.encode()), pa.array([kv.PUT.encode(), *map(str.encode, _HEADERS)])
+        for row in _where(pc.invert(pc.is_in(operations, known))):
+            bad.setdefault(row, BadRow(f"no operation is {_shown(operations[row])}: put, delete or purge"))
+        values = _texts(given.get("value"), n)
+        for row in _where(pc.and_(puts, values.is_null())):
+            bad.setdefault(row, BadRow.of_null("payloads", "the value is null: only delete and purge have none"))
+        payloads = pc.if_else(pc.and_(puts, values.is_valid()), values, b"")
+
+        entries = [
+            _entries(pc.equal(operations, operation.encode()), name, value)
+            for operation, headers in _HEADERS.items()
+            for name, value in headers.items()
+        ]
+        if (expected := given.get("expectedrevision")) is not None:
+            for row in _where(pc.less(expected, 0)):
+                bad.setdefault(row, BadRow(f"no revision is {expected[row]}: the last one of the key, or 0"))
+            entries.append(_entries(expected.is_valid(), EXPECTED_LAST, expected.cast(pa.string())))
+        ttl = self._lifetimes(_texts(given.get("ttl"), n), operations, puts, bad)
+        entries.append(_entries(ttl.is_valid(), TTL, ttl))
+        return EncodedRows(topics, payloads, sorted(bad.items()), [e for e in entries if len(e.rows)])
+
+    def _lifetimes(
+        self, column: pa.Array, operations: pa.Array, puts: pa.Array, bad: dict[int, PublishError]
+    ) -> pa.Array:
+        """The ``Nats-TTL`` of each row."""
+        coded, texts = column.dictionary_encode(), []
+        for number, text in enumerate(coded.dictionary):
+            try:
+                texts.append(_ttl_text(duration(text.as_py().decode(errors="replace"))))
+            except ValueError as e:
+                texts.append("")
+                for row in _where(pc.equal(coded.indices, number)):
+                    bad.setdefault(row, BadRow(f"the ttl {e}, got {_shown(text)}"))
+        found = pa.array(texts, pa.string()).take(coded.indices)
+        for row in _where(pc.and_(pc.equal(operations, b"delete"), found.is_valid())):
+            bad.setdefault(row, BadRow("a delete has no ttl: the key keeps its earlier values; purge has"))
+        usual = pa.scalar(None if self._ttl is None else _ttl_text(self._ttl), pa.string())
+        return pc.if_else(pc.and_(puts, found.is_null()), usual, found)
+
+
+def _texts(column: pa.Array | None, n: int) -> pa.Array:
+    """A column as bytes, which a text of Spark may be; nulls where there is none."""
+    return pa.nulls(n, pa.large_binary()) if column is None else column.cast(pa.large_binary())
+
+
+def _where(mask: pa.Array) -> list[int]:
+    """The rows where it is true."""
+    rows: list[int] = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)).tolist()
+    return rows
+
+
+def _shown(text: pa.Scalar) -> str:
+    return repr(text.as_py().decode(errors="replace"))
+
+
+def _ttl_text(seconds: float) -> str:
+    return str(int(seconds)) if seconds == int(seconds) else f"{round(seconds * 1000)}ms"
+
+
+def _entries(where: pa.Array, name: str, values: pa.Array | str) -> HeaderEntries:
+    """One header of the rows where a mask is true."""
+    rows = np.array(_where(where), np.int64)
+    taken = pa.repeat(values, len(rows)) if isinstance(values, str) else values.take(pa.array(rows))
+    lists = pa.ListArray.from_arrays(offsets_of(np.ones(len(rows), np.int64)), taken)
+    return HeaderEntries(rows, pa.repeat(name, len(rows)), lists)

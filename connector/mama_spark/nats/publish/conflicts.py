@@ -1,0 +1,138 @@
+"""What it means that the server refuses a change of a key because another revision is there.
+
+A stream without replicas looks at the expected revision before it looks for the id: it refuses the repetition of a
+message that it has stored. A replicated one does not say which revision is there while another change of the key is
+being decided. So the leader is asked.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mama_spark.contracts.bridge import Acks, Refusals
+from mama_spark.contracts.errors import ExpectationFailed, MamaError, NotReady, OutcomeUnknown, PublishError
+from mama_spark.contracts.headers import MSG_ID
+from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
+
+from ..jetstream.answers import NO_MESSAGE, ApiError, ApiForbidden
+from ..jetstream.client import AT_ONCE, JetStream, message_of
+from ..protocol import key_value as kv
+from ..protocol.direct_get import StoredMessage
+from ..protocol.headers import EXPECTED_LAST
+from .ack_queue import AckQueue
+
+_REMEMBERED = 128 * 1024  #: sends whose expectations are kept
+_TOLD = re.compile(r"\d+$")  #: the revision that was there, where the server says it
+_NOTHING = StoredMessage(0, "", "")
+
+
+class _Change(NamedTuple):
+    """A send that was refused. ``expected``: the revision; ``refusal``: the server's."""
+
+    token: int
+    subject: str
+    id: str | None
+    expected: int
+    refusal: PublishError
+
+
+class Conflicts:
+    """Of the messages of one bridge, on the thread that drives the connection.
+
+    :param stream_for: name of the stream that takes a subject; empty: not known
+    """
+
+    def __init__(self, api: JetStream, queue: AckQueue, stream_for: Callable[[str], str]) -> None:
+        self._api, self._queue, self._stream_for = api, queue, stream_for
+        self._sent: deque[tuple[int, MessageBatch]] = deque()
+        self._refused: deque[_Change] = deque()
+        self._removed: dict[str, int] = {}  # keys that do not exist: revision of what says so
+
+    def __bool__(self) -> bool:
+        """Whether there is something to :meth:`resolve`."""
+        return bool(self._refused)
+
+    def expecting(self, part: MessageBatch, first_token: int) -> MessageBatch:
+        """What is to be sent of these messages: that a key does not exist is expected by the revision of its marker."""
+        if part.headers is None:
+            return part
+        topics = part.topics.to_pylist() if self._removed else []
+        if not self._removed.keys().isdisjoint(topics):
+            maps = part.headers.to_pylist()
+            for topic, entries in zip(topics, maps, strict=True):
+                if (EXPECTED_LAST, ["0"]) in (entries or ()) and topic in self._removed:
+                    entries[entries.index((EXPECTED_LAST, ["0"]))] = EXPECTED_LAST, [str(self._removed[topic])]
+            part = replace(part, headers=pa.array(maps, HEADERS_TYPE))
+        while len(self._sent) > 1 and self._sent[1][0] < first_token - _REMEMBERED:
+            self._sent.popleft()
+        self._sent.append((first_token, replace(part, payloads=part.topics.indices)))  # payloads are large
+        return part
+
+    def takes(self, token: int, refusal: PublishError) -> bool:
+        """Whether :meth:`resolve` will say what this refusal means."""
+        first, part = next((sent for sent in reversed(self._sent) if sent[0] <= token), (0, None))
+        if part is None or token - first >= len(part) or not isinstance(refusal, ExpectationFailed):
+            return False
+        message = part.slice(token - first, 1)
+        assert message.headers is not None
+        (subject,), (entries,) = message.topics.to_pylist(), message.headers.to_pylist()
+        expected = dict(entries or ()).get(EXPECTED_LAST)
+        if expected is None or not self._stream_for(subject):
+            return False
+        own = None if message.ids is None else message.ids[0].as_py()
+        self._refused.append(_Change(token, subject, own, int(expected[0]), refusal))
+        return True
+
+    def resolve(self) -> None:
+        """Ask about some of the refused changes: for the last message of the key, and for the one that followed the
+        expected one. A change that was stored is that, as long as the bucket keeps it."""
+        some = [self._refused.popleft() for _ in range(min(AT_ONCE // 2, len(self._refused)))]
+        calls: list[tuple[str, dict[str, Any] | None]] = []
+        for c in some:
+            call, stored = f"STREAM.MSG.GET.{self._stream_for(c.subject)}", c.subject[c.subject.index("$KV.") :]
+            calls += [(call, {"last_by_subj": stored}), (call, {"seq": c.expected + 1, "next_by_subj": stored})]
+        answers = self._api.request_all(calls)
+        for change, last, following in zip(some, answers[::2], answers[1::2], strict=True):
+            self._report(change, last, following)
+
+    def _report(self, change: _Change, *answers: dict[str, Any] | MamaError) -> None:
+        token, now, found = np.array([change.token]), time.monotonic(), list[StoredMessage]()
+        for answer in answers:
+            if isinstance(answer, dict):
+                found.append(message_of(answer))
+            elif isinstance(answer, ApiError) and answer.code == NO_MESSAGE:
+                found.append(_NOTHING)
+            else:
+                kind = ExpectationFailed if isinstance(answer, ApiForbidden) else OutcomeUnknown
+                text = f"{change.refusal.info}; perhaps by this row: {answer}"
+                self._queue.refusals(Refusals(token, kind(text, change.refusal.code), now))
+                return
+        own = next((m for m in found if change.id is not None and m.headers.get(MSG_ID) == change.id), None)
+        if own is not None:
+            stream = self._stream_for(change.subject)
+            self._queue.acks(Acks(token, np.array([own.sequence]), np.array([True]), stream, now))
+        else:
+            self._queue.refusals(Refusals(token, self._conflict(change, found[0]), now))
+
+    def _conflict(self, change: _Change, last: StoredMessage) -> PublishError:
+        """
+        :param last: of the key
+        """
+        none, told = change.expected in (0, self._removed.get(change.subject)), _TOLD.search(change.refusal.info)
+        revision = int(told[0]) if told else last.sequence  # which may be later
+        there = f"the key was at revision {revision}" if revision else "the key had no revision"
+        wanted = "it was not to exist" if none else f"{change.expected} was expected"
+        kind: type[PublishError] = ExpectationFailed
+        if last.sequence == change.expected:  # whoever was before it was refused, too
+            kind = NotReady
+        elif none and (last.headers.get(kv.OPERATION) in (kv.DELETE, kv.PURGE) or kv.MARKER_REASON in last.headers):
+            kind, self._removed[change.subject] = NotReady, last.sequence
+        return kind(f"{there}, and {wanted}", change.refusal.code)

@@ -1,0 +1,42 @@
+"""A Delta table that follows the last value of each key, or of each topic."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+_NAME = re.compile(r"\w+(\.\w+){0,2}")
+
+
+def merge_changes(table: str, key: str = "key", revision: str = "revision") -> Callable[[DataFrame, int], None]:
+    """What ``foreachBatch`` calls to bring the changes of each micro-batch into a Delta table, which is made if it is
+    missing.
+
+    The table has a row for each key: its last change, in the columns of the stream. A key that was removed keeps a row,
+    whose ``operation`` is not ``put``: it says up to which revision changes are known, so that an older one cannot come
+    back. A batch that is repeated changes nothing.
+
+    :param table: path, URL or name in the catalog
+    :param key, revision: columns; over topics ``topic`` and ``sequence``
+    """
+    target = table if _NAME.fullmatch(table) else f"delta.`{table}`"
+
+    def merge(batch: DataFrame, _: int) -> None:
+        spark, changes = batch.sparkSession, f"mama_changes_{uuid.uuid4().hex}"
+        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in batch.schema)
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {target} ({columns}) USING delta")
+        last = F.max_by(F.struct("*"), revision).alias("last")
+        batch.groupBy(key).agg(last).select("last.*").createOrReplaceTempView(changes)
+        try:
+            spark.sql(
+                f"MERGE INTO {target} AS t USING {changes} AS s ON t.`{key}` = s.`{key}` "
+                f"WHEN MATCHED AND s.`{revision}` > t.`{revision}` THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            )
+        finally:
+            spark.catalog.dropTempView(changes)
+
+    return merge

@@ -1,0 +1,31 @@
+"""A Delta table that follows changes of keys."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import mama_spark
+from pyspark.sql import DataFrame, SparkSession
+
+Change = tuple[str, str | None, int, str]
+
+
+def batch(spark: SparkSession, changes: list[Change]) -> DataFrame:
+    schema = "key string, value string, revision long, operation string"
+    return spark.createDataFrame(changes, schema)
+
+
+def test_the_table_has_the_last_change_of_each_key_whatever_is_repeated(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table of keys")
+    merge = mama_spark.merge_changes(path)
+    batches: list[list[Change]] = [
+        [("a", "1", 1, "put"), ("b", "1", 2, "put"), ("a", "2", 3, "put")],
+        [("b", None, 4, "delete"), ("c", "1", 5, "put"), ("c", None, 6, "purge"), ("c", "2", 7, "put")],
+    ]
+    for number in (0, 1, 0):
+        random.Random(number).shuffle(batches[number])
+        merge(batch(spark, batches[number]), number)
+    found = spark.read.format("delta").load(path).orderBy("key").collect()
+    assert [tuple(row) for row in found] == [("a", "2", 3, "put"), ("b", None, 4, "delete"), ("c", "2", 7, "put")]
+    assert not [view for view in spark.catalog.listTables() if view.isTemporary]
