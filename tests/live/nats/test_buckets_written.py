@@ -52,6 +52,18 @@ def test_nats_py_reads_what_was_written(nats_server: NatsServer) -> None:
     )
 
 
+def test_headers_that_say_what_columns_say_fail_their_row(nats_server: NatsServer) -> None:
+    make(nats_server.url)
+    said = {"Nats-Expected-Last-Subject-Sequence": "no number", "kv-operation": "DEL", "Nats-Rollup": "sub", "x": "y"}
+    rows = [{"key": "a", "value": b"1", "headers": [entry]} for entry in said.items()]
+    report = write(nats_server.url, rows, types={"headers": pa.map_(pa.string(), pa.string())})
+    whys = [why for _, _, why in report.counts.first_failures]
+    assert (report.counts.acked, [why.split(": ")[2] for why in whys]) == (
+        1,
+        ["use the column expectedRevision", "use the column operation", "use the column operation"],
+    )
+
+
 #: How nats-py changes keys, and rows that say the same.
 SAME: list[tuple[Callable[[KeyValue], Awaitable[Any]], Row]] = [
     (lambda kv: kv.put("a", b"1"), {"key": "a", "value": b"1"}),
