@@ -151,7 +151,8 @@ def test_check_says_where_a_table_and_a_bucket_differ(
     write(nats_server.url, [{"key": "k1", "operation": "delete"}, {"key": "k2", "value": b"new"}], idPrefix="2")
     as_it_was = {"key": [f"k{n}" for n in range(1, 21)], "revision": range(1, 21), "operation": ["put"] * 20}
     table = pa.table(as_it_was, pa.schema([("key", pa.string()), ("revision", pa.int64()), ("operation", pa.string())]))
-    write_deltalake(tmp_path / "old", table.slice(0, 12))
+    odd = pa.table({"key": [None, "k6", "k13"], "revision": [5, 6, None], "operation": ["put"] * 3}, table.schema)
+    write_deltalake(tmp_path / "old", pa.concat_tables([table.slice(0, 12), odd]))
 
     def check(bucket: str, path: Path) -> tuple[int, str]:
         code = main(["check", nats_server.url, "-o", f"bucket={bucket}", "--table", str(path)])
@@ -160,10 +161,11 @@ def test_check_says_where_a_table_and_a_bucket_differ(
     code, said = check("B", tmp_path / "old")
     assert code == 2, said
     assert [line for line in said.splitlines() if "table old:" in line] == [
-        "ok   table old: 10 keys are as in bucket 'B'",
-        "BAD  table old: 8 keys in the bucket only: k13, k14, k15, k16, k17, ...",
-        "BAD  table old: 1 key in the table only: k1",
-        "BAD  table old: 1 key with another revision: k2 (2, 22 in the bucket)",
+        "ok   table old: 9 keys are as in bucket 'B'",
+        "BAD  table old: 7 keys in the bucket only: k14, k15, k16, k17, k18, ...",
+        "BAD  table old: 2 keys in the table only: k1, None",
+        "BAD  table old: 1 key more than once in the table: k6",
+        "BAD  table old: 2 keys with another revision: k13 (None, 13 in the bucket), k2 (2, 22 in the bucket)",
     ]
     removed = pa.table({"key": ["k1", "k2"], "revision": [21, 22], "operation": ["delete", "put"]}, table.schema)
     write_deltalake(tmp_path / "new", pa.concat_tables([table.slice(2), removed]))
