@@ -20,16 +20,21 @@ from ..registry import log_bridge, part
 _STATE = pa.schema([("key", pa.string()), ("revision", pa.int64()), ("operation", pa.string())])
 _EXAMPLES = 5
 _QUESTION = f"""
-WITH have AS (SELECT key, revision FROM log WHERE operation = 'put'),
+WITH have AS (SELECT key, max(revision) AS revision, count(*) AS rows FROM log WHERE operation = 'put' GROUP BY key),
  wanted AS (SELECT key, revision FROM bucket WHERE operation = 'put'),
  compared AS (SELECT coalesce(w.key, h.key) AS key, h.revision AS here, w.revision AS there,
-  CASE WHEN h.key IS NULL THEN 'missing' WHEN w.key IS NULL THEN 'extra'
-   WHEN h.revision <> w.revision THEN 'other' ELSE 'same' END AS kind
+  CASE WHEN h.rows IS NULL THEN 'missing' WHEN w.key IS NULL THEN 'extra' WHEN h.rows > 1 THEN 'twice'
+   WHEN h.revision IS DISTINCT FROM w.revision THEN 'other' ELSE 'same' END AS kind
   FROM wanted w FULL OUTER JOIN have h ON w.key = h.key)
 SELECT * FROM (SELECT *, count(*) OVER (PARTITION BY kind) AS n,
  row_number() OVER (PARTITION BY kind ORDER BY key) AS number FROM compared) WHERE number <= {_EXAMPLES} ORDER BY number
 """
-_SAID = {"missing": "in the bucket only", "extra": "in the table only", "other": "with another revision"}
+_SAID = {
+    "missing": "in the bucket only",
+    "extra": "in the table only",
+    "twice": "more than once in the table",
+    "other": "with another revision",
+}
 
 
 def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
@@ -79,7 +84,7 @@ def _state(log: RecordLog, buckets: Any) -> Iterator[pa.RecordBatch]:
 def _text(rows: list[Row], what: str) -> str:
     n = rows[0]["n"]
     shown = [
-        row["key"] + (f" ({row['here']}, {row['there']} in the bucket)" if row["kind"] == "other" else "")
+        f"{row['key']}" + (f" ({row['here']}, {row['there']} in the bucket)" if row["kind"] == "other" else "")
         for row in rows
     ]
     return f"{n:,} {'key' if n == 1 else 'keys'} {what}: {', '.join(shown)}{', ...' if n > len(rows) else ''}"

@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
@@ -156,12 +156,14 @@ class EncodedRows:
     :ivar payloads: binary or large_binary without nulls; placeholders for the rows of ``bad``
     :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
     :ivar headers: that the messages have
+    :ivar reserved: names of headers, in lower case, and what says them: rows have no others of these
     """
 
     topics: pa.DictionaryArray
     payloads: pa.Array
     bad: list[tuple[int, PublishError]]
     headers: Sequence[HeaderEntries] = ()
+    reserved: Mapping[str, str] = field(default_factory=dict)
 
 
 class RowCodec(Protocol):

@@ -32,6 +32,11 @@ _KEYS = "letters, digits, and - / _ = or a dot that is not at an end"
 _TEXTS = ("key", "operation", "ttl")
 #: Headers of the operations that are more than a put.
 _HEADERS = {"delete": {kv.OPERATION: kv.DELETE}, "purge": {kv.OPERATION: kv.PURGE, kv.ROLLUP: kv.ROLLUP_SUBJECT}}
+#: They would store another change than the columns say.
+_RESERVED = {
+    **dict.fromkeys((kv.OPERATION.lower(), kv.ROLLUP.lower()), "use the column operation"),
+    EXPECTED_LAST.lower(): "use the column expectedRevision",
+}
 
 
 class Bucket:
@@ -151,7 +156,7 @@ class KeyCodec:
             entries.append(_entries(expected.is_valid(), EXPECTED_LAST, expected.cast(pa.string())))
         ttl = self._lifetimes(_texts(given.get("ttl"), n), operations, puts, bad)
         entries.append(_entries(ttl.is_valid(), TTL, ttl))
-        return EncodedRows(topics, payloads, sorted(bad.items()), [e for e in entries if len(e.rows)])
+        return EncodedRows(topics, payloads, sorted(bad.items()), [e for e in entries if len(e.rows)], _RESERVED)
 
     def _lifetimes(
         self, column: pa.Array, operations: pa.Array, puts: pa.Array, bad: dict[int, PublishError]

@@ -138,6 +138,7 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
             return
         for name in ("topic", "topic_prefix", "stream", "streams", "create_stream", "pack", "trace_context"):
             require(name not in given, f"options bucket and {camel(name)} exclude each other: a bucket has keys")
+        require(self.ttl is None or self.ttl >= 1, "option ttl must be a second at least, as the server wants it")
         require(
             self.ack_mode in ("auto", "message"),
             f"option ackMode={self.ack_mode} does not go with bucket: each key has a revision, which its "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from mama_spark.spark.sink.job import PartitionReport
 from mama_spark.testing.waiting import eventually
 from nats.js.kv import KeyValue
 
-from tests.support.nats.buckets import Row, by_nats_py, make, write
+from tests.support.nats.buckets import Row, by_nats_py, certain, make, write
 from tests.support.nats.nats_accounts import SharedNatsCluster
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
@@ -38,8 +39,11 @@ def test_nats_py_reads_what_was_written(nats_server: NatsServer) -> None:
     write(url, [{"key": "device.3", "value": b"new"}], idPrefix="3", types={"value": pa.string()})
 
     async def look(kv: KeyValue) -> tuple[Any, ...]:
-        past = [[(e.operation, e.value, e.revision) for e in await kv.history(f"device.{n}")] for n in (1, 2, 3)]
-        return len(await kv.keys()), past, (await kv.get("device.3")).value
+        past = [
+            [(e.operation, e.value, e.revision) for e in await certain(partial(kv.history, f"device.{n}"))]
+            for n in (1, 2, 3)
+        ]
+        return len(await certain(kv.keys)), past, (await kv.get("device.3")).value
 
     assert by_nats_py(url, look) == (
         98,
@@ -49,6 +53,18 @@ def test_nats_py_reads_what_was_written(nats_server: NatsServer) -> None:
             [(None, b"v3", 4), (None, b"new", 103)],
         ],
         b"new",
+    )
+
+
+def test_headers_that_say_what_columns_say_fail_their_row(nats_server: NatsServer) -> None:
+    make(nats_server.url)
+    said = {"Nats-Expected-Last-Subject-Sequence": "no number", "kv-operation": "DEL", "Nats-Rollup": "sub", "x": "y"}
+    rows = [{"key": "a", "value": b"1", "headers": [entry]} for entry in said.items()]
+    report = write(nats_server.url, rows, types={"headers": pa.map_(pa.string(), pa.string())})
+    whys = [why for _, _, why in report.counts.first_failures]
+    assert (report.counts.acked, [why.split(": ")[2] for why in whys]) == (
+        1,
+        ["use the column expectedRevision", "use the column operation", "use the column operation"],
     )
 
 
@@ -139,7 +155,8 @@ def test_check_says_where_a_table_and_a_bucket_differ(
     write(nats_server.url, [{"key": "k1", "operation": "delete"}, {"key": "k2", "value": b"new"}], idPrefix="2")
     as_it_was = {"key": [f"k{n}" for n in range(1, 21)], "revision": range(1, 21), "operation": ["put"] * 20}
     table = pa.table(as_it_was, pa.schema([("key", pa.string()), ("revision", pa.int64()), ("operation", pa.string())]))
-    write_deltalake(tmp_path / "old", table.slice(0, 12))
+    odd = pa.table({"key": [None, "k6", "k13"], "revision": [5, 6, None], "operation": ["put"] * 3}, table.schema)
+    write_deltalake(tmp_path / "old", pa.concat_tables([table.slice(0, 12), odd]))
 
     def check(bucket: str, path: Path) -> tuple[int, str]:
         code = main(["check", nats_server.url, "-o", f"bucket={bucket}", "--table", str(path)])
@@ -148,10 +165,11 @@ def test_check_says_where_a_table_and_a_bucket_differ(
     code, said = check("B", tmp_path / "old")
     assert code == 2, said
     assert [line for line in said.splitlines() if "table old:" in line] == [
-        "ok   table old: 10 keys are as in bucket 'B'",
-        "BAD  table old: 8 keys in the bucket only: k13, k14, k15, k16, k17, ...",
-        "BAD  table old: 1 key in the table only: k1",
-        "BAD  table old: 1 key with another revision: k2 (2, 22 in the bucket)",
+        "ok   table old: 9 keys are as in bucket 'B'",
+        "BAD  table old: 7 keys in the bucket only: k14, k15, k16, k17, k18, ...",
+        "BAD  table old: 2 keys in the table only: k1, None",
+        "BAD  table old: 1 key more than once in the table: k6",
+        "BAD  table old: 2 keys with another revision: k13 (None, 13 in the bucket), k2 (2, 22 in the bucket)",
     ]
     removed = pa.table({"key": ["k1", "k2"], "revision": [21, 22], "operation": ["delete", "put"]}, table.schema)
     write_deltalake(tmp_path / "new", pa.concat_tables([table.slice(2), removed]))

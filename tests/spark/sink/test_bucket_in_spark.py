@@ -8,7 +8,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from nats.js.kv import KeyValue
 from pyspark.sql import SparkSession
 
-from tests.support.nats.buckets import by_nats_py, make
+from tests.support.nats.buckets import by_nats_py, certain, make
 
 
 def test_a_stream_of_changes_is_written_to_another_bucket(
@@ -31,7 +31,7 @@ def test_a_stream_of_changes_is_written_to_another_bucket(
         await kv.put("k3", b"new")
 
     async def state(kv: KeyValue) -> dict[str, bytes | None]:
-        return {key: (await kv.get(key)).value for key in await kv.keys()}
+        return {key: (await kv.get(key)).value for key in await certain(kv.keys)}
 
     for work in (fill, change):
         by_nats_py(url, work, "FROM")

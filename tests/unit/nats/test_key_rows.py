@@ -115,6 +115,7 @@ def test_columns_of_other_types_are_refused(columns: dict[str, pa.DataType], why
         ({"stream": "S"}, "options bucket and stream exclude each other: a bucket has keys"),
         ({"pack": "lines"}, "options bucket and pack exclude each other: a bucket has keys"),
         ({"ackMode": "batch"}, "option ackMode=batch does not go with bucket"),
+        ({"ttl": "500ms"}, "option ttl must be a second at least"),
         ({"bucket": "a.b"}, "option bucket must be letters, digits, - and _"),
         ({"url": "mlp://h:1"}, "option bucket is for NATS, and the url is of Malamute: leave it out"),
     ],

@@ -45,10 +45,13 @@ def run(args: argparse.Namespace) -> int:
     :raises ConfigError: a wrong option
     """
     options = _options(args)
+    require(
+        args.table is None or options.bucket is not None,
+        "argument --table needs the bucket to compare with: -o bucket=NAME",
+    )
     found = check_transport(options.at_log() if options.log is not None else options, _topics(options))
     found += _tables(options, args.master or _default_master())
     if args.table is not None and all(fine for fine, _ in found):
-        require(options.bucket is not None, "argument --table needs the bucket to compare with: -o bucket=NAME")
         found += _compared(args.table, options)
     for fine, text in found:
         shown = redact(" ".join(text.split()))

@@ -261,7 +261,11 @@ class CodecRows:
             ids = ids.fill_null("")
         entries = list(encoded.headers)
         if self._plan.headers is not None:
-            entries.append(_HEADER_FORMS[self._plan.headers_form](rows.column(self._plan.headers), rejected))
+            own = _HEADER_FORMS[self._plan.headers_form](rows.column(self._plan.headers), rejected)
+            for name, why in encoded.reserved.items():
+                for row in own.rows[np.asarray(pc.equal(pc.utf8_lower(own.names), name).fill_null(False))].tolist():
+                    rejected.setdefault(row, BadRow(f"header {name!r} is not for the headers: {why}"))
+            entries.append(own)
         headers = header_maps(entries, rows.num_rows) if entries else None
         if rejected:
             payloads = self._with_json(rows, payloads, sorted(rejected))
