@@ -19,7 +19,7 @@ SLACK = 1e-6  #: seconds that a timer is late: a wait never ends before the cloc
 EPOCH = 1_800_000_000  #: the time of day when a run begins
 _READS = 5_000  #: of the clock without a wait, after which a process has used some time
 _USED = 0.001
-_MOST_EVENTS = 2_000_000  #: of one run, beyond which it goes round in circles
+_MOST_EVENTS = 200_000  #: of one run, beyond which it goes round in circles
 
 
 class Killed(BaseException):
@@ -186,7 +186,7 @@ class Scheduler:
         self.seed, self.random, self.tracing = seed, random.Random(seed), tracing
         self.now, self.hub = 0.0, greenlet.getcurrent()
         self._events: list[tuple[float, float, int, Process | None, Any]] = []
-        self._numbers = itertools.count()
+        self._numbers, self._given = itertools.count(), itertools.count(1)
         self._watched: list[tuple[Callable[[], bool], Process, int]] = []
         self.hosts: dict[str, Host] = {}
         self.current: Process | None = None
@@ -361,6 +361,10 @@ class Scheduler:
         return process.host.monotonic()
 
     # --- running -----------------------------------------------------------------------------------------------------
+
+    def unique(self) -> int:
+        """A number that is given once in a run."""
+        return next(self._given)
 
     def push(self, when: float, process: Process | None, what: Any) -> None:
         """Let a process go on with its wait of number ``what``, or call ``what``."""

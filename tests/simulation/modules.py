@@ -38,7 +38,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from . import threads
-from .kernel import active
+from .kernel import Scheduler, active
 from .network import SimSocket
 
 #: What stands for a process of the product: modules, their names, and how each is made.
@@ -52,7 +52,9 @@ GLOBALS: Mapping[str, Mapping[str, Callable[[types.ModuleType], Any]]] = {
 
 
 def monotonic() -> float:
-    return active().read_clock()
+    scheduler = Scheduler.active
+    assert scheduler is not None
+    return scheduler.read_clock()
 
 
 def _time() -> float:
@@ -69,8 +71,9 @@ def _clock_gettime(which: int) -> float:
     return active().here.boottime() if boot else monotonic()
 
 
-def _random_bytes(n: int = 32) -> bytes:
-    return active().random.randbytes(n)
+def _unique_bytes(n: int = 32) -> bytes:
+    """Different ones in a run, and the same in each, so that what is compiled of them is compiled once."""
+    return active().unique().to_bytes(8).rjust(n, b"\x5a")[-n:]
 
 
 class _Random(random.Random):
@@ -166,14 +169,14 @@ _NAMES: dict[types.ModuleType, dict[str, Any]] = {
     threading: threads.NAMES,
     queue: {"Queue": threads.SimQueue, "SimpleQueue": threads.SimQueue},
     secrets: {
-        "token_hex": lambda n=32: _random_bytes(n).hex(),
-        "token_bytes": _random_bytes,
+        "token_hex": lambda n=32: _unique_bytes(n).hex(),
+        "token_bytes": _unique_bytes,
         "randbits": lambda k: active().random.getrandbits(k),
         "randbelow": lambda n: active().random.randrange(n),
     },
-    uuid: {"uuid4": lambda: uuid.UUID(bytes=_random_bytes(16), version=4)},
+    uuid: {"uuid4": lambda: uuid.UUID(bytes=_unique_bytes(16), version=4)},
     os: {
-        "urandom": _random_bytes,
+        "urandom": _unique_bytes,
         "getpid": lambda: 100 * active().here.number + active().here.life,
         "register_at_fork": lambda **_: None,
     },
@@ -250,9 +253,9 @@ class _Replaced:
     def _class(self, kind: type) -> None:
         self._namespace(kind, f"{kind.__module__}.{kind.__qualname__}")
         for value in list(vars(kind).values()):
-            for function in (value, getattr(value, "__func__", None), getattr(value, "fget", None)):
-                if inspect.isfunction(function):
-                    self._defaults(function)
+            function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+            if inspect.isfunction(function):
+                self._defaults(function)
 
     def _namespace(self, where: Any, called: str) -> None:
         for name, value in list(vars(where).items()):

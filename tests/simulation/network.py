@@ -244,7 +244,7 @@ class Network:
         """Host ``b`` forgets its connections with ``a``, which hears of it when it sends something."""
         self.scheduler.trace_fault("half open", f"{a} - {b}")
         for end in self._between(a, b):
-            if end.host.name == b:
+            if end.host.name == b and end.connected:
                 end.break_down()
 
     def _between(self, a: str, b: str) -> list[End]:
@@ -303,16 +303,15 @@ class ServerPort:
         self._scheduler, self._host, self._server = network.scheduler, host, server
         self.connections: dict[int, End] = {}
         self._unsent: dict[int, bytearray] = {}
-        self._last, self._looks = 0, set[int]()
+        self._last, self._looks, self._new = 0, set[int](), set[int]()
         network.listen(host, self)
 
     def accept(self, end: End) -> None:
         self._last = number = self._last + 1
         self.connections[number], self._unsent[number] = end, bytearray()
         end.notify = lambda: self._look_soon(number)
-        self._scheduler.call_at(
-            self._scheduler.now, lambda: self.write(self._server.opened(number, self._scheduler.now)), self._host
-        )
+        self._new.add(number)
+        self._look_soon(number)
 
     def _look_soon(self, number: int) -> None:
         if number not in self._looks:
@@ -324,8 +323,13 @@ class ServerPort:
         end, now = self.connections.get(number), self._scheduler.now
         if end is None:
             return
+        if number in self._new:
+            self._new.discard(number)
+            self.write(self._server.opened(number, now))
         if end.incoming:
             self.write(self._server.received(number, end.read(), now))
+        if number not in self.connections:
+            return
         if end.readable:
             self._drop(number)
             self.write(self._server.closed(number, now))

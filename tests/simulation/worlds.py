@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.publish.bridge import NatsBridge
 from mama_spark.nats.settings import NatsSettings
@@ -54,7 +55,7 @@ class Run:
     fingerprint: tuple[int, float, float]
 
 
-def run(world: str, seed: int, shape: Shape | None = None, tracing: bool = False, within: float = 3600.0) -> Run:
+def run(world: str, seed: int, shape: Shape | None = None, tracing: bool = False, within: float = 300.0) -> Run:
     """Run a seed in a world; :func:`.modules.simulated` must be around it.
 
     :param within: virtual seconds
@@ -100,8 +101,13 @@ def publish(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     finished: list[FlightBatch] = []
 
     def task() -> None:
-        bridge = NatsBridge(NatsSettings(("nats://nats:4222",), ack_mode="message", connect_timeout=60.0))
-        bridge.open()
+        bridge = NatsBridge(NatsSettings(("nats://nats:4222",), ack_mode="message"))
+        while True:  # as Spark begins a task again
+            try:
+                bridge.open()
+                break
+            except Unavailable:
+                scheduler.sleep(1.0)
         policy = WindowConfig(8, 4, wait_timeout=5.0, retry=RetryPolicy.doubling(0.25, 5.0, 90.0))
         publisher = BatchPublisher(bridge, policy, on_finished=finished.append)
         publisher.start()
@@ -111,7 +117,7 @@ def publish(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
                 [f"t.{i % 3}" for i in rows], [b"row %d" % i for i in rows], ids=[f"id{i}" for i in rows]
             )
             publisher.put(batch)
-            scheduler.sleep(random.choice((0.0, 0.1, 2.0)))
+            scheduler.sleep(random.choice((0.0, 0.1, 1.0)))
         publisher.drain()
         bridge.close()
 
@@ -133,7 +139,7 @@ def publish(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
 def _fault(scheduler: Scheduler, network: Network) -> None:
     """One fault of the network or the server, for a few seconds."""
     random = scheduler.random
-    at, lasts = random.uniform(0, 3), random.uniform(0, 8)
+    at, lasts = random.uniform(0, 1), random.uniform(0, 8)
     a, b = random.choice((("executor", "nats"), ("nats", "executor")))
     there = scheduler.host("nats")
     begin, end = random.choice(
