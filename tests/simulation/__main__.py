@@ -1,7 +1,7 @@
 """``python -m tests.simulation``: runs seeds in simulated worlds, and shows one step by step.
 
-With ``--seed`` one seed is run, and its trace printed with ``--trace``; else ``--runs`` seeds from ``--from`` on, in the
-world of ``--world`` or in all in turn. Ends with 1 where anything was violated.
+With ``--seed`` one seed is run, and its trace printed with ``--trace``; else ``--runs`` seeds from ``--from`` on, in
+the world of ``--world`` or in all in turn. Ends with 1 where anything was violated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The modules ``time``, ``threading`` and others as the product sees them in a simulation, and how it comes to see them.
+"""What the product sees as ``time``, ``threading`` and others in a simulation, and how it comes to see them.
 
 :func:`simulated` puts them into the globals of all modules of ``mama_spark``, and takes them out again. Of what the
 product took from the real ones when it was imported,
@@ -39,7 +39,7 @@ from typing import Any
 
 from . import threads
 from .kernel import Scheduler, active
-from .network import SimSocket
+from .sockets import SimSocket
 
 #: What stands for a process of the product: modules, their names, and how each is made.
 GLOBALS: Mapping[str, Mapping[str, Callable[[types.ModuleType], Any]]] = {

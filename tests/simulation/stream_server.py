@@ -1,6 +1,6 @@
 """A NATS server that speaks the client protocol: bytes come in and bytes go out, in no time. Pure.
 
-What streams do is in :mod:`.jetstream_rules`; :class:`.network.ServerPort` moves the bytes.
+What streams do is in :mod:`.jetstream_rules`; :class:`.sockets.ServerPort` moves the bytes.
 """
 
 from __future__ import annotations

@@ -103,8 +103,11 @@ class SimCondition:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        lock = self._lock
-        count = lock.let_go() if isinstance(lock, SimRLock) else lock.release() or 0
+        lock, count = self._lock, 0
+        if isinstance(lock, SimRLock):
+            count = lock.let_go()
+        else:
+            lock.release()
         try:
             return self._notified.wait(None if timeout is None else max(0.0, timeout), "a condition")
         finally:

@@ -17,7 +17,8 @@ from mama_spark.publishing.window.flight_batch import FlightBatch
 
 from .jetstream_rules import JetStream
 from .kernel import Scheduler, Stuck
-from .network import Link, Network, ServerPort
+from .network import Link, Network
+from .sockets import ServerPort
 from .stream_server import StreamServer
 
 
