@@ -21,7 +21,7 @@ class Killed(BaseException):
 class Host:
     """A machine with a clock of its own, and one process of the product: what is global there is global on a host.
 
-    :ivar rate: seconds of its monotonic clock a second; 0: the machine is suspended, or its clock stands still
+    :ivar was: what its monotonic clock said at ``at``; ``speed``: its seconds a second since then
     :ivar ahead: seconds that its time of day is ahead; what sets the clock changes it
     :ivar life: number of the process of the product on it: each restart begins another one
     :ivar frozen: nothing of it runs, but its clocks go on, and its system takes what comes (SIGSTOP, a long pause)
@@ -31,7 +31,7 @@ class Host:
 
     def __init__(self, scheduler: Scheduler, name: str, number: int) -> None:
         self._scheduler, self.name, self.number = scheduler, name, number
-        self._rate, self._at, self._was = 1.0, scheduler.now, 1_000.0 * number
+        self.speed, self.at, self.was = 1.0, scheduler.now, 1_000.0 * number
         self.ahead, self.life = 0.0, 0
         self.frozen = self.dead = False
         self.globals: dict[str, Any] = {}
@@ -40,7 +40,7 @@ class Host:
 
     def monotonic(self) -> float:
         """Seconds of its clock that nobody sets."""
-        return self._was + (self._scheduler.now - self._at) * self._rate
+        return self.was + (self._scheduler.now - self.at) * self.speed
 
     def boottime(self) -> float:
         """The same, but for a time in which the machine was suspended."""
@@ -52,11 +52,12 @@ class Host:
 
     @property
     def rate(self) -> float:
-        return self._rate
+        """Seconds of its monotonic clock a second; 0: the machine is suspended, or its clock stands still."""
+        return self.speed
 
     @rate.setter
     def rate(self, rate: float) -> None:
-        self._was, self._at, self._rate = self.monotonic(), self._scheduler.now, rate
+        self.was, self.at, self.speed = self.monotonic(), self._scheduler.now, rate
         for process in self.processes:
             process.rewind()
 

@@ -92,13 +92,14 @@ def publish(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     network.usual = Link(random.uniform(0.0001, 0.02), random.uniform(0, 0.01), None, random.choice((0.0, 0.3)))
     jetstream = JetStream()
     stream = jetstream.create("S", ["t.>"], there.time())
-    server = StreamServer(
-        "nats",
-        jetstream,
-        lambda _: there.time(),
-        (lambda text: scheduler.trace(text, "nats")) if scheduler.tracing else None,
-    )
-    ServerPort(network, there, server)
+
+    def start() -> None:
+        """Start the server, or start it again: what it had stored is there."""
+        scheduler.restart(there)
+        tell = (lambda text: scheduler.trace(text, "nats")) if scheduler.tracing else None
+        ServerPort(network, there, StreamServer("nats", jetstream, lambda _: there.time(), tell))
+
+    start()
     finished: list[FlightBatch] = []
 
     def task() -> None:
@@ -124,7 +125,7 @@ def publish(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
 
     scheduler.spawn("task", task, here)
     for _ in range(shape.faults):
-        _fault(scheduler, network)
+        _fault(scheduler, network, start)
 
     def check() -> Iterator[str]:
         states = np.concatenate([flights.state for flights in finished]) if finished else np.array([])
@@ -137,7 +138,7 @@ def publish(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     return check
 
 
-def _fault(scheduler: Scheduler, network: Network) -> None:
+def _fault(scheduler: Scheduler, network: Network, start: Callable[[], None]) -> None:
     """One fault of the network or the server, for a few seconds."""
     random = scheduler.random
     at, lasts = random.uniform(0, 1), random.uniform(0, 8)
@@ -149,6 +150,7 @@ def _fault(scheduler: Scheduler, network: Network) -> None:
             (lambda: network.half_open(a, b), lambda: None),
             (lambda: network.hold(a, b), lambda: network.release(a, b)),
             (lambda: scheduler.freeze(there), lambda: scheduler.thaw(there)),
+            (lambda: scheduler.kill(there), start),
         )
     )
     scheduler.call_at(at, begin)
