@@ -141,6 +141,7 @@ class Scheduler:
                 process.turn += 1
                 process.host.processes.remove(process)
                 self.foreground -= not process.background
+                process.ended.fire()
         if isinstance(target, Host):
             target.dead = True
             for clean_up in self.on_death:

@@ -115,12 +115,14 @@ class _Module:
 
 
 class OnEachHost:
-    """Something global, of which each host has its own."""
+    """Something global, of which each host has its own; between runs it is the real one."""
 
-    def __init__(self, name: str, make: Callable[[], Any]) -> None:
-        self._name, self._make = name, make
+    def __init__(self, name: str, make: Callable[[], Any], real: Any) -> None:
+        self._name, self._make, self._real = name, make, real
 
     def _mine(self) -> Any:
+        if Scheduler.active is None:
+            return self._real
         known = active().here.globals
         if self._name not in known:
             known[self._name] = self._make()
@@ -234,7 +236,7 @@ class _Replaced:
     def _per_host(self, module: types.ModuleType, makers: Mapping[str, Callable[[types.ModuleType], Any]]) -> None:
         for name, make in makers.items():
             value = getattr(module, name)
-            self._table[id(value)] = OnEachHost(f"{module.__name__}.{name}", _bound(make, module))
+            self._table[id(value)] = OnEachHost(f"{module.__name__}.{name}", _bound(make, module), value)
 
     def module(self, module: types.ModuleType) -> None:
         """One module, once."""
@@ -264,7 +266,7 @@ class _Replaced:
                 make = next((make for kind, make in _PREMADE if type(value) is kind), None)
                 if make is None:
                     continue
-                new = self._table[id(value)] = OnEachHost(f"{called}.{name}", make)
+                new = self._table[id(value)] = OnEachHost(f"{called}.{name}", make, value)
             self._undo.append(_setter(where, name, value))
             setattr(where, name, new)
 

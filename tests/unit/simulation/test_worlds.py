@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+import time
+from pathlib import Path
+
+import mama_spark
 import pytest
 from mama_spark.discovery import lease_keeper
 from mama_spark.nats.connection import pool, socket_driver
@@ -9,6 +15,7 @@ from mama_spark.nats.publish import bridge
 from mama_spark.publishing import batch_publisher
 from mama_spark.publishing.window.send_loop import SendLoop
 
+from tests.simulation.kernel import Scheduler
 from tests.simulation.modules import simulated
 from tests.simulation.worlds import WORLDS, run
 
@@ -47,3 +54,33 @@ def test_the_product_sees_simulated_modules_and_has_its_own_back_afterwards() ->
     assert [a is b for a, b in zip(before, inside, strict=True)] == [False] * 7
     assert inside[3] is inside[4]
     assert seen() == before
+
+
+_LATE = """
+import time as clock
+from random import Random
+from threading import Lock
+
+lock = Lock()
+
+class Late:
+    guard = Lock()
+
+    def now(self, read=clock.monotonic, *, again=clock.monotonic):
+        with lock, self.guard:
+            return read(), again(), clock.monotonic(), Random().random()
+"""
+
+
+def test_a_module_that_is_imported_meanwhile_is_simulated_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "late.py").write_text(_LATE)
+    monkeypatch.setattr(mama_spark, "__path__", [*mama_spark.__path__, str(tmp_path)])
+    with simulated():
+        late = importlib.import_module("mama_spark.late").Late()
+        with Scheduler(3) as scheduler:
+            first = late.now()
+        with Scheduler(3):
+            assert late.now() == first
+        assert first[:3] == (scheduler.outside.monotonic(),) * 3
+    assert late.now()[0] == pytest.approx(time.monotonic(), abs=3600)
+    del sys.modules["mama_spark.late"], vars(mama_spark)["late"]
