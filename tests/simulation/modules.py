@@ -28,6 +28,7 @@ import os
 import queue
 import random
 import secrets
+import socket
 import sys
 import threading
 import time
@@ -39,7 +40,7 @@ from typing import Any
 
 from . import threads
 from .kernel import Scheduler, active
-from .sockets import SimSocket
+from .sockets import SimSocket, create_connection
 
 #: What stands for a process of the product: modules, their names, and how each is made.
 GLOBALS: Mapping[str, Mapping[str, Callable[[types.ModuleType], Any]]] = {
@@ -169,6 +170,7 @@ def _simulated_time() -> dict[str, Any]:
 _NAMES: dict[types.ModuleType, dict[str, Any]] = {
     time: _simulated_time(),
     threading: threads.NAMES,
+    socket: {"create_connection": create_connection},
     queue: {"Queue": threads.SimQueue, "SimpleQueue": threads.SimQueue},
     secrets: {
         "token_hex": lambda n=32: _unique_bytes(n).hex(),

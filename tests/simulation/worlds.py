@@ -15,8 +15,10 @@ from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
 
-from .jetstream_rules import JetStream
+from .jetstream_api import JetStream
 from .kernel import Scheduler, Stuck
+from .nats.exactly_once import exactly_once
+from .nats.world_replicated import replicated
 from .network import Link, Network
 from .sockets import ServerPort
 from .stream_server import StreamServer
@@ -157,4 +159,4 @@ def _fault(scheduler: Scheduler, network: Network, start: Callable[[], None]) ->
     scheduler.call_at(at + lasts, end)
 
 
-WORLDS: Mapping[str, World] = {"publish": publish}
+WORLDS: Mapping[str, World] = {"publish": publish, "exactly-once": exactly_once, "replicated": replicated}
