@@ -63,7 +63,7 @@ class Write:
 
     def start_run(self) -> None:
         """A driver begins the batch, or begins it again: in another order, and perhaps other partitions."""
-        if self.committed:
+        if self.committed or (self._driver is not None and not self._driver.dead):
             return
         scheduler, random = self.scheduler, self.scheduler.random
         self._run += 1
@@ -78,7 +78,7 @@ class Write:
 
     def end_run(self) -> None:
         """The driver is killed; its executors end a little later."""
-        if self.committed or self._driver is None:
+        if self.committed or self._driver is None or self._driver.dead:
             return
         scheduler, random = self.scheduler, self.scheduler.random
         scheduler.kill(self._driver)
