@@ -98,7 +98,7 @@ class Write:
             self.executors[host.name] = host
             acked: Counter[bytes] = Counter()
             expects = (MamaError, NotAllStored)
-            attempt = partial(self._attempt, run, partition, rows, acked)
+            attempt = partial(self._attempt, run, partition, rows[:], acked)
             process = scheduler.spawn("attempt", attempt, host, background=True, expects=expects)
             self._await(process)
             if process.done:
