@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import pyarrow as pa
 from mama_spark.contracts.bridge import EventKind
 from mama_spark.contracts.errors import Unavailable
+from mama_spark.nats.ledger import NatsBatchLedger
 from mama_spark.nats.publish.bridge import NatsBridge
 from mama_spark.nats.settings import NatsSettings
+from mama_spark.publishing.outage_reporter import retry_while_unavailable
 
 from tests.simulation.jetstream_api import JetStream
-from tests.simulation.kernel import Scheduler
+from tests.simulation.kernel import Scheduler, Stuck
 from tests.simulation.modules import simulated
 from tests.simulation.network import Network
 from tests.simulation.sockets import ServerPort
@@ -42,3 +47,25 @@ def test_a_connection_that_was_lost_while_a_bridge_opened_says_nothing_of_the_ne
         assert not scheduler.errors
     assert there.life == 2
     assert EventKind.DISCONNECTED not in told
+
+
+def test_a_ledger_whose_connection_was_lost_while_it_found_streams_connects_again() -> None:
+    found: list[str | None] = []
+
+    def task() -> None:
+        ledger = NatsBatchLedger(NatsSettings(("nats://nats:4222",), exactly_once=True), 30.0)
+        ledger.open()
+        ledger.streams_of(pa.array(["t.1"]))
+        network.cut("executor", "nats")
+        ledger.release_marker("k", b"", 0)  # which only sends, and sees that the connection is lost
+        found.extend(retry_while_unavailable(lambda: ledger.streams_of(pa.array(["t.2"])), wait=True, say="%s"))
+        ledger.close()
+
+    with simulated(), Scheduler(1) as scheduler:
+        network, there, jetstream = Network(scheduler), scheduler.host("nats"), JetStream()
+        jetstream.create("S", ["t.>"], there.time())
+        ServerPort(network, there, StreamServer("nats", jetstream, lambda _: there.time()))
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        with contextlib.suppress(Stuck):
+            scheduler.run(60.0)
+    assert found == ["S"]
