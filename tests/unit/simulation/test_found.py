@@ -57,7 +57,7 @@ def test_a_ledger_whose_connection_was_lost_while_it_found_streams_connects_agai
         ledger.open()
         ledger.streams_of(pa.array(["t.1"]))
         network.cut("executor", "nats")
-        ledger.release_marker("k", b"", 0)  # which only sends, and sees that the connection is lost
+        ledger._logs.connection().drive(0)  # another thread sees that it is lost
         found.extend(retry_while_unavailable(lambda: ledger.streams_of(pa.array(["t.2"])), wait=True, say="%s"))
         ledger.close()
 
