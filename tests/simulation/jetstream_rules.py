@@ -15,6 +15,8 @@ from typing import Any
 
 import orjson
 
+from .nats.fast_batches import FastBatches
+
 #: Prefix of the subjects of requests.
 API = "$JS.API."
 Headers = Mapping[str, str]
@@ -59,6 +61,7 @@ class Stream:
     :ivar staged: subjects of messages that are proposed, and not committed
     :ivar refuses: it refuses all messages with this
     :ivar leader: name of the server that leads it, in a cluster
+    :ivar fast: batches of fast ingest
     """
 
     config: dict[str, Any]
@@ -70,6 +73,10 @@ class Stream:
     staged: dict[str, int] = field(default_factory=dict)
     refuses: Refusal | None = None
     leader: str | None = None
+    fast: FastBatches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fast = FastBatches(self)
 
     @property
     def name(self) -> str:
@@ -86,47 +93,49 @@ class Stream:
 
     def refusal(self, subject: str, headers: Headers, payload: bytes, now: float) -> bytes | None:
         """The answer to a message that is not stored."""
+        verdict = self.verdict(subject, headers, payload, now)
+        if verdict is None:
+            return None
+        if isinstance(verdict, int):
+            return self.duplicate(verdict) if verdict else self.error(_IN_PROCESS)
+        return self.error(verdict)
+
+    def verdict(self, subject: str, headers: Headers, payload: bytes, now: float) -> Refusal | int | None:
+        """Why a message is not stored; the sequence of the one with its id, 0 while that is only proposed."""
         expected = headers.get("Nats-Expected-Stream")
         if expected is not None and expected != self.name:
-            return self.error((400, 10060, "expected stream does not match"))
+            return 400, 10060, "expected stream does not match"
         if self.refuses is not None:
-            return self.error(self.refuses)
+            return self.refuses
         known, wrong = self._known(headers.get("Nats-Msg-Id"), now), self._unexpected(subject, headers)
-        found = (known, wrong) if self.replicated else (wrong, known)  # that is the order in which servers look
-        if found[0] or found[1]:
-            return found[0] or found[1]
-        full = self._full(subject, payload)
-        return None if full is None else self.error((503, 10077, full))
+        if known is not None and (self.replicated or wrong is None):  # in this order servers look
+            return known
+        return wrong or self._full(subject)
 
-    def _known(self, id_: str | None, now: float) -> bytes | None:
+    def _known(self, id_: str | None, now: float) -> int | None:
         if not id_:
             return None
         self._forget_ids(now)
-        if id_ not in self.ids:
-            return None
-        sequence = self.ids[id_][0]
-        if not sequence:
-            return self.error(_IN_PROCESS)
-        return b'{"stream":"%b","seq":%d,"duplicate": true}' % (self.name.encode(), sequence)
+        return self.ids[id_][0] if id_ in self.ids else None
 
-    def _unexpected(self, subject: str, headers: Headers) -> bytes | None:
+    def _unexpected(self, subject: str, headers: Headers) -> Refusal | None:
         expected = headers.get("Nats-Expected-Last-Subject-Sequence")
         if expected is None:
             return None
         if subject in self.staged:
-            return self.error((400, 10164, "wrong last sequence"))
+            return 400, 10164, "wrong last sequence"
         last = self.newest.get(subject, 0)
-        return self.error((400, 10071, f"wrong last sequence: {last}")) if last != int(expected) else None
+        return None if last == int(expected) else (400, 10071, f"wrong last sequence: {last}")
 
-    def _full(self, subject: str, payload: bytes) -> str | None:
+    def _full(self, subject: str) -> Refusal | None:
         if self.config.get("discard") != "new":
             return None
         most = self.config.get("max_msgs_per_subject", -1)
         if self.config.get("discard_new_per_subject") and 0 < most <= self._count(subject):
-            return "maximum messages per subject exceeded"
+            return 503, 10077, "maximum messages per subject exceeded"
         most = self.config.get("max_msgs", -1)
         if 0 < most <= len(self.messages) + sum(self.staged.values()):
-            return "maximum messages exceeded"
+            return 503, 10077, "maximum messages exceeded"
         return None
 
     def _count(self, subject: str) -> int:
@@ -180,6 +189,10 @@ class Stream:
     def ack(self, sequence: int) -> bytes:
         """That a message is stored."""
         return b'{"stream":"%b","seq":%d}' % (self.name.encode(), sequence)
+
+    def duplicate(self, sequence: int) -> bytes:
+        """That one with this id is stored."""
+        return b'{"stream":"%b","seq":%d,"duplicate": true}' % (self.name.encode(), sequence)
 
     def error(self, refusal: Refusal) -> bytes:
         """That it is not."""

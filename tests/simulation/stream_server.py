@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 
 from .jetstream_api import Delivery, JetStream
-from .jetstream_rules import API, Headers, matches
+from .jetstream_rules import API, Headers, Stream, matches
+from .nats.fast_batches import Answers, Part
 
 #: Bytes for connections, by number; None closes one.
 Outputs = list[tuple[int, bytes | None]]
@@ -170,16 +171,29 @@ class StreamServer:
             answers = self.jetstream.request(subject, reply, payload, time)
             taken = bool(answers) or subject.startswith(f"{API}CONSUMER.MSG.NEXT.")
         elif (stream := self.jetstream.owner(subject)) is not None:
-            taken, answer = True, stream.take(subject, headers, payload, time, block)
+            taken, found = True, self._take(stream, subject, reply, headers, block, payload, time)
             if self._tell is not None:
-                self._tell(f"{subject} {payload[:40]!r}: {answer.decode()}")
-            answers = [Delivery(reply, reply, b"", b"", answer), *self.jetstream.stored(stream)]
+                self._tell(f"{subject} {payload[:40]!r}: {b' '.join(answer for _, answer in found).decode()}")
+            answers = [Delivery(to, to, b"", b"", answer) for to, answer in found] + self.jetstream.stored(stream)
         else:
             return False
         for one in answers:
             if one.to:
                 self.deliver(one)
         return taken
+
+    @staticmethod
+    def _take(
+        stream: Stream, subject: str, reply: str, headers: Headers, block: bytes, payload: bytes, time: float
+    ) -> Answers:
+        part = Part.of(reply)
+        if part is None:
+            return [(reply, stream.take(subject, headers, payload, time, block))]
+        answers, accepted = stream.fast.take(part, subject, headers, payload, time)
+        if accepted:
+            sequence = stream.store(subject, headers, payload, time, block)
+            answers += stream.fast.stored(part, sequence, time, leads=True)
+        return answers
 
     def hears(self, subject: str) -> bool:
         """Whether a client subscribes to a subject."""

@@ -22,6 +22,7 @@ from ..kernel import Host, Scheduler
 from ..network import Network
 from ..sockets import ServerPort
 from ..stream_server import StreamServer
+from .fast_batches import Answers, Part
 
 _APART = 1e-9
 _ELECTION = (4.0, 9.0)  #: seconds after which another leader is elected
@@ -150,15 +151,23 @@ class Node(StreamServer):
         replica, now = self.cluster.replicas[self.name][name], self.host.time()
         if not replica.active:
             return
-        stream = replica.stream
-        refusal = stream.refusal(message.subject, message.headers, message.payload, now)
-        if refusal is None:
+        stream, what = replica.stream, (message.subject, message.headers, message.payload, now)
+        answers: Answers = []
+        if (part := Part.of(message.reply)) is not None:
+            answers, accepted = stream.fast.take(part, *what)
+        elif not (accepted := (refusal := stream.refusal(*what)) is None):
+            answers = [(message.reply, refusal or b"")]
+        if accepted:
             stream.stage(message.subject, message.headers, now)
             replica.log.append(Entry(replica.term, now, message))
             self.cluster.changed.add(name)
-        else:
-            self.tell(f"{message.subject} {message.payload[:40]!r}: {refusal.decode()}")
-            self.emit(Delivery(message.reply, message.reply, b"", b"", refusal))
+        self.answer(answers, f"{message.subject} {message.payload[:40]!r}")
+
+    def answer(self, answers: Answers, what: str) -> None:
+        """Send what the leader of a stream answers."""
+        for to, payload in answers:
+            self.tell(f"{what}: {payload.decode()}")
+            self.emit(Delivery(to, to, b"", b"", payload))
 
     def emit(self, message: Delivery) -> None:
         """To all that subscribe, at whichever server."""
@@ -225,6 +234,7 @@ class Cluster:
         for stream, replica in self.replicas[name].items():
             replica.leads = False
             replica.stream.staged.clear()
+            replica.stream.fast.open.clear()
             for id_ in [id_ for id_, (sequence, _) in replica.stream.ids.items() if not sequence]:
                 del replica.stream.ids[id_]
             node.jetstream.adopt(stream, replica.stream)
@@ -386,19 +396,24 @@ class Cluster:
 
     def _apply(self, node: Node, name: str, committed: int) -> None:
         replica = self.replicas[node.name][name]
-        replica.committed = max(replica.committed, committed)
+        replica.committed, was_active = max(replica.committed, committed), replica.active
         while replica.applied < replica.committed:
             entry = replica.log[replica.applied]
             replica.applied += 1
             m = entry.message
             if m is None:
                 continue
-            sequence = replica.stream.store(m.subject, m.headers, m.payload, entry.time, m.block)
-            if replica.leads:
-                node.tell(f"{m.subject} {m.payload[:40]!r}: {sequence}")
-                node.emit(Delivery(m.reply, m.reply, b"", b"", replica.stream.ack(sequence)))
+            stream, now = replica.stream, node.host.time()
+            sequence = stream.store(m.subject, m.headers, m.payload, entry.time, m.block)
+            if (part := Part.of(m.reply)) is not None:
+                answers = stream.fast.stored(part, sequence, now, leads=was_active)
+            else:
+                answers = [(m.reply, stream.ack(sequence))] if replica.leads else []
+            node.answer(answers, f"{m.subject} {m.payload[:40]!r}")
             for delivery in node.jetstream.stored(replica.stream):
                 node.emit(delivery)
+        if replica.active and not was_active:
+            node.answer(replica.stream.fast.lead(node.host.time()), f"leads {name}")
 
     # --- time --------------------------------------------------------------------------------------------------------
 
