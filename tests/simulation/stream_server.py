@@ -218,5 +218,15 @@ class StreamServer:
 
 def headers_of(block: bytes) -> Headers:
     """The headers of a block, the last of each name."""
-    lines = block.decode().split("\r\n")[1:]
+    lines = block.decode(errors="replace").split("\r\n")[1:]
     return {name: value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
+
+
+def all_headers_of(block: bytes) -> dict[str, list[str]]:
+    """The headers of a block, all of each name."""
+    found: dict[str, list[str]] = {}
+    for line in block.decode(errors="replace").split("\r\n")[1:]:
+        name, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(name, []).append(value.strip())
+    return found

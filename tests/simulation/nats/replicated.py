@@ -9,7 +9,7 @@ what is in its buffers, and believes what it believed, until it hears of a later
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -289,28 +289,28 @@ class Cluster:
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
-    def create(self, config: dict[str, Any], now: float) -> Stream:
-        """A stream on all servers; one that is there leads it."""
+    def create(self, config: dict[str, Any], now: float, leader: str = "") -> Stream:
+        """A stream on all servers; the one named leads it, or one that is there."""
         name = config["name"]
         for node in self.nodes.values():
             stream = node.jetstream.create(now=now, **{**config, "num_replicas": 3})
             self.replicas[node.name][name] = Replica(stream)
         self.terms[name] = 0
-        self.elect(name)
+        self.elect(name, but={n for n in self.hosts if leader not in ("", n)})
         leader = next(n for n, replicas in self.replicas.items() if replicas[name].leads)
         for node in self.nodes.values():
             node.views[name] = leader
         return self.replicas[leader][name].stream
 
-    def elect(self, name: str, but: str = "") -> None:
-        """Another leader, of those that are there; not the one named in ``but``."""
+    def elect(self, name: str, but: Collection[str] = ()) -> None:
+        """Another leader, of those that are there; none of ``but``."""
         random = self.scheduler.random
         there = [node for node in self.hosts if self.there(node)]
         if len(there) < 2:
             return
         logs = {n: self.replicas[n][name].log for n in there}
         best = max((log[-1].term if log else 0, len(log)) for log in logs.values())
-        able = [n for n, log in logs.items() if (log[-1].term if log else 0, len(log)) == best and n != but]
+        able = [n for n, log in logs.items() if (log[-1].term if log else 0, len(log)) == best and n not in but]
         if not able:
             return
         leader = random.choice(able)
@@ -449,7 +449,7 @@ class Cluster:
         for n, replicas in self.replicas.items():
             if replicas[name].leads and self.there(n):
                 self.scheduler.trace_fault("move", name)
-                self.elect(name, but=n)
+                self.elect(name, but={n})
                 return
 
     # --- requests ----------------------------------------------------------------------------------------------------
