@@ -18,6 +18,7 @@ from mama_spark.publishing.window.flight_batch import FlightBatch
 from .jetstream_api import JetStream
 from .kernel import Scheduler, Stuck
 from .nats.exactly_once import exactly_once
+from .nats.ordered import ordered
 from .nats.world_replicated import replicated
 from .network import Link, Network
 from .sockets import ServerPort
@@ -159,4 +160,9 @@ def _fault(scheduler: Scheduler, network: Network, start: Callable[[], None]) ->
     scheduler.call_at(at + lasts, end)
 
 
-WORLDS: Mapping[str, World] = {"publish": publish, "exactly-once": exactly_once, "replicated": replicated}
+WORLDS: Mapping[str, World] = {
+    "publish": publish,
+    "exactly-once": exactly_once,
+    "replicated": replicated,
+    "ordered": ordered,
+}

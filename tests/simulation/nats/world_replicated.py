@@ -47,16 +47,23 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
 
 def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluster, lasts: float) -> None:
     random = scheduler.random
-    name = random.choice(list(cluster.hosts))
-    host = cluster.hosts[name]
-    kind = random.choice(("freeze", "freeze", "freeze", "kill", "isolate", "move", "link", "executor", "driver"))
+    kind = random.choice(("server", "server", "server", "link", "executor", "driver"))
     if kind == "link":
-        break_a_link(scheduler, network, write, host, lasts)
+        break_a_link(scheduler, network, write, cluster.hosts[random.choice(list(cluster.hosts))], lasts)
     elif kind == "executor":
         hurt_an_executor(scheduler, write, lasts)
     elif kind == "driver":
         restart_the_driver(scheduler, write, lasts)
-    elif kind == "move":
+    else:
+        hurt_a_server(scheduler, cluster, lasts)
+
+
+def hurt_a_server(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
+    """One stands still, or is killed, or does not reach the others; or a leader gives up."""
+    random = scheduler.random
+    name = random.choice(list(cluster.hosts))
+    host, kind = cluster.hosts[name], random.choice(("freeze", "freeze", "kill", "isolate", "move"))
+    if kind == "move":
         cluster.move(random.choice(list(cluster.terms)))
     elif not cluster.there(name):
         return
