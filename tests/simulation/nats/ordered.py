@@ -94,8 +94,12 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
 
     scheduler.spawn("task", task, here)
     for _ in range(2 * shape.faults):
-        at, lasts = random.uniform(0, 8), random.choice((random.uniform(0, 3), random.uniform(0, 15)))
-        scheduler.call_at(at, partial(hurt_a_server, scheduler, cluster, lasts))
+        at, lasts = random.uniform(0, 15), random.choice((random.uniform(0, 3), random.uniform(0, 15)))
+        if random.random() < 0.6:
+            scheduler.call_at(at, partial(hurt_a_server, scheduler, cluster, lasts))
+        else:  # the lead goes to and fro
+            for _again in range(random.randrange(1, 6)):
+                scheduler.call_at(at + random.uniform(0, 1), partial(cluster.move, "S"))
 
     def check() -> Iterator[str]:
         if acked != Counter(rows):
