@@ -7,9 +7,13 @@ import contextlib
 import pyarrow as pa
 from mama_spark.contracts.bridge import EventKind
 from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.ledger import NatsBatchLedger
 from mama_spark.nats.publish.bridge import NatsBridge
 from mama_spark.nats.settings import NatsSettings
+from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.publishing.batch_config import BatchConfig, OnOutage
+from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.outage_reporter import retry_while_unavailable
 
 from tests.simulation.jetstream_api import JetStream
@@ -69,3 +73,28 @@ def test_a_ledger_whose_connection_was_lost_while_it_found_streams_connects_agai
         with contextlib.suppress(Stuck):
             scheduler.run(60.0)
     assert found == ["S"]
+
+
+def test_a_fast_batch_that_was_lost_with_the_leader_is_sent_again_over_the_same_connection() -> None:
+    def task() -> None:
+        bridge = NatsBridge(NatsSettings(("nats://nats:4222",), ack_mode="batch", ordered=True))
+        policy = WindowConfig(16, 8, 5.0, RetryPolicy.doubling(0.25, 5.0, 90.0), ordered=True)
+        bridge.open()
+        config = BatchConfig(on_outage=OnOutage.WAIT_AT_GAP)
+        publisher = BatchPublisher(bridge, policy, on_finished=lambda _: None, config=config)
+        publisher.start()
+        publisher.put(MessageBatch.of(["t.1"] * 3, [b"0", b"1", b"2"], ids=["a", "b", "c"]))
+        publisher.drain()
+        bridge.close()
+
+    with simulated(), Scheduler(1) as scheduler:
+        network, there, jetstream = Network(scheduler), scheduler.host("nats"), JetStream()
+        stream = jetstream.create("S", ["t.>"], there.time(), allow_batched=True)
+        take = stream.fast.take
+        stream.fast.take = lambda *_: ([], False)  # type: ignore[method-assign]  # it leads no more, and knows it late
+        scheduler.call_at(1.0, lambda: setattr(stream.fast, "take", take))
+        ServerPort(network, there, StreamServer("nats", jetstream, lambda _: there.time()))
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        scheduler.run(60.0)
+        assert not scheduler.errors
+    assert [m.payload for m in stream.messages.values()] == [b"0", b"1", b"2"]

@@ -20,6 +20,7 @@ from ..protocol.fast_batch import (
     END,
     START,
     FastBatch,
+    Phase,
     SettledTokens,
     parse_reply,
     reply_prefix,
@@ -215,6 +216,9 @@ class FastIngestPublisher:
         for open_batch in list(self._open.values()):
             if open_batch.batch.unsettled and open_batch.at < old:
                 self._end(open_batch)
+        late = time.monotonic() - self._settings.wait_timeout - IDLE  # as with a leader that ended meanwhile
+        ended = [o for o in self._by_id.values() if o.batch.phase is not Phase.OPEN and o.at < late]
+        self._lose(ended, "no answer about the end of the batch")
 
     def _give_up_late_probe(self) -> None:
         timeout = self._settings.wait_timeout
@@ -329,12 +333,14 @@ class FastIngestPublisher:
     def _give_up_resolving(self) -> None:
         if self._resolved is None or time.monotonic() < self._resolve_until:
             return
-        lost = [(o, o.batch.lost("no answer about the batch after the reconnect")) for o in self._by_id.values()]
-        self._by_id.clear()
+        self._lose(list(self._by_id.values()), "no answer about the batch after the reconnect")
         self._open.clear()
+        self._report_resolved()
+
+    def _lose(self, batches: list[_OpenBatch], why: str) -> None:
+        lost = [(self._by_id.pop(o.batch.id), o.batch.lost(why)) for o in batches]
         for open_batch, settled in lost:
             self._report(settled, open_batch.stream)
-        self._report_resolved()
 
     def _report_resolved(self) -> None:
         done = self._resolved
