@@ -95,11 +95,8 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     scheduler.spawn("task", task, here)
     for _ in range(2 * shape.faults):
         at, lasts = random.uniform(0, 15), random.choice((random.uniform(0, 3), random.uniform(0, 15)))
-        if random.random() < 0.6:
-            scheduler.call_at(at, partial(hurt_a_server, scheduler, cluster, lasts))
-        else:  # the lead goes to and fro
-            for _again in range(random.randrange(1, 6)):
-                scheduler.call_at(at + random.uniform(0, 1), partial(cluster.move, "S"))
+        kind = random.choice((hurt_a_server, hurt_a_server, _lead_to_and_fro, _lose_the_lead_for_a_while))
+        scheduler.call_at(at, partial(kind, scheduler, cluster, lasts))
 
     def check() -> Iterator[str]:
         if acked != Counter(rows):
@@ -111,3 +108,20 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
                 yield f"{name}: missing {sorted(missing)}, doubled {sorted(again)}, in the order {stored}"
 
     return check
+
+
+def _lead_to_and_fro(scheduler: Scheduler, cluster: Cluster, _: float) -> None:
+    random = scheduler.random
+    for _again in range(random.randrange(1, 6)):
+        scheduler.call_at(scheduler.now + random.uniform(0, 1), partial(cluster.move, "S"))
+
+
+def _lose_the_lead_for_a_while(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
+    """The leader does not reach the others, which elect another one; it comes back, and leads again."""
+    name = next((n for n, replicas in cluster.replicas.items() if replicas["S"].leads and cluster.there(n)), None)
+    if name is None:
+        return
+    others, back = set(cluster.hosts) - {name}, scheduler.now + lasts
+    cluster.isolate(name)
+    scheduler.call_at(back, partial(cluster.join, name))
+    scheduler.call_at(back + scheduler.random.uniform(0, 0.5), partial(cluster.elect, "S", others))

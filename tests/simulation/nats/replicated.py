@@ -334,6 +334,9 @@ class Cluster:
         replica = self.replicas[node][name]
         replica.term = max(term, replica.term)
         replica.stream.staged.clear()
+        if replica.leads:  # the stream hears of it a little later than its log
+            when = self.scheduler.now + self.scheduler.random.uniform(0, 0.01)
+            self.scheduler.call_at(when, replica.stream.forget_proposals, self.hosts[node])
         replica.leads = False
         self.nodes[node].views.pop(name, None)
 

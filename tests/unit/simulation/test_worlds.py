@@ -19,11 +19,14 @@ from tests.simulation.kernel import Scheduler
 from tests.simulation.modules import simulated
 from tests.simulation.worlds import WORLDS, run
 
+_SEEDS = 300  #: of each world
+_MORE = {"publish": 600}
+
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_nothing_is_violated(world: str) -> None:
     with simulated():
-        found = {seed: run(world, seed).violations for seed in range(200)}
+        found = {seed: run(world, seed).violations for seed in range(_MORE.get(world, _SEEDS))}
     assert {seed: violations for seed, violations in found.items() if violations} == {}
 
 
