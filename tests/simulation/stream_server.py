@@ -47,6 +47,7 @@ class StreamServer:
     :param tell: called with what happens, for the trace
     :param life: how often it was started
     :ivar sessions: by number of the connection
+    :ivar answers: what becomes of acknowledgements: ``lost``, ``doubled`` or ``reordered``; None: they are sent
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class StreamServer:
         self._clock, self._tell = clock, tell
         self.sessions: dict[int, Session] = {}
         self._out: dict[int, list[bytes]] = {}
+        self.answers: str | None = None
+        self._kept: list[Delivery] = []
 
     # --- what the network calls --------------------------------------------------------------------------------------
 
@@ -95,6 +98,8 @@ class StreamServer:
             self._say(number, b"-ERR '%b'\r\n" % str(e).encode())
             return [*self._outputs(), (number, None)]
         session.rest = data[at:]
+        while self._kept:
+            self.deliver(self._kept.pop())
         return self._outputs()
 
     def closed(self, number: int, now: float) -> Outputs:
@@ -174,13 +179,25 @@ class StreamServer:
             taken, found = True, self._take(stream, subject, reply, headers, block, payload, time)
             if self._tell is not None:
                 self._tell(f"{subject} {payload[:40]!r}: {b' '.join(answer for _, answer in found).decode()}")
-            answers = [Delivery(to, to, b"", b"", answer) for to, answer in found] + self.jetstream.stored(stream)
+            acks = [Delivery(to, to, b"", b"", answer) for to, answer in found]
+            answers = self._spoiled(acks) + self.jetstream.stored(stream)
         else:
             return False
         for one in answers:
             if one.to:
                 self.deliver(one)
         return taken
+
+    def _spoiled(self, acks: list[Delivery]) -> list[Delivery]:
+        match self.answers:
+            case "lost":
+                return []
+            case "doubled":
+                return [*acks, *acks]
+            case "reordered":
+                self._kept += acks
+                return []
+        return acks
 
     @staticmethod
     def _take(

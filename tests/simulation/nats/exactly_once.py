@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mama_spark.nats.settings import NatsSettings
 
 from ..jetstream_api import JetStream
+from ..jetstream_rules import REFUSALS
 from ..kernel import Host, Scheduler
 from ..network import Link, Network
 from ..sockets import ServerPort
@@ -31,6 +32,8 @@ def exactly_once(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[st
     jetstream, window = JetStream(), random.choice(WINDOWS)
     stream = jetstream.create("S", ["t.>"], there.time(), duplicate_window=int(window * 1e9))
 
+    servers: list[StreamServer] = []
+
     def start() -> None:
         """What was in memory is gone."""
         scheduler.restart(there)
@@ -38,6 +41,7 @@ def exactly_once(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[st
         tell = (lambda text: scheduler.trace(text, "nats")) if scheduler.tracing else None
         server = StreamServer("nats", jetstream, lambda _: there.time(), tell, life=there.life)
         ServerPort(network, there, server)
+        servers[:] = [server]
 
     start()
     settings = NatsSettings(("nats://nats:4222",), ack_mode="message", exactly_once=True)
@@ -46,8 +50,14 @@ def exactly_once(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[st
     scheduler.spawn("query", lambda: write.query(lambda: not there.frozen and not there.dead, 20.0))
     for _ in range(shape.faults):
         at, lasts = random.uniform(0, 6), random.choice((random.uniform(0, 3), random.uniform(0, 25)))
-        kind = random.choice((_of_the_network, _of_the_network, _of_an_executor, _of_the_driver, _of_the_server))
-        scheduler.call_at(at, partial(kind, scheduler, network, write, there, start, lasts))
+        kinds: tuple[Callable[[], None], ...] = (
+            partial(break_a_link, scheduler, network, write, there, lasts),
+            partial(hurt_an_executor, scheduler, write, lasts),
+            partial(restart_the_driver, scheduler, write, lasts),
+            partial(_hurt_the_server, scheduler, there, start, lasts),
+            partial(_spoil_the_server, scheduler, servers, lasts),
+        )
+        scheduler.call_at(at, random.choice(kinds))
 
     def check() -> Iterator[str]:
         yield from write.violations(Counter(m.payload for m in stream.messages.values()))
@@ -59,12 +69,6 @@ def rows_of(scheduler: Scheduler, n: int) -> list[Row]:
     """Rows of two topics, of which some are equal."""
     distinct = scheduler.random.choice((n, n, max(1, n - 3)))
     return [(f"t.{i % distinct % 2}", b"row %d" % (i % distinct)) for i in range(n)]
-
-
-def _of_the_network(
-    scheduler: Scheduler, network: Network, write: Write, there: Host, _: Callable[[], None], lasts: float
-) -> None:
-    break_a_link(scheduler, network, write, there, lasts)
 
 
 def break_a_link(scheduler: Scheduler, network: Network, write: Write, there: Host, lasts: float) -> None:
@@ -89,12 +93,6 @@ def break_a_link(scheduler: Scheduler, network: Network, write: Write, there: Ho
         scheduler.call_at(scheduler.now + lasts, lambda: setattr(link, "rate", None))
 
 
-def _of_an_executor(
-    scheduler: Scheduler, network: Network, write: Write, there: Host, start: Callable[[], None], lasts: float
-) -> None:
-    hurt_an_executor(scheduler, write, lasts)
-
-
 def hurt_an_executor(scheduler: Scheduler, write: Write, lasts: float, longest: float = 6.0) -> None:
     """It is killed, or stands still, or its machine sleeps."""
     if not write.executors:
@@ -110,21 +108,14 @@ def hurt_an_executor(scheduler: Scheduler, write: Write, lasts: float, longest: 
         scheduler.call_at(scheduler.now + min(lasts, longest), lambda: scheduler.thaw(host))
 
 
-def _of_the_driver(
-    scheduler: Scheduler, network: Network, write: Write, there: Host, start: Callable[[], None], lasts: float
-) -> None:
-    restart_the_driver(scheduler, write, lasts)
-
-
 def restart_the_driver(scheduler: Scheduler, write: Write, lasts: float) -> None:
     """It ends, and the next run of the batch begins."""
     write.end_run()
     scheduler.call_at(scheduler.now + min(lasts, 5.0), write.start_run)
 
 
-def _of_the_server(
-    scheduler: Scheduler, network: Network, write: Write, there: Host, start: Callable[[], None], lasts: float
-) -> None:
+def _hurt_the_server(scheduler: Scheduler, there: Host, start: Callable[[], None], lasts: float) -> None:
+    """It stands still, or is killed."""
     if there.dead or there.frozen:
         return
     if scheduler.random.random() < 0.5:
@@ -133,3 +124,19 @@ def _of_the_server(
     else:
         scheduler.kill(there)
         scheduler.call_at(scheduler.now + lasts, start)
+
+
+def _spoil_the_server(scheduler: Scheduler, servers: list[StreamServer], lasts: float) -> None:
+    """It refuses messages, or its acknowledgements are lost, come twice, or in another order."""
+    random, server = scheduler.random, servers[0]
+    what = random.choice(("refuses", "lost", "doubled", "reordered"))
+    if what == "refuses":
+        refusal = random.choice(REFUSALS)
+        streams = random.choice((["S"], ["S", "MAMA_BATCHES"]))
+        for stream in (one for name, one in server.jetstream.streams.items() if name in streams):
+            stream.refuses = refusal
+            scheduler.call_at(scheduler.now + lasts, partial(setattr, stream, "refuses", None))
+    else:
+        server.answers = what
+        scheduler.call_at(scheduler.now + min(lasts, 8.0), partial(setattr, server, "answers", None))
+    scheduler.trace_fault(what, server.name)
