@@ -236,10 +236,12 @@ class Network:
             end.break_down()
 
     def half_open(self, a: str, b: str) -> None:
-        """Host ``b`` forgets its connections with ``a``, which hears of it when it sends something."""
+        """Host ``b`` forgets its connections with ``a``, and what it sent there and the link holds; ``a`` hears of it
+        when it sends something."""
         self.scheduler.trace_fault("half open", f"{a} - {b}")
         for end in self._between(a, b):
             if end.host.name == b and end.connected:
+                end.lose()
                 end.break_down()
 
     def _between(self, a: str, b: str) -> list[End]:
