@@ -18,7 +18,7 @@ from mama_spark.nats.settings import NatsSettings
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
-from mama_spark.publishing.exactly_once.protocol import Attempt
+from mama_spark.publishing.exactly_once.protocol import Attempt, Superseded
 from mama_spark.publishing.exactly_once.session import BatchSession, Rules
 from mama_spark.publishing.ids.ids import IdMaker
 from mama_spark.publishing.outage_reporter import retry_while_unavailable
@@ -34,6 +34,7 @@ from ..kernel import Host, Process, Scheduler
 Row = tuple[str, bytes]
 LEASE = 5.0
 _CHUNK = 8
+_ATTEMPTS = 4
 _IDS_MEMORY = 1 << 14
 
 
@@ -105,6 +106,10 @@ class Write:
                 self.executors.pop(host.name, None)
                 if process.error is None and not host.dead:
                     break
+            if isinstance(process.error, Superseded) and number >= _ATTEMPTS:  # the query fails, and is begun again
+                scheduler.call_at(scheduler.now + 1.0, self.start_run)
+                self.end_run()
+                return
             if number % 2:
                 scheduler.random.shuffle(rows)
             scheduler.sleep(scheduler.random.uniform(0, 2))
