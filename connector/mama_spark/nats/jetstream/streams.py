@@ -281,6 +281,7 @@ def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[lis
             (away if any(_leads_away(event, owned) for event in events[1:]) else straight).add(topic)
 
     refused: list[bool] = []
+    connection.drive(api.attempt_timeout, lambda: connection.up)  # it may have been lost since it was driven last
     lost = connection.loss()
     number, inbox = connection.answers.expect(hear)
     headers = {**NOBODY, "Nats-Trace-Dest": inbox.decode(), "Nats-Trace-Only": "true"}

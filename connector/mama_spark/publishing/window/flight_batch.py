@@ -26,6 +26,7 @@ class FlightBatch:
     :ivar context: what the caller of :meth:`.Window.open` gave to find its own data again
     :ivar state: :class:`FlightState`
     :ivar sends: how often sent; ``token``: of the last send
+    :ivar first_token: of all sends of all flights
     :ivar blocked: how many of the sends were no attempts (:attr:`.PublishError.is_attempt`); None = none of any flight
     :ivar published: monotonic time at which the first send began, NaN before; ``settled``: of the terminal event
     :ivar sequence: -1 where the middleware does not give it; ``duplicate``
@@ -39,8 +40,8 @@ class FlightBatch:
     """
 
     __slots__ = (
-        "n", "open", "messages", "context", "state", "sends", "blocked", "token", "published", "settled", "sequence",
-        "duplicate", "stream", "doubt", "errors", "absent", "copied", "non_retriable", "ends",
+        "n", "open", "messages", "context", "state", "sends", "blocked", "token", "first_token", "published", "settled",
+        "sequence", "duplicate", "stream", "doubt", "errors", "absent", "copied", "non_retriable", "ends",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +55,7 @@ class FlightBatch:
     ) -> None:
         self.n = self.open = n
         self.messages, self.context = messages, context
+        self.first_token = math.inf
         self.state: States = np.zeros(n, np.uint8)
         self.sends: npt.NDArray[np.int32] = np.zeros(n, np.int32)
         self.blocked: npt.NDArray[np.int32] | None = None

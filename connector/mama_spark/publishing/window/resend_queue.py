@@ -174,9 +174,9 @@ class ResendQueue:
             rows = np.unique(np.concatenate(parts))
             rows = _waiting(flights, rows)
             if len(rows):
-                merged.append((float(flights.published[rows[0]]), int(flights.token[rows].min()), flights, rows))
-        merged.sort(key=lambda m: m[:2])
-        self._heap = [PendingResend(due, next(self._order), deadline, flights, rows) for _, _, flights, rows in merged]
+                merged.append((flights, rows))
+        merged.sort(key=lambda m: m[0].first_token)
+        self._heap = [PendingResend(due, next(self._order), deadline, flights, rows) for flights, rows in merged]
         heapq.heapify(self._heap)
 
     def expire(self, now: float) -> Iterator[tuple[FlightBatch, Int64s]]:

@@ -181,6 +181,7 @@ class Window(FlightAccounts):
         n, first = length_of(rows), self.next_token
         self.next_token += n
         flights.token[rows] = np.arange(first, first + n)
+        flights.first_token = min(flights.first_token, first)
         flights.sends[rows] += 1
         self.counters.sends += n
         self._index.add(SendRange(first, first + n, flights, rows, now))

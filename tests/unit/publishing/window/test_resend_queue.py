@@ -20,7 +20,7 @@ from tests.support.tables import each
 def waiting(n: int, first_token: int = 0, published: float = 0.0) -> FlightBatch:
     flights = FlightBatch(n)
     flights.state[:] = FlightState.WAITING
-    flights.published[:] = published
+    flights.published[:], flights.first_token = published, first_token
     flights.token[:] = np.arange(first_token, first_token + n)
     return flights
 

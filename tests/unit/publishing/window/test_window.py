@@ -358,6 +358,17 @@ def test_ordered_resends_go_in_order_and_before_anything_new() -> None:
     assert window.capacity(two, 5, 0.3) == 5
 
 
+def test_ordered_resends_keep_the_order_of_first_sends_between_which_the_clock_did_not_move() -> None:
+    window = Window(WindowConfig(100, 0, 5.0, RETRY, ordered=True))
+    one, two = window.open(2), window.open(2)
+    window.launch(one, slice(0, 2), 0.0)
+    window.launch(two, slice(0, 2), 0.0)
+    refuse(window, [0, 1, 2, 3], BlockedByPredecessor("gap"), 0.1)
+    window.relaunch(one, next(window.due(0.1))[1], 0.1)
+    refuse(window, [4, 5], BlockedByPredecessor("gap"), 0.2)
+    assert next(window.due(0.2))[0] is one
+
+
 def test_queued_flights_rejected_by_slice_or_array_do_not_touch_the_window() -> None:
     window = Window(WindowConfig(10))
     flights = window.open(4)

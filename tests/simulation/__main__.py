@@ -1,0 +1,45 @@
+"""``python -m tests.simulation``: runs seeds in simulated worlds, and shows one step by step.
+
+With ``--seed`` one seed is run, and its trace printed with ``--trace``; else ``--runs`` seeds from ``--from`` on, in
+the world of ``--world`` or in all in turn. Ends with 1 where anything was violated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from .modules import simulated
+from .worlds import WORLDS, run, shrunk
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--world", choices=sorted(WORLDS))
+    parser.add_argument("--from", dest="first", type=int, default=0, metavar="N")
+    parser.add_argument("--runs", type=int, default=1000, metavar="COUNT")
+    parser.add_argument("--seed", type=int, metavar="N")
+    parser.add_argument("--trace", action="store_true", help="print what happens, step by step")
+    args = parser.parse_args()
+    worlds = [args.world] if args.world else sorted(WORLDS)
+    seeds = range(args.first, args.first + args.runs) if args.seed is None else [args.seed]
+    violated, runs, began = 0, 0, time.monotonic()
+    with simulated():
+        for seed in seeds:
+            for world in worlds:
+                runs += 1
+                found = run(world, seed, tracing=args.trace)
+                for line in found.lines:
+                    print(line)
+                if found.violations:
+                    violated += 1
+                    print(f"{world}, seed {seed}: {'; '.join(found.violations)}")
+                    print(f"  it fails with {shrunk(world, seed)}, too")
+    seconds = time.monotonic() - began
+    print(f"{runs} runs, {seconds:.1f} s, {violated} violations")
+    return 1 if violated else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""What seeds have found, as the shortest stories that show it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pyarrow as pa
+from mama_spark.contracts.bridge import EventKind
+from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.nats.ledger import NatsBatchLedger
+from mama_spark.nats.publish.bridge import NatsBridge
+from mama_spark.nats.settings import NatsSettings
+from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.publishing.batch_config import BatchConfig, OnOutage
+from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.outage_reporter import retry_while_unavailable
+
+from tests.simulation.jetstream_api import JetStream
+from tests.simulation.kernel import Scheduler, Stuck
+from tests.simulation.modules import simulated
+from tests.simulation.network import Network
+from tests.simulation.sockets import ServerPort
+from tests.simulation.stream_server import StreamServer
+
+
+def test_a_connection_that_was_lost_while_a_bridge_opened_says_nothing_of_the_next_one() -> None:
+    told: list[EventKind] = []
+
+    def task() -> None:
+        bridge = NatsBridge(NatsSettings(("nats://nats:4222",), connect_timeout=1.0))
+        try:
+            bridge.open()
+        except Unavailable:
+            start()
+            bridge.open()
+        told.extend(event.kind for event in bridge.poll(1.0).events)
+        bridge.close()
+
+    with simulated(), Scheduler(1) as scheduler:
+        network, there, jetstream = Network(scheduler), scheduler.host("nats"), JetStream()
+
+        def start() -> None:
+            scheduler.restart(there)
+            ServerPort(network, there, StreamServer("nats", jetstream, lambda _: there.time()))
+
+        start()
+        scheduler.call_at(0.0034, lambda: scheduler.kill(there))  # it is asked whether JetStream is on
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        scheduler.run()
+        assert not scheduler.errors
+    assert there.life == 2
+    assert EventKind.DISCONNECTED not in told
+
+
+def test_a_ledger_whose_connection_was_lost_while_it_found_streams_connects_again() -> None:
+    found: list[str | None] = []
+
+    def task() -> None:
+        ledger = NatsBatchLedger(NatsSettings(("nats://nats:4222",), exactly_once=True), 30.0)
+        ledger.open()
+        ledger.streams_of(pa.array(["t.1"]))
+        network.cut("executor", "nats")
+        ledger._logs.connection().drive(0)  # another thread sees that it is lost
+        found.extend(retry_while_unavailable(lambda: ledger.streams_of(pa.array(["t.2"])), wait=True, say="%s"))
+        ledger.close()
+
+    with simulated(), Scheduler(1) as scheduler:
+        network, there, jetstream = Network(scheduler), scheduler.host("nats"), JetStream()
+        jetstream.create("S", ["t.>"], there.time())
+        ServerPort(network, there, StreamServer("nats", jetstream, lambda _: there.time()))
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        with contextlib.suppress(Stuck):
+            scheduler.run(60.0)
+    assert found == ["S"]
+
+
+def test_a_fast_batch_that_was_lost_with_the_leader_is_sent_again_over_the_same_connection() -> None:
+    def task() -> None:
+        bridge = NatsBridge(NatsSettings(("nats://nats:4222",), ack_mode="batch", ordered=True))
+        policy = WindowConfig(16, 8, 5.0, RetryPolicy.doubling(0.25, 5.0, 90.0), ordered=True)
+        bridge.open()
+        config = BatchConfig(on_outage=OnOutage.WAIT_AT_GAP)
+        publisher = BatchPublisher(bridge, policy, on_finished=lambda _: None, config=config)
+        publisher.start()
+        publisher.put(MessageBatch.of(["t.1"] * 3, [b"0", b"1", b"2"], ids=["a", "b", "c"]))
+        publisher.drain()
+        bridge.close()
+
+    with simulated(), Scheduler(1) as scheduler:
+        network, there, jetstream = Network(scheduler), scheduler.host("nats"), JetStream()
+        stream = jetstream.create("S", ["t.>"], there.time(), allow_batched=True)
+        take = stream.fast.take
+        stream.fast.take = lambda *_: ([], False)  # type: ignore[method-assign]  # it leads no more, and knows it late
+        scheduler.call_at(1.0, lambda: setattr(stream.fast, "take", take))
+        ServerPort(network, there, StreamServer("nats", jetstream, lambda _: there.time()))
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        scheduler.run(60.0)
+        assert not scheduler.errors
+    assert [m.payload for m in stream.messages.values()] == [b"0", b"1", b"2"]

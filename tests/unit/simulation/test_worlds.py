@@ -1,0 +1,89 @@
+"""Seeds in simulated worlds: nothing is violated, and each can be run again."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from pathlib import Path
+
+import mama_spark
+import pytest
+from mama_spark.discovery import lease_keeper
+from mama_spark.nats.connection import pool, socket_driver
+from mama_spark.nats.publish import bridge
+from mama_spark.publishing import batch_publisher
+from mama_spark.publishing.window.send_loop import SendLoop
+
+from tests.simulation.kernel import Scheduler
+from tests.simulation.modules import simulated
+from tests.simulation.worlds import WORLDS, run
+
+_SEEDS = 300  #: of each world
+_MORE = {"publish": 600}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_nothing_is_violated(world: str) -> None:
+    with simulated():
+        found = {seed: run(world, seed).violations for seed in range(_MORE.get(world, _SEEDS))}
+    assert {seed: violations for seed, violations in found.items() if violations} == {}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_seed_is_the_same_run_again(world: str) -> None:
+    with simulated():
+        first, again, other = run(world, 5, tracing=True), run(world, 5, tracing=True), run(world, 6, tracing=True)
+        assert first.lines == again.lines
+        assert first.fingerprint == again.fingerprint == run(world, 5).fingerprint
+        assert first.lines != other.lines
+
+
+def test_the_product_sees_simulated_modules_and_has_its_own_back_afterwards() -> None:
+    def seen() -> list[object]:
+        return [
+            vars(batch_publisher)["time"],
+            vars(batch_publisher)["threading"],
+            vars(socket_driver)["NonBlockingSocket"],
+            vars(pool)["POOL"],
+            vars(bridge)["POOL"],  # imported from there
+            vars(lease_keeper)["_lock"],  # made at the import
+            (SendLoop.__init__.__kwdefaults__ or {})["clock"],
+        ]
+
+    before = seen()
+    with simulated():
+        inside = seen()
+    assert [a is b for a, b in zip(before, inside, strict=True)] == [False] * 7
+    assert inside[3] is inside[4]
+    assert seen() == before
+
+
+_LATE = """
+import time as clock
+from random import Random
+from threading import Lock
+
+lock = Lock()
+
+class Late:
+    guard = Lock()
+
+    def now(self, read=clock.monotonic, *, again=clock.monotonic):
+        with lock, self.guard:
+            return read(), again(), clock.monotonic(), Random().random()
+"""
+
+
+def test_a_module_that_is_imported_meanwhile_is_simulated_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "late.py").write_text(_LATE)
+    monkeypatch.setattr(mama_spark, "__path__", [*mama_spark.__path__, str(tmp_path)])
+    with simulated():
+        late = importlib.import_module("mama_spark.late").Late()
+        with Scheduler(3) as scheduler:
+            first = late.now()
+        with Scheduler(3):
+            assert late.now() == first
+        assert first[:3] == (scheduler.outside.monotonic(),) * 3
+    assert late.now()[0] == pytest.approx(time.monotonic(), abs=3600)
+    del sys.modules["mama_spark.late"], vars(mama_spark)["late"]
