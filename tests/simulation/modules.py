@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from . import threads
+from . import spark, storage, threads
 from .kernel import Scheduler, active
 from .sockets import SimSocket
 
@@ -205,6 +205,8 @@ def _table() -> dict[int, Any]:
         id(Future): threads.SimFuture,
         id(NonBlockingSocket): SimSocket,
         id(require_file_descriptors): lambda *_: None,
+        **storage.replaced(),
+        **spark.replaced(),
     }
     for module, names in _NAMES.items():
         found[id(module)] = _Module(module, **names)

@@ -20,6 +20,7 @@ from .kernel import Scheduler, Stuck
 from .network import Link, Network
 from .sockets import ServerPort
 from .stream_server import StreamServer
+from .world_sink import sink, sink_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,4 +158,4 @@ def _fault(scheduler: Scheduler, network: Network, start: Callable[[], None]) ->
     scheduler.call_at(at + lasts, end)
 
 
-WORLDS: Mapping[str, World] = {"publish": publish}
+WORLDS: Mapping[str, World] = {"publish": publish, "sink": sink, "sink_batch": sink_batch}

@@ -1,0 +1,425 @@
+"""The storage of the tables of a write, as the product sees it through pyarrow and delta-rs: files, and Delta's log.
+
+Staging, commit and reading of the product run as they are; in the place of what they call are
+
+* :class:`SimHandler`, :class:`SimFileSystem`: an object store, which shows a file when its stream is closed,
+* :class:`SimParquetWriter`, :class:`SimParquetFile`: rows stay Arrow, and nothing is encoded,
+* :class:`SimTable`, :func:`create_table`: Delta's log by its rule: entry N is put if there is none, else it conflicts.
+
+A request travels, is carried out at once when it arrives, whether its sender still lives or not, and the answer travels
+back. :class:`Storage` has the faults.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Self, TypeVar
+
+import deltalake
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction, RemoveAction
+
+from .kernel import Scheduler, Signal, active
+
+T = TypeVar("T")
+_LOG = "_delta_log/"
+_ROW_BYTES, _FILE_BYTES = 40, 900  #: sizes of files, which nothing but comparisons looks at
+
+
+@dataclass(slots=True)
+class File:
+    """One object.
+
+    :ivar rows: of a Parquet file, ``about``: its key-value metadata
+    :ivar written: time of day; ``listed``: virtual time from which lists show it
+    """
+
+    size: int
+    rows: list[pa.Table] = field(default_factory=list)
+    about: dict[bytes, bytes] = field(default_factory=dict)
+    written: float = 0.0
+    listed: float = 0.0
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a table's log, and what the table is with it.
+
+    :ivar active: by path: the action that added the file
+    :ivar apps: last version of each app transaction
+    """
+
+    version: int
+    schema: deltalake.Schema
+    configuration: Mapping[str, str]
+    partition_by: tuple[str, ...]
+    active: Mapping[str, AddAction]
+    removed: frozenset[str]
+    apps: Mapping[str, int]
+    metadata: Mapping[str, Any]
+
+
+class Storage:
+    """All tables of a run. Faults are attributes, which a world sets and takes back.
+
+    :ivar latency: seconds of a request's way, at most; as many for its answer
+    :ivar away: nothing is reached; ``full``: nothing new is taken
+    :ivar lost: how probable it is that a request is carried out and its answer lost; ``as_conflict``: of a lost answer
+        to a commit, that the client asks again, and meets its own entry
+    :ivar late: seconds for which lists lack a new file, at most
+    :ivar logs: of each table
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.latency, self.late, self.lost, self.as_conflict = 0.0, 0.0, 0.0, 0.5
+        self.away = self.full = False
+        self.files: dict[str, File] = {}
+        self.logs: dict[str, list[Entry]] = {}
+        scheduler.outside.globals["storage"] = self
+
+    @staticmethod
+    def of_run() -> Storage:
+        """The one of the run."""
+        found: Storage = active().outside.globals["storage"]
+        return found
+
+    def ask(self, what: str, do: Callable[[], T], *, writes: bool = False, error: type[Exception] = OSError) -> T:
+        """Have the storage do something.
+
+        :param writes: it needs room
+        :param error: that the client raises for what the storage does not do
+        """
+        scheduler = self._scheduler
+        if scheduler.current is None or scheduler.closing:
+            return do()
+        answers: list[T | Exception] = []
+        answered = Signal(scheduler)
+
+        def arrive() -> None:
+            try:
+                answers.append(self._do(do, writes, error))
+            except (OSError, DeltaError) as e:
+                answers.append(e)
+            scheduler.call_at(scheduler.now + self._way(), answered.fire)
+
+        scheduler.call_at(scheduler.now + self._way(), arrive)
+        answered.wait(None, f"storage: {what}")
+        if isinstance(answers[0], Exception):
+            scheduler.trace(f"storage: {what}: {answers[0]}")
+            raise answers[0]
+        if writes:
+            scheduler.trace(f"storage: {what}")
+        return answers[0]
+
+    def _way(self) -> float:
+        return self._scheduler.random.random() * self.latency if self.latency else 0.0
+
+    def _do(self, do: Callable[[], T], writes: bool, error: type[Exception]) -> T:
+        if self.away:
+            raise error(_text(errno.EHOSTUNREACH))
+        if writes and self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if error is OSError else error(_text(errno.ENOSPC))
+        result = do()
+        if self.lost and self._scheduler.random.random() < self.lost:
+            if error is CommitFailedError and self._scheduler.random.random() >= self.as_conflict:
+                raise DeltaError("Generic S3 error: error sending request: timed out")
+            raise error("Generic S3 error: error sending request: timed out")
+        return result
+
+    def put(self, path: str, file: File) -> None:
+        """A file is there, instead of any that was."""
+        scheduler = self._scheduler
+        file.written, file.listed = scheduler.outside.time(), scheduler.now
+        if self.late and not path.partition(_LOG)[1]:
+            file.listed += scheduler.random.random() * self.late
+        self.files[path] = file
+
+    def put_entry(self, uri: str, entry: Entry) -> None:
+        """The next entry of a table's log.
+
+        :raises CommitFailedError: somebody has put it
+        """
+        log = self.logs.setdefault(uri, [])
+        if entry.version != len(log):
+            raise CommitFailedError(f"Transaction failed: version {entry.version} already exists")
+        log.append(entry)
+        self.put(f"{uri}/{_LOG}{entry.version:020d}.json", File(500 + len(entry.active)))
+
+    def listed(self, folder: str) -> Iterator[tuple[str, File]]:
+        """The files below a folder that lists show now, by path."""
+        for path in sorted(self.files):
+            if path.startswith(folder) and self.files[path].listed <= self._scheduler.now:
+                yield path, self.files[path]
+
+    def rows(self, uri: str, committed: bool) -> list[dict[str, Any]]:
+        """The rows of the newest version of a table."""
+        log, wanted = self.logs.get(uri, []), "true" if committed else "false"
+        paths = [p for p, a in log[-1].active.items() if a.partition_values["committed"] == wanted] if log else []
+        return [row for path in paths for table in self.files[f"{uri}/{path}"].rows for row in table.to_pylist()]
+
+
+def _text(error: int) -> str:
+    return f"Generic S3 error: {os.strerror(error)} (os error {error})"
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+class SimHandler:
+    """See ``deltalake.fs.DeltaStorageHandler``."""
+
+    def __init__(self, table_uri: str, options: Any = None, known_sizes: Any = None) -> None:
+        self.uri = table_uri
+
+    def open_output_stream(self, path: str, metadata: Any = None) -> SimStream:
+        return SimStream(self.uri, path)
+
+
+class SimStream:
+    """A new file, which is there when it is closed."""
+
+    def __init__(self, uri: str, path: str) -> None:
+        self._uri, self._path = uri, path
+        self.file = File(_FILE_BYTES)
+        Storage.of_run().ask(f"open {path}", lambda: None)
+
+    def tell(self) -> int:
+        return self.file.size
+
+    def close(self) -> None:
+        store = Storage.of_run()
+        store.ask(f"put {self._path}", lambda: store.put(f"{self._uri}/{self._path}", self.file), writes=True)
+
+
+class SimFileSystem:
+    """See ``pyarrow.fs.PyFileSystem``."""
+
+    def __init__(self, handler: SimHandler) -> None:
+        self._uri = handler.uri
+
+    def get_file_info(self, what: Any) -> Any:
+        store = Storage.of_run()
+        if isinstance(what, pafs.FileSelector):
+            return store.ask(f"list {what.base_dir}", lambda: self._listing(what))
+        if isinstance(what, str):
+            return store.ask(f"look at {what}", lambda: self._found(what))
+        return store.ask(f"look at {len(what)} files", lambda: [self._found(path) for path in what])
+
+    def _listing(self, what: pafs.FileSelector) -> list[pafs.FileInfo]:
+        """With what looks like folders, where only one level is asked for."""
+        base, found = f"{self._uri}/{what.base_dir}".rstrip("/") + "/", dict[str, pafs.FileInfo]()
+        for path, file in Storage.of_run().listed(base):
+            short = path[len(self._uri) + 1 :]
+            folder, deeper, _ = path[len(base) :].partition("/")
+            if deeper and not what.recursive:
+                short = f"{what.base_dir}/{folder}".lstrip("/")
+                found[short] = pafs.FileInfo(short, type=pafs.FileType.Directory)
+            else:
+                found[short] = self._info(short, file)
+        return list(found.values())
+
+    def _found(self, path: str) -> pafs.FileInfo:
+        file = Storage.of_run().files.get(f"{self._uri}/{path}")
+        return pafs.FileInfo(path, type=pafs.FileType.NotFound) if file is None else self._info(path, file)
+
+    @staticmethod
+    def _info(path: str, file: File) -> pafs.FileInfo:
+        return pafs.FileInfo(path, type=pafs.FileType.File, size=file.size, mtime_ns=int(file.written * 1e9))
+
+    def open_input_file(self, path: str) -> SimInput:
+        return SimInput(Storage.of_run(), self._uri, path)
+
+    def delete_file(self, path: str) -> None:
+        store = Storage.of_run()
+        store.ask(f"delete {path}", lambda: store.files.pop(f"{self._uri}/{path}", None))
+
+
+class SimInput:
+    """An open file."""
+
+    def __init__(self, store: Storage, uri: str, path: str) -> None:
+        found = store.ask(f"read {path}", lambda: store.files.get(f"{uri}/{path}"))
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, path)
+        self.file = found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class SimParquetWriter:
+    """See ``pyarrow.parquet.ParquetWriter``."""
+
+    def __init__(self, where: SimStream, schema: pa.Schema, **_: Any) -> None:
+        self._file, self._schema, self.is_open = where.file, schema, True
+
+    def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
+        assert table.schema.equals(self._schema), "rows of another schema"
+        self._file.rows.append(table)
+        self._file.size += _ROW_BYTES * table.num_rows
+
+    def add_key_value_metadata(self, about: Mapping[str, str]) -> None:
+        self._file.about.update({name.encode(): text.encode() for name, text in about.items()})
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class SimParquetFile:
+    """See ``pyarrow.parquet.ParquetFile``."""
+
+    def __init__(self, source: SimInput) -> None:
+        if not source.file.whole:
+            raise pa.ArrowInvalid("Parquet magic bytes not found in footer")
+        self.metadata = SimpleNamespace(metadata=source.file.about)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+# --- Delta -----------------------------------------------------------------------------------------------------------
+
+
+class SimTable:
+    """See ``deltalake.DeltaTable``: a table as it was when it was read."""
+
+    def __init__(self, table_uri: str, **_: Any) -> None:
+        self.table_uri, self._store = table_uri, Storage.of_run()
+        self._entry = self._newest()
+
+    def _newest(self) -> Entry:
+        log = self._store.ask("read the table", lambda: list(self._store.logs.get(self.table_uri, [])[-1:]), error=DeltaError)
+        if not log:
+            raise TableNotFoundError(f"no log files in {self.table_uri}")
+        return log[0]
+
+    def version(self) -> int:
+        return self._entry.version
+
+    def schema(self) -> deltalake.Schema:
+        return self._entry.schema
+
+    def metadata(self) -> SimpleNamespace:
+        entry = self._entry
+        return SimpleNamespace(configuration=dict(entry.configuration), partition_columns=list(entry.partition_by))
+
+    def protocol(self) -> SimpleNamespace:
+        return SimpleNamespace(min_reader_version=1, min_writer_version=2, reader_features=None, writer_features=None)
+
+    def update_incremental(self) -> None:
+        self._entry = self._newest()
+
+    def create_checkpoint(self) -> None:
+        self._store.ask("write a checkpoint", lambda: None, writes=True, error=DeltaError)
+
+    def transaction_version(self, app_id: str) -> int | None:
+        return self._entry.apps.get(app_id)
+
+    def get_add_actions(self, flatten: bool = False) -> pa.Table:
+        active = self._entry.active
+        committed = [action.partition_values["committed"] == "true" for action in active.values()]
+        return pa.table({"path": pa.array(active, pa.string()), "partition.committed": pa.array(committed, pa.bool_())})
+
+    def vacuum(self, retention_hours: float, dry_run: bool, enforce_retention_duration: bool) -> list[str]:
+        assert dry_run
+        return sorted(self._entry.removed)
+
+    @property
+    def alter(self) -> Self:
+        return self
+
+    def add_feature(self, *_: object, **__: object) -> None: ...
+
+    def add_columns(self, fields: Sequence[deltalake.Field]) -> None:
+        entry = self._entry
+        self._put(schema=deltalake.Schema([*entry.schema.fields, *fields]))
+
+    def create_write_transaction(
+        self,
+        actions: Iterable[AddAction | RemoveAction],
+        mode: str,
+        schema: deltalake.Schema,
+        *,
+        partition_by: Sequence[str],
+        commit_properties: Any,
+        post_commithook_properties: Any,
+    ) -> None:
+        entry = self._entry
+        active, removed, apps = dict(entry.active), set(entry.removed), dict(entry.apps)
+        for action in actions:
+            if isinstance(action, AddAction):
+                assert tuple(action.partition_values) == entry.partition_by, "values of other partition columns"
+                active[action.path] = action
+                removed.discard(action.path)
+            else:
+                active.pop(action.path, None)
+                removed.add(action.path)
+        apps.update({app.app_id: app.version for app in commit_properties.app_transactions or ()})
+        metadata = commit_properties.custom_metadata or {}
+        self._put(active=active, removed=frozenset(removed), apps=apps, metadata=metadata)
+
+    def _put(self, **changes: Any) -> None:
+        """The table that was read stays as it is, as with delta-rs it is of no use until it is read again."""
+        entry = _changed(self._entry, **changes)
+        told = f"commit version {entry.version} of {self.table_uri}, {len(entry.active)} files, {dict(entry.apps)}"
+        self._store.ask(told, lambda: self._store.put_entry(self.table_uri, entry), writes=True, error=CommitFailedError)
+        self._entry = entry
+
+
+def _changed(entry: Entry, **changes: Any) -> Entry:
+    known = {name: getattr(entry, name) for name in Entry.__slots__}
+    return Entry(**{**known, "metadata": {}, **changes, "version": entry.version + 1})
+
+
+def foreign_commit(store: Storage, uri: str) -> None:
+    """Somebody else commits to a table, if it is there."""
+    if store.logs.get(uri):
+        store.put_entry(uri, _changed(store.logs[uri][-1]))
+
+
+def create_table(
+    table_uri: str,
+    schema: deltalake.Schema,
+    add_actions: Sequence[AddAction],
+    mode: str,
+    partition_by: Sequence[str],
+    *,
+    storage_options: Any = None,
+    configuration: Mapping[str, str] | None = None,
+) -> None:
+    """See ``deltalake.transaction.create_table_with_add_actions``, with ``mode="ignore"``."""
+    assert mode == "ignore"
+    assert not add_actions
+    store = Storage.of_run()
+    entry = Entry(0, schema, configuration or {}, tuple(partition_by), {}, frozenset(), {}, {})
+    if store.ask("look for a table", lambda: bool(store.logs.get(table_uri)), error=DeltaError):
+        return
+    store.ask("create the table", lambda: store.put_entry(table_uri, entry), writes=True, error=CommitFailedError)
+
+
+def replaced() -> dict[int, Any]:
+    """By the identity of what is real: what stands in its place."""
+    return {
+        id(DeltaStorageHandler): SimHandler,
+        id(deltalake.DeltaTable): SimTable,
+        id(transaction.create_table_with_add_actions): create_table,
+        id(pafs): SimpleNamespace(
+            PyFileSystem=SimFileSystem, FileSelector=pafs.FileSelector, FileType=pafs.FileType, FileInfo=pafs.FileInfo
+        ),
+        id(pq): SimpleNamespace(ParquetWriter=SimParquetWriter, ParquetFile=SimParquetFile),
+    }
