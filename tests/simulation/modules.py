@@ -72,8 +72,10 @@ def _clock_gettime(which: int) -> float:
 
 
 def _unique_bytes(n: int = 32) -> bytes:
-    """Different ones in a run, and the same in each, so that what is compiled of them is compiled once."""
-    return active().unique().to_bytes(8).rjust(n, b"\x5a")[-n:]
+    """Different ones in a run, also their beginnings, and the same in each, so that what is compiled of them is compiled
+    once."""
+    number = active().unique().to_bytes(6)
+    return number.ljust(n, b"\x5a") if n > len(number) else number[-n:]
 
 
 class _Random(random.Random):
