@@ -17,10 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyspark
+from mama_spark.spark.write_note import leave_note
 
 from .kernel import Host, Killed, Process, Scheduler, Signal, active
 
-_CONTEXT = "spark: task context"
+_CONTEXT, _NOTES = "spark: task context", "spark: notes"
 _MAX_FAILURES = 4  #: of one task, as in spark.task.maxFailures
 
 
@@ -92,7 +93,8 @@ class Application:
 
     :param number: of this driver, for names
     :param latency: seconds from a process to another, at most
-    :ivar workers: hosts of its workers that live
+    :ivar workers: hosts of its workers
+    :ivar notes: what the product has told the driver of each write, in order
     """
 
     def __init__(self, scheduler: Scheduler, number: int, misfortune: Misfortune, latency: float = 0.01) -> None:
@@ -100,6 +102,8 @@ class Application:
         self.host = scheduler.host(f"driver{number}")
         self._python = scheduler.host(f"driver{number}-python")
         self.workers: list[Host] = []
+        self.notes: list[dict[str, Any]] = []
+        self._python.globals[_NOTES] = self.notes
         self._idle: list[Host] = []
         self._made = self._attempts = 0
         self._events: list[Callable[[], None]] = []
@@ -404,4 +408,8 @@ class SimTaskContext:
 
 def replaced() -> dict[int, Any]:
     """By the identity of what is real: what stands in its place."""
-    return {id(pyspark.TaskContext): SimTaskContext, id(sys): _System()}
+    return {
+        id(pyspark.TaskContext): SimTaskContext,
+        id(sys): _System(),
+        id(leave_note): lambda fields: active().here.globals[_NOTES].append(fields),
+    }

@@ -74,15 +74,14 @@ class Storage:
 
     :ivar latency: seconds of a request's way, at most; as many for its answer
     :ivar away: nothing is reached; ``full``: nothing new is taken
-    :ivar lost: how probable it is that a request is carried out and its answer lost; ``as_conflict``: of a lost answer
-        to a commit, that the client asks again, and meets its own entry
+    :ivar lost: how probable it is that a request is carried out and its answer lost
     :ivar late: seconds for which lists lack a new file, at most
     :ivar logs: of each table
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self.latency, self.late, self.lost, self.as_conflict = 0.0, 0.0, 0.0, 0.5
+        self.latency, self.late, self.lost = 0.0, 0.0, 0.0
         self.away = self.full = False
         self.files: dict[str, File] = {}
         self.logs: dict[str, list[Entry]] = {}
@@ -94,11 +93,11 @@ class Storage:
         found: Storage = active().outside.globals["storage"]
         return found
 
-    def ask(self, what: str, do: Callable[[], T], *, writes: bool = False, error: type[Exception] = OSError) -> T:
+    def ask(self, what: str, do: Callable[[], T], *, writes: bool = False, commits: bool = False) -> T:
         """Have the storage do something.
 
         :param writes: it needs room
-        :param error: that the client raises for what the storage does not do
+        :param commits: it is there once; whose answer is lost may ask again, and meet its own
         """
         scheduler = self._scheduler
         if scheduler.current is None or scheduler.closing:
@@ -108,7 +107,7 @@ class Storage:
 
         def arrive() -> None:
             try:
-                answers.append(self._do(do, writes, error))
+                answers.append(self._do(do, writes, commits))
             except (OSError, DeltaError) as e:
                 answers.append(e)
             scheduler.call_at(scheduler.now + self._way(), answered.fire)
@@ -125,16 +124,15 @@ class Storage:
     def _way(self) -> float:
         return self._scheduler.random.random() * self.latency if self.latency else 0.0
 
-    def _do(self, do: Callable[[], T], writes: bool, error: type[Exception]) -> T:
-        if self.away:
-            raise error(_text(errno.EHOSTUNREACH))
-        if writes and self.full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if error is OSError else error(_text(errno.ENOSPC))
-        result = do()
-        if self.lost and self._scheduler.random.random() < self.lost:
-            if error is CommitFailedError and self._scheduler.random.random() >= self.as_conflict:
-                raise DeltaError("Generic S3 error: error sending request: timed out")
-            raise error("Generic S3 error: error sending request: timed out")
+    def _do(self, do: Callable[[], T], writes: bool, commits: bool) -> T:
+        if self.away or (writes and self.full):
+            number = errno.EHOSTUNREACH if self.away else errno.ENOSPC
+            raise OSError(number, os.strerror(number))
+        result, random = do(), self._scheduler.random
+        if self.lost and random.random() < self.lost:
+            if commits and random.random() < 0.5:
+                raise CommitFailedError("Transaction failed: version already exists")  # it asked again, and met itself
+            raise OSError("Generic S3 error: error sending request: timed out")
         return result
 
     def put(self, path: str, file: File) -> None:
@@ -167,10 +165,6 @@ class Storage:
         log, wanted = self.logs.get(uri, []), "true" if committed else "false"
         paths = [p for p, a in log[-1].active.items() if a.partition_values["committed"] == wanted] if log else []
         return [row for path in paths for table in self.files[f"{uri}/{path}"].rows for row in table.to_pylist()]
-
-
-def _text(error: int) -> str:
-    return f"Generic S3 error: {os.strerror(error)} (os error {error})"
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -303,7 +297,7 @@ class SimTable:
         self._entry = self._newest()
 
     def _newest(self) -> Entry:
-        log = self._store.ask("read the table", lambda: list(self._store.logs.get(self.table_uri, [])[-1:]), error=DeltaError)
+        log = self._store.ask("read the table", lambda: list(self._store.logs.get(self.table_uri, [])[-1:]))
         if not log:
             raise TableNotFoundError(f"no log files in {self.table_uri}")
         return log[0]
@@ -325,7 +319,7 @@ class SimTable:
         self._entry = self._newest()
 
     def create_checkpoint(self) -> None:
-        self._store.ask("write a checkpoint", lambda: None, writes=True, error=DeltaError)
+        self._store.ask("write a checkpoint", lambda: None, writes=True)
 
     def transaction_version(self, app_id: str) -> int | None:
         return self._entry.apps.get(app_id)
@@ -377,7 +371,7 @@ class SimTable:
         """The table that was read stays as it is, as with delta-rs it is of no use until it is read again."""
         entry = _changed(self._entry, **changes)
         told = f"commit version {entry.version} of {self.table_uri}, {len(entry.active)} files, {dict(entry.apps)}"
-        self._store.ask(told, lambda: self._store.put_entry(self.table_uri, entry), writes=True, error=CommitFailedError)
+        self._store.ask(told, lambda: self._store.put_entry(self.table_uri, entry), writes=True, commits=True)
         self._entry = entry
 
 
@@ -407,9 +401,9 @@ def create_table(
     assert not add_actions
     store = Storage.of_run()
     entry = Entry(0, schema, configuration or {}, tuple(partition_by), {}, frozenset(), {}, {})
-    if store.ask("look for a table", lambda: bool(store.logs.get(table_uri)), error=DeltaError):
+    if store.ask("look for a table", lambda: bool(store.logs.get(table_uri))):
         return
-    store.ask("create the table", lambda: store.put_entry(table_uri, entry), writes=True, error=CommitFailedError)
+    store.ask("create the table", lambda: store.put_entry(table_uri, entry), writes=True, commits=True)
 
 
 def replaced() -> dict[int, Any]:

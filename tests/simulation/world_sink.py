@@ -39,7 +39,7 @@ class SinkWorld:
 
     :ivar batches: the rows of each micro-batch, or of each batch write
     :ivar fixed: each repetition has the same rows in the same partitions
-    :ivar failed: batch writes that Spark called failed: their run ids
+    :ivar notes: of each write that has ended: what the product has told the driver
     """
 
     def __init__(self, scheduler: Scheduler, shape: Shape, *, streaming: bool, unlucky: bool = True) -> None:
@@ -57,6 +57,7 @@ class SinkWorld:
         self.partitions = random.choice((1, 2, 4))
         self.fixed = random.random() < 0.5
         self.checkpoint, self.app = Checkpoint(), None
+        self.notes: list[dict[str, Any]] = []
         self.misfortune = Misfortune()
         self.options = {
             "url": "nats://nats:4222", "flightLog": LOG, "flightLogColumns": "key", "ackMode": "message",
@@ -87,6 +88,7 @@ class SinkWorld:
                 expects=(JobFailed,),
             )  # fmt: skip
             driver.ended.wait(None, "the driver")
+            self.notes += app.notes
             if self.checkpoint.next >= len(self.batches) and not app.host.dead:
                 break
             app.end()
@@ -205,6 +207,10 @@ class SinkWorld:
         for row in committed:
             if row["event"] != "acked":
                 yield f"row {row['key']} of a committed batch is {row['event']}"
+        runs = {(row["batch_id"], row["run_id"]) for row in committed}
+        for note in self.notes:
+            if (note["committed"] or note["repeats"]) and ((note["batch_id"], note["run_id"]) in runs) is note["repeats"]:
+                yield f"batch {note['batch_id']}, {note['run_id']}: the note says committed={note['committed']}"
         messages = self.stream.messages
         for row in (*committed, *others):
             if row["event"] == "acked":
