@@ -1,12 +1,14 @@
-"""JetStream's rules: streams, what they take, what they remember of ids, and what the API answers (NATS ADR-1). Pure.
+"""JetStream's rules for one stream: what it takes and refuses, what it remembers of ids, and what it removes. Pure.
 
-Requests and messages come in, answers go out; ``now`` is the server's time in seconds since the epoch.
+Messages come in, acknowledgements go out; times are those of the server, in seconds since the epoch. A server alone
+calls :meth:`Stream.take`. The leader of a replicated stream calls :meth:`Stream.refusal` before it proposes a message
+and :meth:`Stream.stage` with it; each replica calls :meth:`Stream.store` when the message is committed.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -16,139 +18,204 @@ import orjson
 #: Prefix of the subjects of requests.
 API = "$JS.API."
 Headers = Mapping[str, str]
+#: Status, code and text of an error.
+Refusal = tuple[int, int, str]
+#: What a stream may be made to refuse everything with, for a while.
+REFUSALS: tuple[Refusal, ...] = (
+    (503, 10077, "no space left on device"),
+    (503, 10047, "insufficient storage resources available"),
+    (503, 10023, "insufficient resources"),
+    (400, 10002, "resource limits exceeded for account"),
+    (503, 10008, "JetStream system temporarily unavailable"),
+    (429, 10167, "too many requests"),
+)
+_IN_PROCESS: Refusal = (409, 10158, "duplicate message id is in process")
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One message of a stream."""
+    """One message of a stream; ``block``: its header block."""
 
     sequence: int
     subject: str
     headers: Headers
     payload: bytes
     time: float
+    block: bytes = b""
+
+    @property
+    def size(self) -> int:
+        return len(self.subject) + len(self.payload) + len(self.block) + 16
 
 
 @dataclass(slots=True)
 class Stream:
-    """One stream of a single server.
+    """One stream, as one server has it.
 
     :ivar config: in the words of the API
     :ivar messages: by sequence
-    :ivar ids: sequence and time of each id in the duplicate window, oldest first
+    :ivar newest: sequence of the last message of each subject
+    :ivar ids: sequence and time of each id in the duplicate window, oldest first; 0 = proposed, and not committed
+    :ivar staged: subjects of messages that are proposed, and not committed
+    :ivar refuses: it refuses all messages with this
+    :ivar leader: name of the server that leads it, in a cluster
     """
 
     config: dict[str, Any]
     created: float
     messages: dict[int, Stored] = field(default_factory=dict)
+    newest: dict[str, int] = field(default_factory=dict)
     last: int = 0
     ids: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
+    staged: dict[str, int] = field(default_factory=dict)
+    refuses: Refusal | None = None
+    leader: str | None = None
 
     @property
     def name(self) -> str:
         return str(self.config["name"])
 
-    def take(self, subject: str, headers: Headers, payload: bytes, now: float) -> bytes:
+    @property
+    def replicated(self) -> bool:
+        return int(self.config["num_replicas"]) > 1
+
+    def take(self, subject: str, headers: Headers, payload: bytes, now: float, block: bytes = b"") -> bytes:
         """Store a message, or not: the acknowledgement."""
+        refusal = self.refusal(subject, headers, payload, now)
+        return self.ack(self.store(subject, headers, payload, now, block)) if refusal is None else refusal
+
+    def refusal(self, subject: str, headers: Headers, payload: bytes, now: float) -> bytes | None:
+        """The answer to a message that is not stored."""
         expected = headers.get("Nats-Expected-Stream")
         if expected is not None and expected != self.name:
-            return self._refusal(400, 10060, "expected stream does not match")
-        id_ = headers.get("Nats-Msg-Id")
-        if id_:
-            self._forget_ids(now)
-            if id_ in self.ids:
-                return b'{"stream":"%b","seq":%d,"duplicate": true}' % (self.name.encode(), self.ids[id_][0])
+            return self.error((400, 10060, "expected stream does not match"))
+        if self.refuses is not None:
+            return self.error(self.refuses)
+        known, wrong = self._known(headers.get("Nats-Msg-Id"), now), self._unexpected(subject, headers)
+        found = (known, wrong) if self.replicated else (wrong, known)  # that is the order in which servers look
+        if found[0] or found[1]:
+            return found[0] or found[1]
+        full = self._full(subject, payload)
+        return None if full is None else self.error((503, 10077, full))
+
+    def _known(self, id_: str | None, now: float) -> bytes | None:
+        if not id_:
+            return None
+        self._forget_ids(now)
+        if id_ not in self.ids:
+            return None
+        sequence = self.ids[id_][0]
+        if not sequence:
+            return self.error(_IN_PROCESS)
+        return b'{"stream":"%b","seq":%d,"duplicate": true}' % (self.name.encode(), sequence)
+
+    def _unexpected(self, subject: str, headers: Headers) -> bytes | None:
+        expected = headers.get("Nats-Expected-Last-Subject-Sequence")
+        if expected is None:
+            return None
+        if subject in self.staged:
+            return self.error((400, 10164, "wrong last sequence"))
+        last = self.newest.get(subject, 0)
+        return self.error((400, 10071, f"wrong last sequence: {last}")) if last != int(expected) else None
+
+    def _full(self, subject: str, payload: bytes) -> str | None:
+        if self.config.get("discard") != "new":
+            return None
+        most = self.config.get("max_msgs_per_subject", -1)
+        if self.config.get("discard_new_per_subject") and 0 < most <= self._count(subject):
+            return "maximum messages per subject exceeded"
+        most = self.config.get("max_msgs", -1)
+        if 0 < most <= len(self.messages) + sum(self.staged.values()):
+            return "maximum messages exceeded"
+        return None
+
+    def _count(self, subject: str) -> int:
+        return sum(m.subject == subject for m in self.messages.values())
+
+    def stage(self, subject: str, headers: Headers, now: float) -> None:
+        """A message is proposed to the replicas."""
+        self.staged[subject] = self.staged.get(subject, 0) + 1
+        if id_ := headers.get("Nats-Msg-Id"):
+            self.ids[id_] = 0, now
+
+    def store(self, subject: str, headers: Headers, payload: bytes, now: float, block: bytes = b"") -> int:
+        """Store a message that is not refused: its sequence."""
         self.last += 1
-        self.messages[self.last] = Stored(self.last, subject, headers, payload, now)
-        if id_:
+        self.messages[self.last] = Stored(self.last, subject, headers, payload, now, block)
+        if subject in self.staged:
+            self.staged[subject] -= 1
+            if not self.staged[subject]:
+                del self.staged[subject]
+        if id_ := headers.get("Nats-Msg-Id"):
             self.ids[id_] = self.last, now
-        return b'{"stream":"%b","seq":%d}' % (self.name.encode(), self.last)
+            self.ids.move_to_end(id_)
+        before = self.newest.pop(subject, 0)
+        self.newest[subject] = self.last
+        self._remove_old(subject, before)
+        return self.last
+
+    def _remove_old(self, subject: str, before: int) -> None:
+        most = self.config.get("max_msgs_per_subject", -1)
+        if most == 1:
+            self.messages.pop(before, None)
+        elif most > 1 and self._count(subject) > most:
+            self.remove(next(n for n, m in self.messages.items() if m.subject == subject))
+        most = self.config.get("max_msgs", -1)
+        while 0 < most < len(self.messages):
+            self.remove(next(iter(self.messages)))
+
+    def remove(self, sequence: int) -> None:
+        """Delete one message."""
+        gone = self.messages.pop(sequence, None)
+        if gone is not None and self.newest.get(gone.subject) == sequence:
+            del self.newest[gone.subject]
 
     def _forget_ids(self, now: float) -> None:
         oldest = now - self.config["duplicate_window"] / 1e9
         while self.ids and next(iter(self.ids.values()))[1] <= oldest:
             self.ids.popitem(last=False)
 
-    def _refusal(self, status: int, code: int, text: str) -> bytes:
-        return orjson.dumps(
-            {"error": {"code": status, "err_code": code, "description": text}, "stream": self.name, "seq": 0}
-        )
+    # --- answers -----------------------------------------------------------------------------------------------------
 
-    def info(self) -> dict[str, Any]:
+    def ack(self, sequence: int) -> bytes:
+        """That a message is stored."""
+        return b'{"stream":"%b","seq":%d}' % (self.name.encode(), sequence)
+
+    def error(self, refusal: Refusal) -> bytes:
+        """That it is not."""
+        return orjson.dumps({**error(*refusal), "stream": self.name, "seq": 0})
+
+    def find(self, which: Mapping[str, Any]) -> Stored | None:
+        """The message of a request: ``seq``, ``last_by_subj``, ``next_by_subj``."""
+        if (pattern := which.get("last_by_subj")) is not None:
+            if pattern in self.newest or ("*" not in pattern and ">" not in pattern):
+                return self.messages.get(self.newest.get(pattern, 0))
+            fits = [n for subject, n in self.newest.items() if matches(pattern, subject)]
+            return self.messages[max(fits)] if fits else None
+        sequence = int(which.get("seq", 0))
+        if (pattern := which.get("next_by_subj")) is not None:
+            return next((m for n, m in self.messages.items() if n >= sequence and matches(pattern, m.subject)), None)
+        return self.messages.get(sequence)
+
+    def info(self, *, deleted: bool = False) -> dict[str, Any]:
         """The answer to ``STREAM.INFO``, without its type."""
         messages = self.messages
         first = next(iter(messages), self.last + 1 if self.last else 0)
-        return {
-            "config": self.config,
-            "created": text_of(self.created),
-            "state": {
-                "messages": len(messages),
-                "bytes": sum(len(m.subject) + len(m.payload) + 16 for m in messages.values()),
-                "first_seq": first,
-                "first_ts": text_of(messages[first].time) if first in messages else "0001-01-01T00:00:00Z",
-                "last_seq": self.last,
-                "last_ts": text_of(messages[self.last].time) if self.last in messages else "0001-01-01T00:00:00Z",
-                "num_subjects": len({m.subject for m in messages.values()}),
-                "num_deleted": self.last - first + 1 - len(messages) if messages else 0,
-                "consumer_count": 0,
-            },
+        state = {
+            "messages": len(messages),
+            "bytes": sum(m.size for m in messages.values()),
+            "first_seq": first,
+            "first_ts": text_of(messages[first].time) if first in messages else "0001-01-01T00:00:00Z",
+            "last_seq": self.last,
+            "last_ts": text_of(messages[self.last].time) if self.last in messages else "0001-01-01T00:00:00Z",
+            "num_subjects": len(self.newest),
+            "num_deleted": self.last - first + 1 - len(messages) if messages else 0,
+            "consumer_count": 0,
         }
-
-
-class JetStream:
-    """The streams of one account.
-
-    :ivar streams: by name
-    """
-
-    def __init__(self) -> None:
-        self.streams: dict[str, Stream] = {}
-        self._owners: dict[str, Stream | None] = {}  # by subject
-
-    def create(self, name: str, subjects: list[str], now: float, **more: Any) -> Stream:
-        """A new stream; ``more`` of its configuration, in the words of the API."""
-        usual = {"retention": "limits", "storage": "file", "num_replicas": 1, "duplicate_window": 120_000_000_000}
-        stream = self.streams[name] = Stream({"name": name, "subjects": subjects, **usual, **more}, now)
-        self._owners.clear()
-        return stream
-
-    def owner(self, subject: str) -> Stream | None:
-        """The stream that takes a subject."""
-        if subject not in self._owners:
-            self._owners[subject] = next((s for s in self.streams.values() if self._takes(s, subject)), None)
-        return self._owners[subject]
-
-    @staticmethod
-    def _takes(stream: Stream, subject: str) -> bool:
-        return any(matches(pattern, subject) for pattern in stream.config["subjects"])
-
-    def request(self, subject: str, payload: bytes, now: float) -> bytes | None:
-        """The answer to a request of the API; None: nobody answers."""
-        call = subject.removeprefix(API)
-        for begin, handle in _CALLS.items():
-            if call == begin or (begin.endswith(".") and call.startswith(begin)):
-                answer = handle(self, call.removeprefix(begin), orjson.loads(payload) if payload else {}, now)
-                return orjson.dumps(answer)
-        return None
-
-    def _account(self, _: str, __: dict[str, Any], ___: float) -> dict[str, Any]:
-        return {"type": "io.nats.jetstream.api.v1.account_info_response", "streams": len(self.streams)}
-
-    def _names(self, _: str, body: dict[str, Any], __: float) -> dict[str, Any]:
-        wanted = body.get("subject")
-        names = sorted(n for n, s in self.streams.items() if wanted is None or self._takes(s, wanted))
-        return {"total": len(names), "offset": 0, "limit": 1024, "streams": names}
-
-    def _info(self, name: str, _: dict[str, Any], now: float) -> dict[str, Any]:
-        stream = self.streams.get(name)
-        return error(404, 10059, "stream not found") if stream is None else {**stream.info(), "ts": text_of(now)}
-
-
-_CALLS: Mapping[str, Callable[[JetStream, str, dict[str, Any], float], dict[str, Any]]] = {
-    "INFO": JetStream._account,
-    "STREAM.NAMES": JetStream._names,
-    "STREAM.INFO.": JetStream._info,
-}
+        if deleted:
+            state["deleted"] = [n for n in range(first, self.last + 1) if n not in messages]
+        found = {"config": self.config, "created": text_of(self.created), "state": state}
+        return found if self.leader is None else {**found, "cluster": {"leader": self.leader}}
 
 
 def error(status: int, code: int, text: str) -> dict[str, Any]:
@@ -165,6 +232,8 @@ def matches(pattern: str, subject: str) -> bool:
     """Whether a subject is one of those that a pattern with ``*`` and ``>`` means."""
     if pattern == subject:
         return True
+    if "*" not in pattern and ">" not in pattern:
+        return False
     wanted, tokens = pattern.split("."), subject.split(".")
     for i, token in enumerate(wanted):
         if token == ">":

@@ -28,6 +28,7 @@ import os
 import queue
 import random
 import secrets
+import socket
 import sys
 import threading
 import time
@@ -37,9 +38,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from . import spark, storage, threads
+from . import threads
 from .kernel import Scheduler, active
-from .sockets import SimSocket
+from .sockets import SimSocket, create_connection
+from .spark import application, storage
 
 #: What stands for a process of the product: modules, their names, and how each is made.
 GLOBALS: Mapping[str, Mapping[str, Callable[[types.ModuleType], Any]]] = {
@@ -171,6 +173,7 @@ def _simulated_time() -> dict[str, Any]:
 _NAMES: dict[types.ModuleType, dict[str, Any]] = {
     time: _simulated_time(),
     threading: threads.NAMES,
+    socket: {"create_connection": create_connection},
     queue: {"Queue": threads.SimQueue, "SimpleQueue": threads.SimQueue},
     secrets: {
         "token_hex": lambda n=32: _unique_bytes(n).hex(),
@@ -208,7 +211,7 @@ def _table() -> dict[int, Any]:
         id(NonBlockingSocket): SimSocket,
         id(require_file_descriptors): lambda *_: None,
         **storage.replaced(),
-        **spark.replaced(),
+        **application.replaced(),
     }
     for module, names in _NAMES.items():
         found[id(module)] = _Module(module, **names)

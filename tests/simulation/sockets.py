@@ -1,9 +1,11 @@
 """The ends of the product and of a server: :class:`SimSocket` stands in the place of
-:class:`mama_spark.nats.connection.nonblocking_socket.NonBlockingSocket`; a server is called with what comes.
+:class:`mama_spark.nats.connection.nonblocking_socket.NonBlockingSocket`, :func:`create_connection` in that of the one
+of ``socket``; a server is called with what comes.
 """
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Iterable
 from typing import Protocol
@@ -89,6 +91,27 @@ class ServerPort:
         del self._unsent[number]
         end.notify = None
         end.close()
+
+
+class _Connected:
+    def __init__(self, end: End) -> None:
+        self.close = end.close
+
+
+def create_connection(address: tuple[str, int], timeout: float, *, all_errors: bool = False) -> _Connected:
+    """As :func:`socket.create_connection`: a connection that is closed without a word.
+
+    :raises ExceptionGroup: nobody listens, or nothing comes about
+    """
+    scheduler = active()
+    end, until = scheduler.network.connect(scheduler.here, address[0]), scheduler.read_clock() + timeout
+    while not (end.connected or end.error) and (left := until - scheduler.read_clock()) > 0:
+        end.changed.wait(left, "a connection")
+    if end.connected:
+        return _Connected(end)
+    error = OSError(end.error, os.strerror(end.error)) if end.error else TimeoutError("timed out")
+    end.close()
+    raise ExceptionGroup("create_connection failed", [error])
 
 
 class SimSocket:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 
-from .jetstream_rules import API, Headers, JetStream, matches
+from .jetstream_api import Delivery, JetStream
+from .jetstream_rules import API, Headers, matches
 
 #: Bytes for connections, by number; None closes one.
 Outputs = list[tuple[int, bytes | None]]
 _VERSION = "2.14.2"
 _MAX_PAYLOAD = 1024 * 1024
 _NOBODY = b"NATS/1.0 503\r\n\r\n"
+_NO_HEADERS: Headers = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -41,6 +44,7 @@ class StreamServer:
     :param name: of the server and its host
     :param clock: its time of day, given the time of the run
     :param tell: called with what happens, for the trace
+    :param life: how often it was started
     :ivar sessions: by number of the connection
     """
 
@@ -50,8 +54,9 @@ class StreamServer:
         jetstream: JetStream,
         clock: Callable[[float], float],
         tell: Callable[[str], None] | None = None,
+        life: int = 0,
     ) -> None:
-        self.name, self.jetstream = name, jetstream
+        self.name, self.jetstream, self.life = name, jetstream, life
         self._clock, self._tell = clock, tell
         self.sessions: dict[int, Session] = {}
         self._out: dict[int, list[bytes]] = {}
@@ -61,8 +66,12 @@ class StreamServer:
     def opened(self, number: int, now: float) -> Outputs:
         """A connection has come about: the greeting."""
         self.sessions[number] = Session(number)
-        info = {
-            "server_id": f"ID{self.name}",
+        return [(number, b"INFO %b\r\n" % orjson.dumps(self.info(number)))]
+
+    def info(self, number: int) -> dict[str, Any]:
+        """What it says of itself to a connection."""
+        return {
+            "server_id": f"ID{self.name}.{self.life}",
             "server_name": self.name,
             "version": _VERSION,
             "proto": 1,
@@ -73,7 +82,6 @@ class StreamServer:
             "max_payload": _MAX_PAYLOAD,
             "client_id": number,
         }
-        return [(number, b"INFO %b\r\n" % orjson.dumps(info))]
 
     def received(self, number: int, data: bytes, now: float) -> Outputs:
         """Bytes of a client, cut anywhere."""
@@ -142,30 +150,50 @@ class StreamServer:
     def _published(
         self, session: Session, subject: str, reply: bytes, block: bytes, payload: bytes, now: float
     ) -> None:
-        time = self._clock(now)
-        heard = self.deliver(subject, reply, block, payload)
-        answer: bytes | None = None
+        time, headers = self._clock(now), headers_of(block) if block else _NO_HEADERS
+        if (trace := headers.get("Nats-Trace-Dest")) is not None:
+            self.trace(trace, subject)
+            return
+        heard = self.deliver(Delivery(subject, subject, reply, block, payload))
+        taken = self.handle(subject, reply.decode(), headers, block, payload, time)
+        if reply and not heard and not taken:
+            self.deliver(Delivery(reply.decode(), reply.decode(), b"", _NOBODY, b""))
+
+    def trace(self, to: str, subject: str) -> None:
+        """Say what would become of a message (NATS ADR-41): no mapping, no import."""
+        events = {"events": [{"type": "in", "kind": 0, "subj": subject}]}
+        self.deliver(Delivery(to, to, b"", b"", orjson.dumps(events)))
+
+    def handle(self, subject: str, reply: str, headers: Headers, block: bytes, payload: bytes, time: float) -> bool:
+        """Give it to JetStream; whether that takes it."""
         if subject.startswith(API):
-            answer = self.jetstream.request(subject, payload, time)
+            answers = self.jetstream.request(subject, reply, payload, time)
+            taken = bool(answers) or subject.startswith(f"{API}CONSUMER.MSG.NEXT.")
         elif (stream := self.jetstream.owner(subject)) is not None:
-            answer = stream.take(subject, headers_of(block), payload, time)
+            taken, answer = True, stream.take(subject, headers, payload, time, block)
             if self._tell is not None:
                 self._tell(f"{subject} {payload[:40]!r}: {answer.decode()}")
-        if not reply:
-            return
-        if answer is not None:
-            self.deliver(reply.decode(), b"", b"", answer)
-        elif not heard:
-            self.deliver(reply.decode(), b"", _NOBODY, b"")
+            answers = [Delivery(reply, reply, b"", b"", answer), *self.jetstream.stored(stream)]
+        else:
+            return False
+        for one in answers:
+            if one.to:
+                self.deliver(one)
+        return taken
 
-    def deliver(self, subject: str, reply: bytes, block: bytes, payload: bytes) -> bool:
+    def hears(self, subject: str) -> bool:
+        """Whether a client subscribes to a subject."""
+        return any(matches(p, subject) for session in self.sessions.values() for p in session.subscriptions.values())
+
+    def deliver(self, message: Delivery) -> bool:
         """To all that subscribe to the subject; whether anybody does."""
         heard = False
         for session in self.sessions.values():
             for sid, pattern in session.subscriptions.items():
-                if matches(pattern, subject):
+                if matches(pattern, message.to):
                     heard = True
-                    to = b" ".join(filter(None, (subject.encode(), sid, reply)))
+                    to = b" ".join(filter(None, (message.subject.encode(), sid, message.reply)))
+                    block, payload = message.block, message.payload
                     if block:
                         head = b"HMSG %b %d %d\r\n" % (to, len(block), len(block) + len(payload))
                     else:

@@ -15,12 +15,14 @@ from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
 
-from .jetstream_rules import JetStream
+from .jetstream_api import JetStream
 from .kernel import Scheduler, Stuck
+from .nats.exactly_once import exactly_once
+from .nats.world_replicated import replicated
 from .network import Link, Network
 from .sockets import ServerPort
+from .spark.world_sink import sink, sink_batch, sink_once
 from .stream_server import StreamServer
-from .world_sink import sink, sink_batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +160,11 @@ def _fault(scheduler: Scheduler, network: Network, start: Callable[[], None]) ->
     scheduler.call_at(at + lasts, end)
 
 
-WORLDS: Mapping[str, World] = {"publish": publish, "sink": sink, "sink_batch": sink_batch}
+WORLDS: Mapping[str, World] = {
+    "publish": publish,
+    "exactly-once": exactly_once,
+    "replicated": replicated,
+    "sink": sink,
+    "sink-batch": sink_batch,
+    "sink-once": sink_once,
+}

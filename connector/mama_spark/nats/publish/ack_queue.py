@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from mama_spark.contracts.bridge import Acks, BridgeEvent, PollResult, Refusals
+from mama_spark.contracts.bridge import Acks, BridgeEvent, EventKind, PollResult, Refusals
 from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError
 
 
@@ -40,6 +40,12 @@ class AckQueue:
         with self._changed:
             self._result.events.append(event)
             self._wake()
+
+    def keep_warnings(self) -> None:
+        """Forget the rest, which is of a connection that is given back: the next one tells its own."""
+        with self._changed:
+            warnings = [event for event in self._result.events if event.kind is EventKind.WARNING]
+            self._result, self._tokens = PollResult(events=warnings), 0
 
     def wake(self) -> None:
         """Let :meth:`wait` return: there is capacity to send again."""

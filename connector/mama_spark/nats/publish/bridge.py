@@ -329,4 +329,5 @@ class NatsBridge(PublisherBridge):
             except MamaError:  # who comes next must not find messages of this bridge on their way
                 connection.driver.abort_unsent("its publisher has ended")
                 connection.close()
+        self._ack_queue.keep_warnings()
         POOL.give_back(self.settings, connection)

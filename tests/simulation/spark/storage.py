@@ -28,7 +28,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 
-from .kernel import Scheduler, Signal, active
+from ..kernel import Scheduler, Signal, active
 
 T = TypeVar("T")
 _LOG = "_delta_log/"

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyspark
 from mama_spark.spark.write_note import leave_note
 
-from .kernel import Host, Killed, Process, Scheduler, Signal, active
+from ..kernel import Host, Killed, Process, Scheduler, Signal, active
 
 _CONTEXT, _NOTES = "spark: task context", "spark: notes"
 _MAX_FAILURES = 4  #: of one task, as in spark.task.maxFailures

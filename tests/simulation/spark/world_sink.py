@@ -15,16 +15,16 @@ import pyarrow as pa
 from mama_spark.spark.sink.data_source import batch_writer, stream_writer
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from .jetstream_rules import JetStream
-from .kernel import Host, Process, Scheduler
-from .network import Link, Network
-from .sockets import ServerPort
-from .spark import Application, Checkpoint, JobFailed, Misfortune, run_stream, write_batch
+from ..jetstream_api import JetStream
+from ..kernel import Host, Process, Scheduler
+from ..network import Link, Network
+from ..sockets import ServerPort
+from .application import Application, Checkpoint, JobFailed, Misfortune, run_stream, write_batch
 from .storage import Storage, foreign_commit
-from .stream_server import StreamServer
+from ..stream_server import StreamServer
 
 if TYPE_CHECKING:
-    from .worlds import Shape
+    from ..worlds import Shape
 
 LOG = "s3://simulated/log"
 _SCHEMA = StructType().add("topic", StringType()).add("value", BinaryType()).add("key", LongType())
@@ -42,14 +42,15 @@ class SinkWorld:
     :ivar notes: of each write that has ended: what the product has told the driver
     """
 
-    def __init__(self, scheduler: Scheduler, shape: Shape, *, streaming: bool, unlucky: bool = True) -> None:
+    def __init__(self, scheduler: Scheduler, shape: Shape, *, streaming: bool, once: bool = False) -> None:
         random = scheduler.random
-        self.scheduler, self.streaming = scheduler, streaming
+        self.scheduler, self.streaming, self.once = scheduler, streaming, once
         self.network, self.storage, self.jetstream = Network(scheduler), Storage(scheduler), JetStream()
         self.network.usual = Link(random.uniform(0.0001, 0.01), random.uniform(0, 0.005), None, random.choice((0, 0.2)))
         self.storage.latency = random.choice((0.0, 0.02, 0.2))
         self.nats = scheduler.host("nats")
-        self.stream = self.jetstream.create("S", ["t.>"], self.nats.time())
+        window = random.choice((10, 120)) if once else 120
+        self.stream = self.jetstream.create("S", ["t.>"], self.nats.time(), duplicate_window=window * 1_000_000_000)
         self.start_server()
         cuts = sorted(random.sample(range(1, shape.rows), min(random.randrange(3), shape.rows - 1)))
         keys = list(range(shape.rows))
@@ -63,16 +64,20 @@ class SinkWorld:
             "url": "nats://nats:4222", "flightLog": LOG, "flightLogColumns": "key", "ackMode": "message",
             "waitTimeout": "2s", "retryDeadline": "20s", "maxInFlight": "8", "onUnavailable": random.choice(("wait", "fail")),
         }  # fmt: skip
-        if unlucky:
-            for _ in range(shape.faults):
-                self._plan_fault()
+        if once:
+            self.options["exactlyOnce"] = "true"
+        for _ in range(shape.faults):
+            self._plan_fault()
         scheduler.spawn("operator", self._operate, scheduler.host("operator"))
 
     def start_server(self) -> None:
-        """Start the server, or start it again: what it had stored is there."""
-        self.scheduler.restart(self.nats)
+        """Start the server, or start it again: what it had stored is there, and what was in memory is gone."""
+        nats, jetstream = self.nats, self.jetstream
+        self.scheduler.restart(nats)
+        jetstream.consumers.clear()
         tell = (lambda text: self.scheduler.trace(text, "nats")) if self.scheduler.tracing else None
-        ServerPort(self.network, self.nats, StreamServer("nats", self.jetstream, lambda _: self.nats.time(), tell))
+        server = StreamServer("nats", jetstream, lambda _: nats.time(), tell, life=nats.life)
+        ServerPort(self.network, nats, server)
 
     # --- what goes on ------------------------------------------------------------------------------------------------
 
@@ -146,7 +151,7 @@ class SinkWorld:
             lambda: (lambda: self.network.cut(self._worker().name, "nats"), _nothing),
             lambda: (lambda: self.network.half_open(self._worker().name, "nats"), _nothing),
             lambda: self._held(),
-            lambda: (lambda: scheduler.freeze(self.nats), lambda: scheduler.thaw(self.nats)),
+            lambda: (lambda: scheduler.freeze(self.nats), self._thaw_server),
             lambda: (lambda: scheduler.kill(self.nats), self.start_server),
             lambda: self._frozen(),
             lambda: (self._end_driver, _nothing),
@@ -163,6 +168,10 @@ class SinkWorld:
         begin, end = random.choice(kinds)()
         scheduler.call_at(at, begin)
         scheduler.call_at(at + lasts, end)
+
+    def _thaw_server(self) -> None:
+        if not self.nats.dead:
+            self.scheduler.thaw(self.nats)
 
     def _worker(self) -> Host:
         """One of the workers that live; without one a host that has none."""
@@ -232,7 +241,7 @@ class SinkWorld:
     @property
     def stored_once(self) -> bool:
         """Whether ids and the window promise that."""
-        return self.fixed
+        return self.once or self.fixed
 
 
 def _nothing() -> None: ...
@@ -262,3 +271,8 @@ def sink(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
 def sink_batch(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     """The same for batch writes with ``txnAppId`` and ``txnVersion``."""
     return SinkWorld(scheduler, shape, streaming=False).check
+
+
+def sink_once(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
+    """Either with ``exactlyOnce``: each row is stored once, whatever partitions a repetition has."""
+    return SinkWorld(scheduler, shape, streaming=scheduler.random.random() < 0.7, once=True).check

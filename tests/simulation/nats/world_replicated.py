@@ -1,0 +1,71 @@
+"""The world ``replicated``: the same batch on three servers, of which one may stand still, end, or lose its lead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mama_spark.nats.settings import NatsSettings
+
+from ..kernel import Scheduler
+from ..network import Link, Network
+from .exactly_once import WINDOWS, break_a_link, hurt_an_executor, restart_the_driver, rows_of
+from .replicated import Cluster
+from .writers import Write
+
+if TYPE_CHECKING:
+    from ..worlds import Shape
+
+
+def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
+    """Each row is stored once, whichever server leads, stands still, or is killed."""
+    random = scheduler.random
+    network = Network(scheduler)
+    network.usual = Link(random.uniform(0.0001, 0.02), random.uniform(0, 0.01), None, random.choice((0.0, 0.0, 0.3)))
+    cluster = Cluster(scheduler, network, random.uniform(0.0001, 0.02), random.uniform(0, 0.02))
+    names = list(cluster.hosts)
+    window = int(random.choice(WINDOWS) * 1e9)
+    cluster.create({"name": "S", "subjects": ["t.>"], "duplicate_window": window}, cluster.hosts["n1"].time())
+    servers = tuple(f"nats://{name}:4222" for name in random.sample(names, random.choice((1, 3))))
+    settings = NatsSettings(servers, ack_mode="message", exactly_once=True)
+    write = Write(scheduler, settings, rows_of(scheduler, shape.rows), random.choice((1, 1, 2)))
+    write.start_run()
+    scheduler.spawn("query", lambda: write.query(lambda: all(map(cluster.there, names)), 20.0))
+    for _ in range(shape.faults):
+        at, lasts = random.uniform(0, 6), random.choice((random.uniform(0, 3), random.uniform(0, 25)))
+        scheduler.call_at(at, partial(_fault, scheduler, network, write, cluster, lasts))
+
+    def check() -> Iterator[str]:
+        for name, replicas in cluster.replicas.items():
+            for text in write.violations(Counter(m.payload for m in replicas["S"].stream.messages.values())):
+                yield f"{name}: {text}"
+
+    return check
+
+
+def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluster, lasts: float) -> None:
+    random = scheduler.random
+    name = random.choice(list(cluster.hosts))
+    host = cluster.hosts[name]
+    kind = random.choice(("freeze", "freeze", "freeze", "kill", "isolate", "move", "link", "executor", "driver"))
+    if kind == "link":
+        break_a_link(scheduler, network, write, host, lasts)
+    elif kind == "executor":
+        hurt_an_executor(scheduler, write, lasts)
+    elif kind == "driver":
+        restart_the_driver(scheduler, write, lasts)
+    elif kind == "move":
+        cluster.move(random.choice(list(cluster.terms)))
+    elif not cluster.there(name):
+        return
+    elif kind == "freeze":
+        scheduler.freeze(host)
+        scheduler.call_at(scheduler.now + lasts, lambda: None if host.dead else scheduler.thaw(host))
+    elif kind == "kill":
+        scheduler.kill(host)
+        scheduler.call_at(scheduler.now + lasts, lambda: cluster.start(name))
+    else:
+        cluster.isolate(name)
+        scheduler.call_at(scheduler.now + lasts, lambda: cluster.join(name))

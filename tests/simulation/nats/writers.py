@@ -1,0 +1,210 @@
+"""A batch that is written with ``exactlyOnce``, as Spark does it: runs of it, partitions, attempts, one after another
+or at the same time, each a process of the product on a host of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from mama_spark.contracts.errors import MamaError, Unavailable
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.nats.ledger import NatsBatchLedger
+from mama_spark.nats.publish.bridge import NatsBridge
+from mama_spark.nats.settings import NatsSettings
+from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.publishing.batch_config import BatchConfig, BatchHooks, OnOutage
+from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.exactly_once.protocol import Attempt
+from mama_spark.publishing.exactly_once.session import BatchSession, Rules
+from mama_spark.publishing.ids.ids import IdMaker
+from mama_spark.publishing.outage_reporter import retry_while_unavailable
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.spark.sink.last_form import GiveIds
+from mama_spark.spark.sink.match import MatchStored
+from mama_spark.spark.sink.stages import SinkBatch, through
+
+from ..kernel import Host, Process, Scheduler
+
+#: Topic and payload.
+Row = tuple[str, bytes]
+LEASE = 5.0
+_CHUNK = 8
+_IDS_MEMORY = 1 << 14
+
+
+class NotAllStored(Exception):
+    """An attempt ends, and some of its rows are not acknowledged: it is repeated."""
+
+
+@dataclass(slots=True)
+class Write:
+    """One batch, until a run of it is committed.
+
+    :ivar acked: payloads that attempts have reported as acknowledged, of the run that was committed
+    :ivar committed: all partitions of a run have succeeded
+    :ivar executors: hosts of attempts that have not ended
+    """
+
+    scheduler: Scheduler
+    settings: NatsSettings
+    rows: Sequence[Row]
+    partitions: int
+    acked: Counter[bytes] = field(default_factory=Counter)
+    committed: bool = False
+    executors: dict[str, Host] = field(default_factory=dict)
+    _run: int = 0
+    _driver: Host | None = None
+    _left: set[int] = field(default_factory=set)
+
+    def start_run(self) -> None:
+        """A driver begins the batch, or begins it again: in another order, and perhaps other partitions."""
+        if self.committed or (self._driver is not None and not self._driver.dead):
+            return
+        scheduler, random = self.scheduler, self.scheduler.random
+        self._run += 1
+        self.acked.clear()
+        rows = list(self.rows)
+        random.shuffle(rows)
+        n = self.partitions if self._run == 1 else random.choice((self.partitions, self.partitions + 1))
+        self._driver, self._left = scheduler.host(f"driver{self._run}"), set(range(n))
+        for p in range(n):
+            task = partial(self._task, self._run, p, rows[p::n])
+            scheduler.spawn(f"task {p}", task, self._driver, background=True)
+
+    def end_run(self) -> None:
+        """The driver is killed; its executors end a little later."""
+        if self.committed or self._driver is None or self._driver.dead:
+            return
+        scheduler, random = self.scheduler, self.scheduler.random
+        scheduler.kill(self._driver)
+        for host in self.executors.values():
+            scheduler.call_at(scheduler.now + random.uniform(0, 3), partial(self._kill, host))
+
+    def _kill(self, host: Host) -> None:
+        if not host.dead:
+            self.scheduler.kill(host)
+
+    def _task(self, run: int, partition: int, rows: list[Row]) -> None:
+        """Attempt after attempt, until one succeeds; one that stands still may be left, and another one begun."""
+        scheduler, number = self.scheduler, 0
+        while True:
+            number += 1
+            host = scheduler.host(f"executor{run}.{partition}.{number}")
+            self.executors[host.name] = host
+            acked: Counter[bytes] = Counter()
+            expects = (MamaError, NotAllStored)
+            attempt = partial(self._attempt, run, partition, rows, acked)
+            process = scheduler.spawn("attempt", attempt, host, background=True, expects=expects)
+            self._await(process)
+            if process.done:
+                self.executors.pop(host.name, None)
+                if process.error is None and not host.dead:
+                    break
+            if number % 2:
+                scheduler.random.shuffle(rows)
+            scheduler.sleep(scheduler.random.uniform(0, 2))
+        if run == self._run:
+            self.acked += acked
+            self._left.discard(partition)
+            self.committed = not self._left
+
+    def _await(self, process: Process) -> None:
+        """Until it has ended, or has stood still for so long that it is given up."""
+        patience = self.scheduler.random.uniform(4, 20)
+        while not process.done:
+            process.ended.wait(1.0)
+            patience = patience - 1.0 if process.host.frozen else patience
+            if patience <= 0:
+                return
+
+    # --- one attempt, on the host of an executor ---------------------------------------------------------------------
+
+    def _attempt(self, run: int, partition: int, rows: list[Row], acked: Counter[bytes]) -> None:
+        """As :func:`mama_spark.spark.sink.open_write.open_write` puts it together."""
+        scheduler, batch = self.scheduler, 7
+        ids = IdMaker("w", batch, partition, _IDS_MEMORY)
+        me = Attempt("w", batch, f"r{run}", partition, f"o{scheduler.unique()}", ids.prefix, "one message a row")
+        bridge = NatsBridge(self.settings)
+        session = BatchSession(NatsBatchLedger(self.settings, 30.0), me, Rules(LEASE, wait=True), bridge.sent_to)
+        policy = WindowConfig(8, 4, wait_timeout=5.0, retry=RetryPolicy.doubling(0.25, 5.0, 90.0))
+        failed: list[FlightBatch] = []
+
+        def on_finished(flights: FlightBatch) -> None:
+            assert flights.messages is not None
+            payloads = flights.messages.payloads.to_pylist()
+            acked.update(payloads[row] for row in (flights.state == FlightState.ACKED).nonzero()[0].tolist())
+            if (flights.state != FlightState.ACKED).any():
+                failed.append(flights)
+
+        def connect() -> WindowConfig:
+            retry_while_unavailable(lambda: self._open(bridge, rows), wait=True, say="no answer: %s")
+            return policy.for_bridge(bridge.capabilities, with_ids=True)
+
+        publisher = BatchPublisher(
+            bridge,
+            policy,
+            on_finished=on_finished,
+            config=BatchConfig(on_outage=OnOutage.WAIT),
+            hooks=BatchHooks(open_bridge=connect),
+            guard=session,
+        )
+        try:
+            publisher.start()
+            session.open()
+            stages = [MatchStored(session, ids.prefix, None), GiveIds(ids, session.free_numbers)]
+            for batch_of_rows in _batches(rows):
+                for one in through(stages, batch_of_rows):
+                    publisher.put(one.messages, one.rejected, None, one.stored)
+                scheduler.sleep(scheduler.random.choice((0.0, 0.0, 0.2, 2.0)))
+            publisher.drain()
+        finally:
+            publisher.stop()
+            session.close()
+            bridge.close()
+        if failed:
+            raise NotAllStored
+
+    @staticmethod
+    def _open(bridge: NatsBridge, rows: list[Row]) -> None:
+        try:
+            bridge.open()
+            bridge.prepare(_messages(rows))
+        except Unavailable:
+            bridge.close()
+            raise
+
+    # --- what must be true -------------------------------------------------------------------------------------------
+
+    def query(self, calm: Callable[[], bool], after: float) -> None:
+        """Waits until the batch is committed, and on until all that is on its way has arrived: the foreground."""
+        self.scheduler.wait(lambda: self.committed and calm(), what="the commit")
+        self.scheduler.sleep(after)
+
+    def violations(self, stored: Counter[bytes]) -> Iterator[str]:
+        """Each row is stored once, and was acknowledged once."""
+        rows = Counter(payload for _, payload in self.rows)
+        if self.acked != rows:
+            yield f"acknowledged: missing {_text(rows - self.acked)}, too many {_text(self.acked - rows)}"
+        if lost := rows - stored:
+            yield f"acknowledged and not stored: {_text(lost)}"
+        if doubled := stored - rows:
+            yield f"stored more than once: {_text(doubled)}"
+
+
+def _text(rows: Counter[bytes]) -> str:
+    return str(sorted(rows.items()))
+
+
+def _messages(rows: Sequence[Row]) -> MessageBatch:
+    return MessageBatch.of([topic for topic, _ in rows], [payload for _, payload in rows])
+
+
+def _batches(rows: list[Row]) -> Iterator[SinkBatch]:
+    for first in range(0, len(rows), _CHUNK):
+        some = rows[first : first + _CHUNK]
+        yield SinkBatch(_messages(some), [], np.arange(first, first + len(some)))
