@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 LOG = "s3://simulated/log"
 _SCHEMA = StructType().add("topic", StringType()).add("value", BinaryType()).add("key", LongType())
 _RUNS = 5  #: drivers before nothing goes wrong any more
-_CALM = 60.0  #: virtual seconds after which no fault begins
 
 Rows = Sequence[int]
 
@@ -138,7 +137,7 @@ class SinkWorld:
     def _plan_fault(self) -> None:
         """One thing that goes wrong, once or for a while."""
         scheduler, random, storage, unlucky = self.scheduler, self.scheduler.random, self.storage, self.misfortune
-        at, lasts = random.uniform(0, 2) ** 3, random.uniform(0, 8)
+        at, lasts = 10 ** random.uniform(-2.5, 0.7), random.choice((1.0, 8.0)) * random.random()
 
         def chance(of: Any, name: str, value: Any) -> tuple[Callable[[], None], Callable[[], None]]:
             def begin() -> None:
@@ -152,13 +151,13 @@ class SinkWorld:
             lambda: (lambda: self.network.half_open(self._worker().name, "nats"), _nothing),
             lambda: self._held(),
             lambda: (lambda: scheduler.freeze(self.nats), self._thaw_server),
-            lambda: (lambda: scheduler.kill(self.nats), self.start_server),
+            lambda: (lambda: scheduler.kill(self.nats), lambda: self.start_server() if self.nats.dead else None),
             lambda: self._frozen(),
             lambda: (self._end_driver, _nothing),
             lambda: (lambda: foreign_commit(storage, LOG), lambda: foreign_commit(storage, LOG)),
             lambda: chance(storage, "away", True),
             lambda: chance(storage, "full", True),
-            lambda: chance(storage, "lost", 0.3),
+            lambda: chance(storage, "lost", random.choice((0.1, 0.4))),
             lambda: chance(storage, "late", 20.0),
             *(
                 (lambda name=name: chance(unlucky, name, 0.3))
