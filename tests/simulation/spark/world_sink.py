@@ -61,7 +61,7 @@ class SinkWorld:
         self.misfortune = Misfortune()
         self.options = {
             "url": "nats://nats:4222", "flightLog": LOG, "flightLogColumns": "key", "ackMode": "message",
-            "waitTimeout": "2s", "retryDeadline": "20s", "maxInFlight": "8", "onUnavailable": random.choice(("wait", "fail")),
+            "waitTimeout": "2s", "retryDeadline": random.choice(("4s", "20s")), "maxInFlight": "8", "onUnavailable": random.choice(("wait", "fail")),
         }  # fmt: skip
         if once:
             self.options["exactlyOnce"] = "true"
@@ -157,7 +157,7 @@ class SinkWorld:
             lambda: (lambda: foreign_commit(storage, LOG), lambda: foreign_commit(storage, LOG)),
             lambda: chance(storage, "away", True),
             lambda: chance(storage, "full", True),
-            lambda: chance(storage, "lost", random.choice((0.1, 0.4))),
+            lambda: chance(storage, "lost", random.choice((0.1, 0.4, 0.9))),
             lambda: chance(storage, "late", 20.0),
             *(
                 (lambda name=name: chance(unlucky, name, 0.3))
