@@ -12,6 +12,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,10 +24,6 @@ from ..kernel import Host, Killed, Process, Scheduler, Signal, active
 
 _CONTEXT, _NOTES = "spark: task context", "spark: notes"
 _MAX_FAILURES = 4  #: of one task, as in spark.task.maxFailures
-
-
-class JobFailed(Exception):
-    """A write or a query has ended with an error; the text says which."""
 
 
 class UpstreamFailed(Exception):
@@ -56,19 +53,6 @@ class Misfortune:
         """Nothing goes wrong any more."""
         for name in self.__dataclass_fields__:
             setattr(self, name, 0.0)
-
-
-@dataclass(slots=True)
-class Checkpoint:
-    """Of a streaming query: what its batches are, by number, and which of them are committed."""
-
-    offsets: dict[int, Any] = field(default_factory=dict)
-    commits: set[int] = field(default_factory=set)
-
-    @property
-    def next(self) -> int:
-        """The batch that a query begins with."""
-        return max(self.commits, default=-1) + 1
 
 
 @dataclass(slots=True)
@@ -119,13 +103,11 @@ class Application:
         scheduler.kill(self.host)
         for host in (self._python, *self.workers):
             after = scheduler.random.choice((0.0, 0.5, 10.0)) * scheduler.random.random()
-            scheduler.call_at(scheduler.now + after, lambda host=host: None if host.dead else scheduler.kill(host))
+            scheduler.call_at(scheduler.now + after, partial(self._end_host, host))
 
-    def stop(self) -> None:
-        """All is done: idle workers end."""
-        for host in (self._python, *self.workers):
-            if not host.dead:
-                self._scheduler.kill(host)
+    def _end_host(self, host: Host) -> None:
+        if not host.dead:
+            self._scheduler.kill(host)
 
     def step(self, what: str) -> None:
         """Between two steps of the driver, which may end here."""
@@ -304,80 +286,6 @@ class _Attempt:
             if scheduler.random.random() < unlucky.upstream:
                 raise UpstreamFailed("the rows of this task cannot be read")
             yield batch
-
-
-# --- writes ----------------------------------------------------------------------------------------------------------
-
-
-def write_batch(
-    app: Application,
-    make: Callable[[], Any],
-    step: str,
-    partitions: Sequence[Sequence[pa.RecordBatch]],
-    properties: Mapping[str, str],
-    batch_id: int | None = None,
-) -> None:
-    """One batch write, or one micro-batch.
-
-    :param make: makes the writer, in Python; a stream's is made anew for each call
-    :raises JobFailed: it is aborted
-    """
-    try:
-        writer = app.call("plan", lambda: pickle.dumps(make()))
-    except Exception as e:  # noqa: BLE001 - whatever it is
-        raise JobFailed(f"{step} is not planned: {type(e).__name__}: {e}") from e
-    app.step(f"{step} is planned")
-    messages, error = app.stage(writer, partitions, properties)
-    app.step(f"{step}: tasks have ended")
-    more = () if batch_id is None else (batch_id,)
-
-    def python(name: str) -> None:
-        """Call the writer's ``commit`` or ``abort``."""
-
-        def run() -> None:
-            one = pickle.loads(writer) if batch_id is None else make()
-            getattr(one, name)([None if m is None else pickle.loads(m) for m in messages], *more)
-
-        app.call(name, run)
-
-    if error is None:
-        try:
-            python("commit")
-            app.step(f"{step} is committed")
-            return
-        except Exception as e:  # noqa: BLE001 - Spark aborts for whatever it is
-            error = f"commit failed: {type(e).__name__}: {e}"
-    app.step(f"{step} is aborted: {error}")
-    try:
-        python("abort")
-    except Exception as e:  # noqa: BLE001
-        error += f"; abort failed: {e}"
-    raise JobFailed(error)
-
-
-def run_stream(
-    app: Application,
-    checkpoint: Checkpoint,
-    make: Callable[[], Any],
-    query_id: str,
-    run_id: str,
-    batches: Callable[[int], Sequence[Sequence[pa.RecordBatch]]],
-    count: int,
-) -> None:
-    """A streaming query, from its checkpoint on, until it has committed ``count`` batches.
-
-    :param batches: the partitions of a batch, as this run sees them
-    :raises JobFailed: the query has ended with an error
-    """
-    while (number := checkpoint.next) < count:
-        checkpoint.offsets.setdefault(number, number)
-        app.step(f"batch {number} begins")
-        properties = {
-            "sql.streaming.queryId": query_id, "streaming.sql.batchId": str(number), "spark.jobGroup.id": run_id,
-        }  # fmt: skip
-        write_batch(app, make, f"batch {number}", batches(number), properties, number)
-        checkpoint.commits.add(number)
-        app.step(f"batch {number} is over")
 
 
 class _Silent:

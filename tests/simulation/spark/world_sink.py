@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,9 +20,11 @@ from ..jetstream_api import JetStream
 from ..kernel import Host, Process, Scheduler
 from ..network import Link, Network
 from ..sockets import ServerPort
-from .application import Application, Checkpoint, JobFailed, Misfortune, run_stream, write_batch
-from .storage import Storage, foreign_commit
 from ..stream_server import StreamServer
+from .application import Application, Misfortune
+from .delta import foreign_commit
+from .queries import Checkpoint, JobFailed, run_stream, write_batch
+from .storage import Storage
 
 if TYPE_CHECKING:
     from ..worlds import Shape
@@ -56,13 +59,20 @@ class SinkWorld:
         self.batches = [keys[a:b] for a, b in itertools.pairwise((0, *cuts, shape.rows))]
         self.partitions = random.choice((1, 2, 4))
         self.fixed = random.random() < 0.5
-        self.checkpoint, self.app = Checkpoint(), None
+        self.checkpoint = Checkpoint()
+        self.app: Application | None = None
         self.notes: list[dict[str, Any]] = []
         self.misfortune = Misfortune()
         self.options = {
-            "url": "nats://nats:4222", "flightLog": LOG, "flightLogColumns": "key", "ackMode": "message",
-            "waitTimeout": "2s", "retryDeadline": random.choice(("4s", "20s")), "maxInFlight": "8", "onUnavailable": random.choice(("wait", "fail")),
-        }  # fmt: skip
+            "url": "nats://nats:4222",
+            "flightLog": LOG,
+            "flightLogColumns": "key",
+            "ackMode": "message",
+            "maxInFlight": "8",
+            "waitTimeout": "2s",
+            "retryDeadline": random.choice(("4s", "20s")),
+            "onUnavailable": random.choice(("wait", "fail")),
+        }
         if once:
             self.options["exactlyOnce"] = "true"
         for _ in range(shape.faults):
@@ -87,10 +97,8 @@ class SinkWorld:
             if number == _RUNS:
                 self.misfortune.end()
             self.app = app = Application(scheduler, number, self.misfortune)
-            driver = scheduler.spawn(
-                "driver", lambda app=app, number=number: self._drive(app, number), app.host, background=True,
-                expects=(JobFailed,),
-            )  # fmt: skip
+            drive = partial(self._drive, app, number)
+            driver = scheduler.spawn("driver", drive, app.host, background=True, expects=(JobFailed,))
             driver.ended.wait(None, "the driver")
             self.notes += app.notes
             if self.checkpoint.next >= len(self.batches) and not app.host.dead:
@@ -108,10 +116,8 @@ class SinkWorld:
             return
         while (version := self.checkpoint.next) < len(self.batches):
             options = {**self.options, "txnAppId": "nightly", "txnVersion": str(version)}
-            write_batch(
-                app, lambda options=options: batch_writer(options, _SCHEMA, False), f"write {version}",
-                self._arranged(version), {},
-            )  # fmt: skip
+            make = partial(batch_writer, options, _SCHEMA, False)
+            write_batch(app, make, f"write {version}", self._arranged(version), {})
             self.checkpoint.commits.add(version)
 
     def _arranged(self, batch: int) -> list[list[pa.RecordBatch]]:
@@ -174,7 +180,7 @@ class SinkWorld:
 
     def _worker(self) -> Host:
         """One of the workers that live; without one a host that has none."""
-        workers = [] if self.app is None else [host for host in self.app.workers if not host.dead]
+        workers = [host for host in (() if self.app is None else self.app.workers) if not host.dead]
         return self.scheduler.random.choice(workers) if workers else self.scheduler.host("nobody")
 
     def _held(self) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -187,7 +193,11 @@ class SinkWorld:
             for way in held:
                 self.network.hold(*way)
 
-        return begin, lambda: [self.network.release(*way) for way in held].clear()
+        def end() -> None:
+            for way in held:
+                self.network.release(*way)
+
+        return begin, end
 
     def _frozen(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """A worker stands still."""
@@ -217,7 +227,9 @@ class SinkWorld:
                 yield f"row {row['key']} of a committed batch is {row['event']}"
         runs = {(row["batch_id"], row["run_id"]) for row in committed}
         for note in self.notes:
-            if (note["committed"] or note["repeats"]) and ((note["batch_id"], note["run_id"]) in runs) is note["repeats"]:
+            if (note["committed"] or note["repeats"]) and ((note["batch_id"], note["run_id"]) in runs) is note[
+                "repeats"
+            ]:
                 yield f"batch {note['batch_id']}, {note['run_id']}: the note says committed={note['committed']}"
         messages = self.stream.messages
         for row in (*committed, *others):
