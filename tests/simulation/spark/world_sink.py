@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from mama_spark.spark.sink.data_source import batch_writer, stream_writer
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from ..jetstream_api import JetStream
+from ..jetstream_rules import REFUSALS
 from ..kernel import Host, Process, Scheduler
 from ..network import Link, Network
 from ..sockets import ServerPort
@@ -29,7 +30,7 @@ from .storage import Storage
 if TYPE_CHECKING:
     from ..worlds import Shape
 
-LOG = "s3://simulated/log"
+LOG, LETTERS = "s3://simulated/log", "s3://simulated/letters"
 _SCHEMA = StructType().add("topic", StringType()).add("value", BinaryType()).add("key", LongType())
 _RUNS = 5  #: drivers before nothing goes wrong any more
 
@@ -41,6 +42,7 @@ class SinkWorld:
 
     :ivar batches: the rows of each micro-batch, or of each batch write
     :ivar fixed: each repetition has the same rows in the same partitions
+    :ivar bad: rows that no server takes
     :ivar notes: of each write that has ended: what the product has told the driver
     """
 
@@ -62,6 +64,7 @@ class SinkWorld:
         self.checkpoint = Checkpoint()
         self.app: Application | None = None
         self.notes: list[dict[str, Any]] = []
+        self.refused = False
         self.misfortune = Misfortune()
         self.options = {
             "url": "nats://nats:4222",
@@ -73,6 +76,12 @@ class SinkWorld:
             "retryDeadline": random.choice(("4s", "20s")),
             "onUnavailable": random.choice(("wait", "fail")),
         }
+        self.bad: set[int] = set()
+        if random.random() < 0.4:
+            self.bad = set(random.sample(keys, min(len(keys), random.randrange(4))))
+            self.options["onError"] = random.choice(("log", "deadletter"))
+            if self.options["onError"] == "deadletter":
+                self.options["deadLetterTable"] = LETTERS
         if once:
             self.options["exactlyOnce"] = "true"
         for _ in range(shape.faults):
@@ -131,7 +140,17 @@ class SinkWorld:
             for part in parts:
                 random.shuffle(part)
         size = random.choice((3, 100))
-        return [[_rows(part[at : at + size]) for at in range(0, len(part), size)] for part in parts]
+        return [[self._rows(part[at : at + size]) for at in range(0, len(part), size)] for part in parts]
+
+    def _message(self, key: int) -> tuple[str, bytes]:
+        return "no topic" if key in self.bad else f"t.{key % 3}", b"row %d" % key
+
+    def _rows(self, keys: Rows) -> pa.RecordBatch:
+        topics, values = zip(*map(self._message, keys), strict=True)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(topics, pa.string()), pa.array(values, pa.binary()), pa.array(keys, pa.int64())],
+            ["topic", "value", "key"],
+        )
 
     def _at_work(self) -> list[Process]:
         """Processes of the product that have not ended, on hosts that live."""
@@ -159,6 +178,7 @@ class SinkWorld:
             lambda: (lambda: scheduler.freeze(self.nats), self._thaw_server),
             lambda: (lambda: scheduler.kill(self.nats), lambda: self.start_server() if self.nats.dead else None),
             lambda: self._frozen(),
+            lambda: self._refusing(),
             lambda: (self._end_driver, _nothing),
             lambda: (lambda: foreign_commit(storage, LOG), lambda: foreign_commit(storage, LOG)),
             lambda: chance(storage, "away", True),
@@ -199,6 +219,17 @@ class SinkWorld:
 
         return begin, end
 
+    def _refusing(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """The stream refuses all messages."""
+        refusal = self.scheduler.random.choice(REFUSALS)
+
+        def begin() -> None:
+            self.scheduler.trace_fault("refuse", refusal[2])
+            self.stream.refuses = refusal
+            self.refused = True
+
+        return begin, lambda: setattr(self.stream, "refuses", None)
+
     def _frozen(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """A worker stands still."""
         frozen: list[Host] = []
@@ -222,8 +253,11 @@ class SinkWorld:
             found = Counter(row["key"] for row in committed if row["batch_id"] == number)
             if found != Counter(keys):
                 yield f"batch {number}: rows {_but(keys, found)} have no outcome, {_but(found, keys)} several or others"
+        if "deadLetterTable" in self.options:
+            yield from self._wrong_letters({(r["batch_id"], r["key"]) for r in committed if r["event"] != "acked"})
+        may_fail = self.refused and "onError" in self.options
         for row in committed:
-            if row["event"] != "acked":
+            if (row["key"] in self.bad) if row["event"] == "acked" else (row["key"] not in self.bad and not may_fail):
                 yield f"row {row['key']} of a committed batch is {row['event']}"
         runs = {(row["batch_id"], row["run_id"]) for row in committed}
         for note in self.notes:
@@ -235,16 +269,21 @@ class SinkWorld:
         for row in (*committed, *others):
             if row["event"] == "acked":
                 stored = messages.get(row["sequence"])
-                if stored is None or (stored.subject, stored.payload) != _message(row["key"]):
+                if stored is None or (stored.subject, stored.payload) != self._message(row["key"]):
                     yield f"row {row['key']} is acked at {row['sequence']}, where {stored} is"
-        expected = Counter(_message(key) for keys in self.batches for key in keys)
+        sent = Counter(self._message(key) for keys in self.batches for key in keys)
         kept = Counter((m.subject, m.payload) for m in messages.values())
-        if set(kept) != set(expected):
-            yield f"stored, and not sent: {_but(kept, expected)}; not stored: {_but(expected, kept)}"
-        if self.stored_once and kept != expected:
-            yield f"stored more than once: {_but(kept, expected)}"
+        if more := _but(kept, sent if self.stored_once else {row: kept[row] for row in sent}):
+            yield f"stored more than once, or not sent: {more}"
+        if less := _but({self._message(row["key"]) for row in committed if row["event"] == "acked"}, kept):
+            yield f"not stored: {less}"
         for process in self._at_work():
             yield f"{process.name} on {process.host.name} goes on: {process.waits_for}"
+
+    def _wrong_letters(self, failed: set[tuple[int, int]]) -> Iterator[str]:
+        letters = Counter((row["batch_id"], row["key"]) for row in self.storage.rows(LETTERS, True))
+        if letters != Counter(failed):
+            yield f"dead letters: {_but(failed, letters)} are missing, {_but(letters, failed)} are too many"
 
     def _outcomes(self, committed: bool) -> list[dict[str, Any]]:
         return [row for row in self.storage.rows(LOG, committed) if row["kind"] == "flight"]
@@ -258,20 +297,8 @@ class SinkWorld:
 def _nothing() -> None: ...
 
 
-def _but(some: Iterable[Any], others: Iterable[Any]) -> list[Any]:
+def _but(some: Iterable[Any] | Mapping[Any, int], others: Iterable[Any] | Mapping[Any, int]) -> list[Any]:
     return sorted((Counter(some) - Counter(others)).elements())
-
-
-def _message(key: int) -> tuple[str, bytes]:
-    return f"t.{key % 3}", b"row %d" % key
-
-
-def _rows(keys: Rows) -> pa.RecordBatch:
-    topics, values = zip(*map(_message, keys), strict=True) if keys else ((), ())
-    return pa.RecordBatch.from_arrays(
-        [pa.array(topics, pa.string()), pa.array(values, pa.binary()), pa.array(keys, pa.int64())],
-        ["topic", "value", "key"],
-    )
 
 
 def sink(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
