@@ -71,7 +71,8 @@ class Storage:
 
     :ivar latency: seconds of a request's way, at most; as many for its answer
     :ivar away: nothing is reached; ``full``: nothing new is taken
-    :ivar lost: how probable it is that a request is carried out and its answer lost
+    :ivar lost: how probable it is that a request is carried out and its answer lost; of commits, which are few, at
+        least every second one
     :ivar late: seconds for which lists lack a new file, at most
     :ivar logs: of each table
     """
@@ -126,7 +127,7 @@ class Storage:
             number = errno.EHOSTUNREACH if self.away else errno.ENOSPC
             raise OSError(number, os.strerror(number))
         result, random = do(), self._scheduler.random
-        if self.lost and random.random() < self.lost:
+        if self.lost and random.random() < (max(0.5, self.lost) if commits else self.lost):
             if commits and random.random() < 0.5:
                 raise CommitFailedError("Transaction failed: version already exists")  # it asked again, and met itself
             raise OSError("Generic S3 error: error sending request: timed out")
