@@ -41,6 +41,7 @@ from typing import Any
 from . import threads
 from .kernel import Scheduler, active
 from .sockets import SimSocket, create_connection
+from .spark import application, delta
 
 #: What stands for a process of the product: modules, their names, and how each is made.
 GLOBALS: Mapping[str, Mapping[str, Callable[[types.ModuleType], Any]]] = {
@@ -73,8 +74,10 @@ def _clock_gettime(which: int) -> float:
 
 
 def _unique_bytes(n: int = 32) -> bytes:
-    """Different ones in a run, and the same in each, so that what is compiled of them is compiled once."""
-    return active().unique().to_bytes(8).rjust(n, b"\x5a")[-n:]
+    """Different ones in a run, from their beginnings on; the same in each, so that what is compiled of them is compiled
+    once."""
+    number = active().unique().to_bytes(6)
+    return number.ljust(n, b"\x5a") if n > len(number) else number[-n:]
 
 
 class _Random(random.Random):
@@ -207,6 +210,8 @@ def _table() -> dict[int, Any]:
         id(Future): threads.SimFuture,
         id(NonBlockingSocket): SimSocket,
         id(require_file_descriptors): lambda *_: None,
+        **delta.replaced(),
+        **application.replaced(),
     }
     for module, names in _NAMES.items():
         found[id(module)] = _Module(module, **names)

@@ -22,6 +22,7 @@ from .nats.ordered import ordered
 from .nats.world_replicated import replicated
 from .network import Link, Network
 from .sockets import ServerPort
+from .spark.world_sink import sink, sink_batch, sink_once
 from .stream_server import StreamServer
 
 
@@ -165,4 +166,7 @@ WORLDS: Mapping[str, World] = {
     "exactly-once": exactly_once,
     "replicated": replicated,
     "ordered": ordered,
+    "sink": sink,
+    "sink-batch": sink_batch,
+    "sink-once": sink_once,
 }

@@ -79,7 +79,8 @@ def commit(
         committed = [] if recorded else [p for p in parts if p.path not in known or active.get(p.path) is False]
         uncommitted = [p for p in (*others, *(parts if recorded else ())) if p.path not in known]
         _require_written(target, [*committed, *(p for p in uncommitted if p.path in named)], files)
-        return CommitPlan(committed, uncommitted, None if recorded else app, recorded)
+        by_others = recorded and not any(active.get(p.path) for p in parts)  # or by this one, whose answer was lost
+        return CommitPlan(committed, uncommitted, None if recorded else app, by_others)
 
     def prove_all() -> None:
         _require_written(target, parts, target.store.list_files(folder))

@@ -42,7 +42,7 @@ class CommitResult:
     :ivar version: of the table afterwards
     :ivar committed: parts added as committed
     :ivar uncommitted: parts added as not committed
-    :ivar recorded: the app transaction had been recorded by an earlier commit
+    :ivar recorded: the app transaction had been recorded by the commit of other parts
     """
 
     version: int
@@ -93,7 +93,7 @@ class CommitPlan:
     """What one commit adds to the table as it was read.
 
     :ivar app: the app transaction that is recorded with it
-    :ivar recorded: it had been recorded by an earlier commit
+    :ivar recorded: it had been recorded by the commit of other parts
     """
 
     committed: list[Part] = field(default_factory=list)

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -104,6 +105,21 @@ def test_batch_that_was_recorded_and_runs_again_is_not_committed_twice(tmp_path:
     result = commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, flights(1, "second")), app=APP)
     assert result.recorded
     assert marks(tmp_path) == [("first-0", True), ("second-0", False)]
+
+
+def test_commit_that_meets_itself_because_its_answer_was_lost_has_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object store's client asks again, and hears that the version is there."""
+
+    def make_and_conflict(*args: Any, **more: Any) -> int:
+        version = add_and_remove(*args, **more)
+        raise CommitFailedError(f"version {version} exists")
+
+    monkeypatch.setattr(transaction, "add_and_remove", make_and_conflict)
+    result = commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, flights(1)), app=APP)
+    assert not result.recorded
+    assert marks(tmp_path) == [("id-0", True)]
 
 
 def test_lower_version_than_the_recorded_one_is_not_committed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.simulation.modules import simulated
 from tests.simulation.worlds import WORLDS, run
 
 _SEEDS = 300  #: of each world
-_MORE = {"publish": 600}
+_MORE = {"publish": 600, "sink": 60, "sink-batch": 60, "sink-once": 60}
 
 
 @pytest.mark.parametrize("world", WORLDS)

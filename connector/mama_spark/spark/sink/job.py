@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from mama_spark.contracts.errors import PERHAPS_TWICE, ConfigError, DoubledId
@@ -133,8 +134,6 @@ def task_info(streaming: bool) -> TaskInfo:
 
     :raises ConfigError: a streaming task does not know its query or batch
     """
-    from pyspark import TaskContext
-
     from ..write_counts import PROPERTY
 
     context = TaskContext.get()
