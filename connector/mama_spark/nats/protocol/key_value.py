@@ -42,11 +42,6 @@ def stream_of(bucket: str) -> str:
     return f"{_STREAM}{bucket}"
 
 
-def bucket_of(stream: str) -> str | None:
-    """The bucket that a stream keeps; None: it keeps none."""
-    return stream.removeprefix(_STREAM) if stream.startswith(_STREAM) else None
-
-
 def write_prefix(config: Mapping[str, Any]) -> str:
     """What precedes a key in the subject of a message to this bucket: a mirror takes none, so to its origin.
 
@@ -54,7 +49,7 @@ def write_prefix(config: Mapping[str, Any]) -> str:
     """
     mirror = config.get("mirror") or {}
     head = (mirror.get("external") or {}).get("api", "")
-    origin = bucket_of(str(mirror.get("name") or config["name"])) or ""
+    origin = str(mirror.get("name") or config["name"]).removeprefix(_STREAM)
     return f"{head}.{_SUBJECT}{origin}." if head else f"{_SUBJECT}{origin}."
 
 

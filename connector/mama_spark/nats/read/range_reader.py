@@ -128,7 +128,7 @@ class RangeReader(Generic[T]):
         """Create a consumer; returns its name, None if nothing is pending for it."""
         wanted, name = self._wanted, self._stream.name
         config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._course.position + 1}
-        if self._begins_with_newest():
+        if wanted.newest and self._course.position == max(0, wanted.after):
             config = {"deliver_policy": "last_per_subject", "filter_subjects": [">"]}
         if not wanted.payloads:
             config["headers_only"] = True
@@ -139,9 +139,6 @@ class RangeReader(Generic[T]):
             return consumer.name
         delete_soon(self._logs.connection(), name, consumer.name)
         return None
-
-    def _begins_with_newest(self) -> bool:
-        return self._wanted.newest and self._course.position == max(0, self._wanted.after)
 
     def _consume(self, consumer: str) -> Generator[T, None, bool]:
         """Read one consumer; returns whether nothing is left of the range."""

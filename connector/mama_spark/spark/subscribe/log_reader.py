@@ -115,9 +115,6 @@ class LogReader:
             if span is not None:
                 span.end()
 
-    def _gaps(self, log: RecordLog, r: ReadRange) -> tuple[tuple[int, int], ...]:
-        return () if self.takes_newest(log) else tuple(log.missing_when_opened(r.after, r.up_to))
-
     def takes_newest(self, log: RecordLog) -> bool:
         """Whether what is missing in a log was replaced by what the query reads."""
         return (self.options.current or self.options.bucket is not None) and log.replaces
@@ -161,7 +158,8 @@ class LogReader:
         for r in whole:
             if (found := self.find(bridge, r)) is not None:
                 logs[r.stream], most[r.stream] = found, most_tasks(found, self.options.min_partitions)
-                gaps_by_stream[r.stream] = gaps = self._gaps(found, r)
+                gaps = () if self.takes_newest(found) else tuple(found.missing_when_opened(r.after, r.up_to))
+                gaps_by_stream[r.stream] = gaps
                 self.handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]
         total = round(sum(map(len, there)) * self._rows_per_sequence(logs, there))

@@ -33,7 +33,6 @@ def test_keys_and_subjects() -> None:
     assert key_value.keys_of(subjects).to_pylist() == ["a", "a.$KV.b.c"]
     assert key_value.topics_of(["a.>", "*"]) == ("$KV.*.a.>", "$KV.*.*")
     assert key_value.stream_of("b") == "KV_b"
-    assert [key_value.bucket_of(name) for name in ("KV_b", "ORDERS")] == ["b", None]
     assert [key_value.is_key(key) for key in ("a/b=c_-.D", ".a", "a.", "", "a b", "*")] == [True, *[False] * 5]
 
 
