@@ -17,6 +17,7 @@ from mama_spark.publishing.window.flight_batch import FlightBatch
 
 from .jetstream_api import JetStream
 from .kernel import Scheduler, Stuck
+from .malamute.world import malamute
 from .nats.exactly_once import exactly_once
 from .nats.ordered import ordered
 from .nats.world_replicated import replicated
@@ -165,4 +166,5 @@ WORLDS: Mapping[str, World] = {
     "exactly-once": exactly_once,
     "replicated": replicated,
     "ordered": ordered,
+    "malamute": malamute,
 }
