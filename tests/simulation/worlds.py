@@ -24,6 +24,7 @@ from .nats.world_replicated import replicated
 from .network import Link, Network
 from .sockets import ServerPort
 from .stream_server import StreamServer
+from .world_recorder import recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,4 +168,5 @@ WORLDS: Mapping[str, World] = {
     "replicated": replicated,
     "ordered": ordered,
     "malamute": malamute,
+    "recorder": recorder,
 }
