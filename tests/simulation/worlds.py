@@ -24,6 +24,7 @@ from .nats.world_replicated import replicated
 from .network import Link, Network
 from .sockets import ServerPort
 from .stream_server import StreamServer
+from .world_discovery import discovery
 from .world_recorder import recorder
 
 
@@ -169,4 +170,5 @@ WORLDS: Mapping[str, World] = {
     "ordered": ordered,
     "malamute": malamute,
     "recorder": recorder,
+    "discovery": discovery,
 }
