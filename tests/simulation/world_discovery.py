@@ -152,8 +152,10 @@ class _Announcer:
             if not causes:
                 yield f"{self.source} with a lease of {self.ttl:g} s was called {event.kind.name} at {at:g}"
                 continue
-            back = alive if later is None else later.at / 1e6
-            if back > max(end for _, end in self.unwell if _ <= at + self.ttl + well_after) + well_after and back < alive:
+            back, well = alive if later is None else later.at / 1e6, at
+            for begin, end in sorted(self.unwell):  # one follows the other
+                well = max(well, end) if begin <= well + well_after else well
+            if well + well_after < back < alive:
                 yield f"{self.source} was {event.kind.name} from {at:g} to {back:g}, although its host was well"
         if mine and self.ended is not None and self.host.dead:
             last = mine[-1]
@@ -205,7 +207,11 @@ class _World:
     def fault(self) -> None:
         scheduler, random = self.scheduler, self.scheduler.random
         one, lasts = random.choice(self.announcers), random.choice((random.uniform(0, 3), random.uniform(0, _LONGEST)))
-        kind, host, end = random.choice(("kill", "freeze", "still", "set", "away", "reader")), one.host, scheduler.now + lasts
+        kind, host, end = (
+            random.choice(("kill", "freeze", "still", "set", "away", "reader")),
+            one.host,
+            scheduler.now + lasts,
+        )
         scheduler.trace_fault(kind, f"{host.name} for {lasts:g} s")
         if kind == "kill" and one.ended is None:
             scheduler.kill(host)

@@ -69,8 +69,8 @@ class _World:
         client, lasts = random.choice(self.clients), random.choice((random.uniform(0, 2), random.uniform(0, 16)))
         connected = client.wire
         kinds: tuple[Callable[[], None], ...] = (
-            lambda: connected and connected.cut(seen=random.random() < 0.7),
-            lambda: connected and self._hold(connected, lasts),
+            lambda: self._cut(connected),
+            lambda: self._hold(connected, lasts),
             lambda: self._stand_still(client, lasts),
             lambda: self._kill(client, lasts),
             lambda: self._broker_stands_still(lasts),
@@ -80,9 +80,14 @@ class _World:
         scheduler.trace_fault("fault", f"{kinds.index(kind)} of {client.name} for {lasts:.3f} s")
         kind()
 
-    def _hold(self, connected: Wire, lasts: float) -> None:
-        connected.hold()
-        self.scheduler.call_at(self.scheduler.now + lasts, connected.release)
+    def _cut(self, connected: Wire | None) -> None:
+        if connected is not None:
+            connected.cut(seen=self.scheduler.random.random() < 0.7)
+
+    def _hold(self, connected: Wire | None, lasts: float) -> None:
+        if connected is not None:
+            connected.hold()
+            self.scheduler.call_at(self.scheduler.now + lasts, connected.release)
 
     def _stand_still(self, client: Client, lasts: float) -> None:
         if not client.host.dead and not client.host.frozen:
