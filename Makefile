@@ -54,6 +54,7 @@ test-matrix: setup-test ## the formats on other versions of Spark, one after ano
 
 explore: setup ## look for the unknown, hours long: random examples of property tests, fault campaigns, long runs, planted faults
 	@TIER=explore $(RUN) $(PYTEST) -m hypothesis $(ARGS) || [ $$? = 5 ] # which says that ARGS select none
+	@$(RUN) python -m tests.simulation --from $$(date +%s) --runs 5000
 	@TIER=explore $(RUN) pytest -m explore --timeout 7200 $(ARGS)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory mutate)
 

@@ -17,6 +17,7 @@ from mama_spark.publishing.window.flight_batch import FlightBatch
 
 from .jetstream_api import JetStream
 from .kernel import Scheduler, Stuck
+from .malamute.world import malamute
 from .nats.exactly_once import exactly_once
 from .nats.ordered import ordered
 from .nats.world_replicated import replicated
@@ -24,6 +25,8 @@ from .network import Link, Network
 from .sockets import ServerPort
 from .spark.world_sink import sink, sink_batch, sink_once
 from .stream_server import StreamServer
+from .world_discovery import discovery
+from .world_recorder import recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +172,7 @@ WORLDS: Mapping[str, World] = {
     "sink": sink,
     "sink-batch": sink_batch,
     "sink-once": sink_once,
+    "malamute": malamute,
+    "recorder": recorder,
+    "discovery": discovery,
 }
