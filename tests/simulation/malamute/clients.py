@@ -188,8 +188,9 @@ class Publisher(Client):
                 row = self.todo.popleft()
                 self._sent.append(row)
                 content = [row.encode(), b"x" * random.choice((0, 10, 20_000))]
-                extension = Extension(message_id=row.encode()) if self.stored else None
-                self.machine.send(b"a" if hash_of(row) else b"b", content, extension)
+                extension = write(Extension(message_id=row.encode())) if self.stored else b""
+                send = wire.StreamSend(b"a" if hash_of(row) else b"b", content, extension)
+                self.machine.send_frames([wire.encode(send)])
         if self._ping is None and self._sent and random.random() < 0.5:
             self._ping = self.machine.ping(self.scheduler.now, self.scheduler.now + _PATIENCE)
             self._covered = len(self._sent)
