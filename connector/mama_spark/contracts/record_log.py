@@ -21,8 +21,6 @@ import pyarrow as pa
 from .errors import ConfigError
 from .message import Bools, Int64s, MessageBatch
 
-#: With so many records for a current one, most of what is stored is current.
-_DENSE = 2.0
 LATEST, EARLIEST = -1, -2  #: in place of a sequence to begin at
 
 
@@ -34,8 +32,7 @@ class Records:
     :ivar times: microseconds since the epoch, by the clock of the middleware
     :ivar topics: string, or dictionary<int32, string>
     :ivar payloads: binary; binary_view from :meth:`RecordLog.read_views`
-    :ivar headers: :data:`~mama_spark.contracts.message.HEADERS_TYPE`, null where a record has none; None when none has
-        any
+    :ivar headers: ``message.HEADERS_TYPE``, null where a record has none; None when none has any
     :ivar faults: why headers of a record are left out, by its place
     """
 
@@ -53,13 +50,12 @@ class Records:
         """The records from ``start`` to ``stop``; shares memory."""
         if start == 0 and stop >= len(self):
             return self
-        n = stop - start
         return Records(
             self.sequences[start:stop],
             self.times[start:stop],
-            self.topics.slice(start, n),
-            self.payloads.slice(start, n),
-            None if self.headers is None else self.headers.slice(start, n),
+            self.topics[start:stop],
+            self.payloads[start:stop],
+            None if self.headers is None else self.headers[start:stop],
             {row - start: why for row, why in self.faults.items() if start <= row < stop},
         )
 
@@ -179,13 +175,12 @@ class CurrentRecords:
         """Of batches of records, ascending, the last of each topic."""
         if not sequences:
             return cls(as_of, np.zeros(0, np.int64), pa.array([], pa.string()))
-        numbers, names = np.concatenate(sequences), pa.chunked_array([one.cast(pa.string()) for one in topics])
-        whole = names.combine_chunks()
-        codes = whole.dictionary_encode().indices.to_numpy()
+        numbers, names = np.concatenate(sequences), pa.concat_arrays([one.cast(pa.string()) for one in topics])
+        codes = names.dictionary_encode().indices.to_numpy()
         rows = np.zeros(int(codes.max()) + 1, np.int64)
         rows[codes] = np.arange(len(codes))  # of several of a topic, the last
         rows.sort()
-        return cls(as_of, numbers[rows], whole.take(pa.array(rows)), spread=len(codes) / len(rows))
+        return cls(as_of, numbers[rows], names.take(pa.array(rows)), spread=len(codes) / len(rows))
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -208,8 +203,8 @@ class CurrentRecords:
 
     @property
     def divisible(self) -> bool:
-        """Whether to read a part of them costs less than to read all."""
-        return self.spread <= _DENSE
+        """Whether to read a part of them costs less than to read all: most of what is stored is current."""
+        return self.spread <= 2.0
 
     def within(self, after: int, up_to: int) -> CurrentRecords:
         """Those with ``after < sequence <= up_to``."""
@@ -387,8 +382,7 @@ class RecordLogBridge(Protocol):
         """:raises ConfigError: there is no such log"""
 
     def statuses(self) -> list[LogStatus]:
-        """All logs at once, by name; with octets, limits and readers where the middleware knows these. Its own logs are
-        left out."""
+        """All logs but its own at once, by name; with bytes, limits and readers where the middleware knows these."""
         found = ((name, self.log(name).bounds()) for name in self.names(()))
         return [LogStatus(name, bounds.last, bounds.last - bounds.first + 1) for name, bounds in found]
 

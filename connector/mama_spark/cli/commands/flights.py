@@ -6,7 +6,7 @@ import argparse
 import json
 from datetime import timedelta
 
-from ...console.arguments import duration_argument, pairs
+from ...console.arguments import add_storage, duration_argument, pairs
 from ...console.output import print_tables, table_of
 from ...console.progress import Progress
 from ...contracts.errors import ConfigError
@@ -49,9 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keep", type=_KEEP, metavar="AGE", help="maintain: drop rows of days before (default: none)")
     parser.add_argument("--dry-run", action="store_true", help="sweep, maintain: show only")
-    parser.add_argument(
-        "--storage", action="append", default=[], metavar="NAME=VALUE", help="storage option of delta-rs"
-    )
+    add_storage(parser)
 
 
 def run(args: argparse.Namespace) -> int:

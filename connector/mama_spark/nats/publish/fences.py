@@ -216,7 +216,7 @@ class Fences:
         while not self._closed.is_set():
             try:
                 why = why_unfenced(self._settings, left.server, [subject])
-            except MamaError as e:
+            except Exception as e:  # noqa: BLE001 - rows wait until this thread says something
                 why = f"{left.server} may still have messages, and cannot be asked: {e}"
             if not why:
                 del left.why[stream]
