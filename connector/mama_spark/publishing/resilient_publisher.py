@@ -24,6 +24,7 @@ from ..contracts.message import Int64s, MessageBatch
 from ..options.window import RetryPolicy, WindowConfig, usual_refill
 from .batch_config import BatchConfig, BatchHooks
 from .batch_publisher import BatchPublisher
+from .outage_reporter import WARNING_INTERVAL
 from .window.flight import FlightState
 from .window.flight_batch import FlightBatch, messages_of
 from .window.retry import may_resend_elsewhere
@@ -34,8 +35,6 @@ MAX_UNSETTLED_BATCHES = 4  #: write waits while so many batches are not settled
 _ASK_FOR_ANSWERS_AT = 2  #: batches: the answers come while the caller makes others, so that it seldom waits for them
 _FOREVER = 10 * 365 * 86400.0
 _CHECK_INTERVAL = 0.2
-#: Seconds between two warnings about one kind of error.
-WARNING_INTERVAL = 60.0
 
 RowsOf = Callable[[MessageBatch], Int64s]
 OnRejected = Callable[[MessageBatch, Sequence[PublishError]], None]

@@ -13,10 +13,9 @@ from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Sour
 from mama_spark.discovery.source_expiry import offline_after, state_by_marker, state_by_markers
 
 from ..protocol.direct_get import StoredMessage
+from ..protocol.headers import MARKER_REASON, MAX_AGE
 from .layout import (
-    EXPIRED,
     LIVE,
-    MARKER,
     REC,
     RENEWAL,
     SOURCE_TTL,
@@ -52,7 +51,7 @@ def _event(layout: DiscoveryLayout, record: StoredMessage) -> DiscoveryEvent:
 
 
 def _source(layout: DiscoveryLayout, record: StoredMessage, origin: str) -> DiscoveryEvent | None:
-    marker = record.headers.get(MARKER)
+    marker = record.headers.get(MARKER_REASON)
     try:
         source, part = layout.source_of(record.subject)
     except BadSubject as e:
@@ -65,7 +64,7 @@ def _source(layout: DiscoveryLayout, record: StoredMessage, origin: str) -> Disc
         if marker is not None or RENEWAL in record.headers:
             return None
         return DiscoveryEvent(DiscoveryEventKind.RECORD, record.at, origin, record.sequence, source, record.payload)
-    if marker != EXPIRED:
+    if marker != MAX_AGE:
         return None  # a renewal
     return DiscoveryEvent(state_by_marker(half=part == WARN), record.at, origin, record.sequence, source)
 
@@ -104,7 +103,7 @@ def image_of(
         sources.setdefault(source, {})[part] = record
     for source, parts in sources.items():
         rec = parts.get(REC)
-        if rec is None or MARKER in rec.headers:
+        if rec is None or MARKER_REASON in rec.headers:
             continue
         record_event = DiscoveryEvent(
             DiscoveryEventKind.RECORD, rec.at, layout.sources, rec.sequence, source, rec.payload
@@ -137,7 +136,7 @@ def _expiry(
     """SUSPECT or OFFLINE, by the markers of the server; None: the source is online, or was withdrawn."""
     if _is_withdrawn(rec):
         return None
-    markers = {part: m for part in (WARN, LIVE) if (m := parts.get(part)) and m.headers.get(MARKER) == EXPIRED}
+    markers = {part: m for part in (WARN, LIVE) if (m := parts.get(part)) and m.headers.get(MARKER_REASON) == MAX_AGE}
     warn, live = (None if (m := markers.get(part)) is None else m.sequence for part in (WARN, LIVE))
     kind = state_by_markers(rec.sequence, warn, live)
     if kind is not None:

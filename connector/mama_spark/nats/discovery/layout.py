@@ -36,9 +36,6 @@ WINDOW = 120.0  #: duplicate window of events, seconds
 NEEDED = (2, 11)  #: first server version with TTLs of messages and markers for expired ones
 
 # headers
-MARKER = "Nats-Marker-Reason"  #: set by the server: why the previous message of the subject was deleted
-EXPIRED = "MaxAge"  #: reason: the TTL has passed
-TTL = "Nats-TTL"
 SOURCE_TTL = "Mama-Source-Ttl"  #: of ``rec``: seconds without a renewal after which the source is OFFLINE
 WITHDRAWN = "Mama-Withdrawn"  #: of ``rec``: the source was withdrawn
 REPLACED_MARKER = "Mama-Given-Up"  #: of ``warn`` and ``live``: the sequence of the marker that this renewal replaced

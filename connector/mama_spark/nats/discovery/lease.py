@@ -21,16 +21,14 @@ from mama_spark.discovery.source_expiry import offline_after, renew_every, state
 from ..connection.socket_connection import SocketConnection
 from ..jetstream.client import JetStream
 from ..protocol.direct_get import StoredMessage, is_sequence
-from ..protocol.headers import EXPECTED_LAST
+from ..protocol.headers import EXPECTED_LAST, MARKER_REASON, TTL
 from ..settings import NatsSettings
 from .layout import (
     LIVE,
-    MARKER,
     REC,
     RENEWAL,
     REPLACED_MARKER,
     SOURCE_TTL,
-    TTL,
     WARN,
     WITHDRAWN,
     DiscoveryLayout,
@@ -140,7 +138,7 @@ class NatsLeases:
         same = _matches(current, one)
         if keep_foreign and current is not None and WITHDRAWN in current.headers:
             raise LeaseWithdrawn
-        if keep_foreign and current is not None and MARKER not in current.headers:
+        if keep_foreign and current is not None and MARKER_REASON not in current.headers:
             one, same = Announced(one.source, current.payload, one.ttl), True
         if current is None or not same or current.sequence < marker:
             self._unsourced[one.source] = self._write(one, current)
@@ -210,7 +208,7 @@ class NatsLeases:
     def _refresh_record(self, one: Announced) -> None:
         """Rewrite the record before its own TTL ends, marked as no change."""
         current = self._record(one.source)
-        if current is None or WITHDRAWN in current.headers or MARKER in current.headers:
+        if current is None or WITHDRAWN in current.headers or MARKER_REASON in current.headers:
             return
         self._rewrite_at[one.source] = time.monotonic() + self.layout.kept / 3
         with contextlib.suppress(ExpectationFailed):
@@ -221,7 +219,7 @@ class NatsLeases:
         if current is not None and WITHDRAWN in current.headers:
             raise LeaseWithdrawn
         marks = {part: _replaced_marker(self._fetch_latest(one.source, part)) for part in (WARN, LIVE)}
-        if current is not None and MARKER not in current.headers and 0 < max(marks.values()) < current.sequence:
+        if current is not None and MARKER_REASON not in current.headers and 0 < max(marks.values()) < current.sequence:
             for part in (WARN, LIVE):  # another process has written the record again
                 with contextlib.suppress(ExpectationFailed):
                     self._store_renewal(one, part)
@@ -254,7 +252,7 @@ def _replaced_marker(found: StoredMessage | None) -> int:
     """The sequence of the marker that a message is, or that it replaced; 0: none."""
     if found is None:
         return 0
-    if MARKER in found.headers:
+    if MARKER_REASON in found.headers:
         return found.sequence
     number = found.headers.get(REPLACED_MARKER, "")
     return int(number) if is_sequence(number) else 0
@@ -262,6 +260,6 @@ def _replaced_marker(found: StoredMessage | None) -> int:
 
 def _matches(current: StoredMessage | None, one: Announced) -> bool:
     """Whether a stored record has the announced content and TTL."""
-    if current is None or WITHDRAWN in current.headers or MARKER in current.headers:
+    if current is None or WITHDRAWN in current.headers or MARKER_REASON in current.headers:
         return False
     return current.payload == one.record and current.headers.get(SOURCE_TTL) == f"{one.ttl:g}"

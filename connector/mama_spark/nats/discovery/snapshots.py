@@ -10,8 +10,9 @@ from mama_spark.contracts.headers import MSG_ID
 from mama_spark.discovery.snapshot_codec import CHUNK, blocks, pack, unpack
 
 from ..protocol.direct_get import StoredMessage
+from ..protocol.headers import TTL
 from .events import image_of
-from .layout import LIVE, TTL
+from .layout import LIVE
 from .offsets import ABSENT, DiscoveryOffset, SavedSnapshot, SnapshotRange, StreamCreationTimes
 from .streams import DiscoveryStreams, StreamWatch
 

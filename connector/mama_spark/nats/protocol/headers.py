@@ -17,6 +17,8 @@ from mama_spark.contracts.message import BYTES_OF_HEADERS, Bools, Int64s, Messag
 EXPECTED_STREAM = "Nats-Expected-Stream"
 EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
 TTL = "Nats-TTL"  #: of the message, in seconds or with a unit of Go
+MARKER_REASON = "Nats-Marker-Reason"  #: set by the server: why the previous message of the subject was deleted
+MAX_AGE = "MaxAge"  #: reason: its time to live has passed
 #: Headers that rows may not have, in lower case, and what to do instead: they say how one message was published, and
 #: would store another one otherwise than it is reported. Others of the server's (expectations, rollup, TTL, schedules)
 #: have the effect that they have where a stream sources the message.

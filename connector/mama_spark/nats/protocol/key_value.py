@@ -15,16 +15,17 @@ import pyarrow.compute as pc
 
 from mama_spark.packing.pack_headers import first_values
 
+from .headers import MARKER_REASON, MAX_AGE
+
 #: What a writer says that it does to a key; no header: it puts a value.
 OPERATION, DELETE, PURGE = "KV-Operation", "DEL", "PURGE"
 #: With ``sub``, the server removes all earlier messages of the subject.
 ROLLUP, ROLLUP_SUBJECT = "Nats-Rollup", "sub"
 #: Why the server itself stored a message without a value (NATS ADR-43).
-MARKER_REASON = "Nats-Marker-Reason"
 #: The column ``operation`` by header and value. A removal that nobody names is a deletion.
 _MEANING = {
     OPERATION: {DELETE: "delete", PURGE: "purge"},
-    MARKER_REASON: {"MaxAge": "expired", "Purge": "purge", "Remove": "delete"},
+    MARKER_REASON: {MAX_AGE: "expired", "Purge": "purge", "Remove": "delete"},
 }
 PUT = "put"
 

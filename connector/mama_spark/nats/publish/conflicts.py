@@ -26,7 +26,7 @@ from ..jetstream.answers import NO_MESSAGE, ApiError, ApiForbidden
 from ..jetstream.client import AT_ONCE, JetStream, message_of
 from ..protocol import key_value as kv
 from ..protocol.direct_get import StoredMessage
-from ..protocol.headers import EXPECTED_LAST
+from ..protocol.headers import EXPECTED_LAST, MARKER_REASON
 from .ack_queue import AckQueue
 
 _REMEMBERED = 128 * 1024  #: sends whose expectations are kept
@@ -133,6 +133,6 @@ class Conflicts:
         kind: type[PublishError] = ExpectationFailed
         if last.sequence == change.expected:  # whoever was before it was refused, too
             kind = NotReady
-        elif none and (last.headers.get(kv.OPERATION) in (kv.DELETE, kv.PURGE) or kv.MARKER_REASON in last.headers):
+        elif none and (last.headers.get(kv.OPERATION) in (kv.DELETE, kv.PURGE) or MARKER_REASON in last.headers):
             kind, self._removed[change.subject] = NotReady, last.sequence
         return kind(f"{there}, and {wanted}", change.refusal.code)

@@ -23,6 +23,7 @@ from mama_spark.contracts.batch_ledger import SETTLE
 from mama_spark.contracts.bridge import OnTheWay
 from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
+from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
 
 from ..connection.socket_connection import SocketConnection, is_nobody
 from ..jetstream.server_probe import SentTo, why_unfenced
@@ -34,7 +35,6 @@ logger = logging.getLogger("mama_spark")
 
 _ASK_AGAIN = 0.5  #: seconds after which an answer is taken for lost, or a leader may be there
 _PROBE_AGAIN = 0.5  #: seconds between two questions to a server
-_WARN_AGAIN = 30.0  #: seconds between two warnings about it
 
 
 class RowsOfStream(NamedTuple):
@@ -222,7 +222,7 @@ class Fences:
                 del left.why[stream]
                 return
             left.why[stream] = why
-            if self._clock() >= warned + _WARN_AGAIN:
+            if self._clock() >= warned + WARNING_INTERVAL:
                 warned = self._clock()
                 logger.warning("%s; rows that were sent there wait until that is known (option onSilentServer)", why)
             self._closed.wait(_PROBE_AGAIN)

@@ -19,7 +19,6 @@ from mama_spark.nats.discovery import offsets
 from mama_spark.nats.discovery.events import event_of, image_of
 from mama_spark.nats.discovery.layout import (
     LIVE,
-    MARKER,
     REC,
     RENEWAL,
     SOURCE_TTL,
@@ -41,6 +40,7 @@ from mama_spark.nats.discovery.offsets import (
 )
 from mama_spark.nats.discovery.streams import check_version
 from mama_spark.nats.protocol.direct_get import SOURCED, StoredMessage, headers_of, micros, stored
+from mama_spark.nats.protocol.headers import MARKER_REASON
 
 from tests.support.tables import each
 
@@ -58,7 +58,7 @@ SUBJECTS = st.one_of(
     st.builds(BOARD.event_subject, KEYS),
 )  # fmt: skip
 HEADERS = st.dictionaries(
-    st.sampled_from([MARKER, RENEWAL, SOURCED, WITHDRAWN, SOURCE_TTL]),
+    st.sampled_from([MARKER_REASON, RENEWAL, SOURCED, WITHDRAWN, SOURCE_TTL]),
     st.sampled_from(["MaxAge", "1", "S 4 > >", ""]) | TEXT,
 )
 RECORDS = st.builds(

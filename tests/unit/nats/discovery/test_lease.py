@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from mama_spark.contracts.bridge import SourceKey
 from mama_spark.discovery.lease_keeper import Announced
-from mama_spark.nats.discovery.layout import LIVE, REPLACED_MARKER, TTL, WARN, DiscoveryLayout
+from mama_spark.nats.discovery.layout import LIVE, REPLACED_MARKER, WARN, DiscoveryLayout
 from mama_spark.nats.discovery.lease import NatsLeases
+from mama_spark.nats.protocol.headers import TTL
 from mama_spark.nats.settings import NatsSettings
 
 from tests.support.tables import each

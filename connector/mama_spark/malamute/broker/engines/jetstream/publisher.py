@@ -24,6 +24,7 @@ from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.malamute.protocol.ttl import ttl_request_of
 from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights, array_of
 from mama_spark.publishing.window.send_loop import SendLoop, Span, spans_of
@@ -43,8 +44,6 @@ CHUNK, CHUNK_OCTETS = 1024, 1024 * 1024
 ACK_TIMEOUT = 4.0  #: seconds after which the outcome of a message without an answer is unknown
 #: Seconds between attempts: the first, and the longest.
 RESEND = 0.05, 1.0
-#: Seconds between two reports about one stall, for each of which NATS is asked.
-REPORT_STALL = 30.0
 _FOREVER = 10 * 365 * 86400.0
 _OVERHEAD = 200  #: approximate memory overhead of a waiting message, in octets
 
@@ -166,7 +165,7 @@ class StreamPublisher:
         self._spans: deque[Span] = deque()  # of the chunk, not sent yet
         self._topic = pa.array([f"{log.prefix}.{encode_subject(b'')}"])
         self._refusing = False
-        self._last_report = -REPORT_STALL
+        self._last_report = -WARNING_INTERVAL
         self.waiting = 0  #: octets of messages without an outcome
         self.cause = ""  #: why NATS acknowledges nothing, as long as it does not
         self.last = 0  #: highest sequence that the server has acknowledged
@@ -230,9 +229,9 @@ class StreamPublisher:
             self.stalled_since = None
 
     def report_stall(self, stream: bytes, seconds: float, now: float) -> None:
-        """Ask NATS why it has acknowledged nothing for ``seconds``, and say it, once in :data:`REPORT_STALL` seconds;
-        takes some seconds at most. It is told with what fails by it, too."""
-        if now < self._last_report + REPORT_STALL:
+        """Ask NATS why it has acknowledged nothing for ``seconds``, and say it, once in :data:`WARNING_INTERVAL`; takes
+        some seconds at most. It is told with what fails by it, too."""
+        if now < self._last_report + WARNING_INTERVAL:
             return
         self.cause = self._bridge.explain_missing_acks()
         self._last_report = time.monotonic()
