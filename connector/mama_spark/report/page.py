@@ -19,7 +19,7 @@ from ..flightlog.reading import outcomes_text
 from ..options import duration
 from . import charts
 from .data import MOST_PUBLISHERS, ReportData, read_report
-from .verdict import headline, rows_text, verdict
+from .verdict import SKEW, headline, rows_text, skew_of, verdict
 
 #: What to do about failures of a status.
 ADVICE = {
@@ -34,8 +34,6 @@ ADVICE = {
     "INVALID_ARG": "The row cannot be sent as it is: mend it. The message says which value.",
 }
 OTHER_ADVICE = "Look for the text of the message on the page Troubleshooting of the documentation."
-#: A partition with so many times the rows of the median is skew.
-SKEW = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +171,6 @@ def notes(data: ReportData) -> Iterator[str]:
         yield f"The table shows {len(data.topics):,} of {data.shown['topics']:,} topics, those with failures first."
     if totals["flights"] and not totals["acked"] + totals["published"]:
         yield "No acknowledged message is in the log; with flightLogLevel=errors it has failures only."
-
-
-def skew_of(data: ReportData) -> float:
-    """How many times the rows of the median partition the largest one has."""
-    if len(data.partitions) < 2:
-        return 1.0
-    sizes = sorted(row["rows"] for row in data.partitions)
-    return float(sizes[-1] / sizes[len(sizes) // 2])
 
 
 def figures(data: ReportData) -> dict[str, str]:

@@ -1,8 +1,11 @@
-"""How the rows of a flight log fared: the verdict of a report, and its headline. Pure."""
+"""How the rows of a flight log fared: the verdict of a report, its headline, and what is skew. Pure."""
 
 from __future__ import annotations
 
 from .data import ReportData
+
+#: A partition with so many times the rows of the median is skew.
+SKEW = 2
 
 
 def verdict(data: ReportData) -> str:
@@ -21,6 +24,14 @@ def verdict(data: ReportData) -> str:
         or others["timed_out"]
     )
     return "attention" if doubts else "good"
+
+
+def skew_of(data: ReportData) -> float:
+    """How many times the rows of the median partition the largest one has."""
+    if len(data.partitions) < 2:
+        return 1.0
+    sizes = sorted(row["rows"] for row in data.partitions)
+    return float(sizes[-1] / sizes[len(sizes) // 2])
 
 
 def headline(data: ReportData) -> str:

@@ -25,8 +25,7 @@ from mama_spark.contracts.zmq_connections import TIMER
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
 
-from ..session.broker_events import BrokerEvent
-from ..session.clients import EventFields
+from ..session.broker_events import BrokerEvent, EventFields
 from ..session.state_machine import ServerMachine
 from .client_router import MAX_RETRY_INTERVAL, ClientRouter, SocketCounters
 from .engine_pool import MAX_LAG, StreamEngines

@@ -1,9 +1,9 @@
-"""Encodes events of the broker's clients and streams as messages of the broker's own stream. Pure.
+"""Events of the broker's clients and streams: which there are, and as messages of the broker's own stream. Pure.
 
 The broker publishes them on a reserved stream (``_MAMA_EVENTS``), which clients can read but not write. Only clients
 with :attr:`~mama_spark.malamute.protocol.extensions.Feature.DISCOVERY` may write discovery records to it if it is
-stored, on subjects that begin with ``_``. Such clients cause no events, nor do clients that connect only to query
-stored streams (:attr:`~mama_spark.malamute.protocol.extensions.Feature.LOG`).
+stored, on subjects that begin with ``_``. Such clients cause no events; clients that query stored streams
+(:attr:`~mama_spark.malamute.protocol.extensions.Feature.LOG`) cause no CONNECTED and GONE.
 
 The subject is ``<kind>.<stream>``, or ``<kind>.<client>`` for events without a stream; the content is one frame, a JSON
 object with the names of :class:`BrokerEvent`. Bytes that are no UTF-8 are shown as ``\\xHH``.
@@ -27,12 +27,15 @@ A broker may use another ``encode`` for the content. The headers ``Mama-Event``,
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mama_spark.malamute.protocol.commands import shortened
+from mama_spark.malamute.protocol.extensions import Feature
 
 #: Prefix of the subjects of discovery records, the only subjects of the broker's own stream that clients may write.
 RECORD_PREFIX = b"_"
+#: Kind, address of the client, stream, detail.
+EventFields = tuple[str, bytes, bytes, bytes]
 
 
 class BrokerEvent(NamedTuple):
@@ -62,3 +65,33 @@ _HEADERS = (b"Event", b"Client", b"Stream", b"Detail")
 def encode(event: BrokerEvent) -> bytes:
     texts = {name: getattr(event, name).decode("utf-8", "backslashreplace") for name in ("client", "stream", "detail")}
     return json.dumps({"kind": event.kind, **texts, "time": event.time}, ensure_ascii=False).encode()
+
+
+class Client(Protocol):
+    """Whose event it is."""
+
+    address: bytes
+    features: Feature
+
+
+class EventRecorder:
+    """Collects events of clients and streams until the caller takes them."""
+
+    def __init__(self) -> None:
+        self._events: list[EventFields] = []
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def record(self, kind: str, client: Client, stream: bytes = b"", detail: bytes = b"") -> None:
+        """Record an event, except for clients that only read events: reading events must not cause events."""
+        unreported = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))
+        if not client.features & unreported:
+            self._events.append((kind, client.address, stream, detail))
+
+    def record_lost_stream(self, stream: bytes, reason: bytes) -> None:
+        self._events.append(("STREAM_LOST", b"", stream, reason))
+
+    def take(self) -> list[EventFields]:
+        taken, self._events = self._events, []
+        return taken

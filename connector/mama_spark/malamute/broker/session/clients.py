@@ -13,13 +13,12 @@ from mama_spark.malamute.protocol.credit import CreditAllocator, DeliveryCredit,
 from mama_spark.malamute.protocol.extensions import AckRun, Feature
 from mama_spark.malamute.protocol.log_query import LogQuery
 
+from .broker_events import EventRecorder
 from .queues import ByteQueue, MailboxMessage
 from .settings import SessionSettings
 from .states import SessionEvent, SessionState
 
 Frames = list[bytes]
-#: Kind, address of the client, stream, detail of an event (:mod:`.broker_events`).
-EventFields = tuple[str, bytes, bytes, bytes]
 #: Replies of one client that may wait for an engine.
 MAX_PENDING_REPLIES = 100_000
 #: Seconds between looks for clients that need a PONG: with the silence that is allowed, less than half of what the C
@@ -93,29 +92,6 @@ class ClientSession:
             f"<ClientSession {self.address!r} {len(self.subscriptions)} streams read, {len(self.queue)} queued, "
             f"credit {self.credit}{state}>"
         )
-
-
-class EventRecorder:
-    """Collects events of clients and streams until the caller takes them."""
-
-    def __init__(self) -> None:
-        self._events: list[EventFields] = []
-
-    def __len__(self) -> int:
-        return len(self._events)
-
-    def record(self, kind: str, client: ClientSession, stream: bytes = b"", detail: bytes = b"") -> None:
-        """Record an event, except for clients that only read events: reading events must not cause events."""
-        unreported = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))
-        if not client.features & unreported:
-            self._events.append((kind, client.address, stream, detail))
-
-    def record_lost_stream(self, stream: bytes, reason: bytes) -> None:
-        self._events.append(("STREAM_LOST", b"", stream, reason))
-
-    def take(self) -> list[EventFields]:
-        taken, self._events = self._events, []
-        return taken
 
 
 @dataclass(slots=True)
