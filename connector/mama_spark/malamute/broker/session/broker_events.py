@@ -67,7 +67,7 @@ def encode(event: BrokerEvent) -> bytes:
     return json.dumps({"kind": event.kind, **texts, "time": event.time}, ensure_ascii=False).encode()
 
 
-class Client(Protocol):
+class Reported(Protocol):
     """Whose event it is."""
 
     address: bytes
@@ -83,7 +83,7 @@ class EventRecorder:
     def __len__(self) -> int:
         return len(self._events)
 
-    def record(self, kind: str, client: Client, stream: bytes = b"", detail: bytes = b"") -> None:
+    def record(self, kind: str, client: Reported, stream: bytes = b"", detail: bytes = b"") -> None:
         """Record an event, except for clients that only read events: reading events must not cause events."""
         unreported = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))
         if not client.features & unreported:
