@@ -138,7 +138,7 @@ def read_planned(url: str, **options: str) -> tuple[int, list[dict[str, Any]]]:
     return tasks[0].range.snapshot or 0, rows_of(reader, tasks)
 
 
-@pytest.mark.thorough
+@pytest.mark.explore  # its writer waits for no acknowledgement, and nodes are killed: how much is stored is luck
 def test_a_snapshot_is_the_state_at_its_sequence_whichever_replica_is_late(tmp_path: Path) -> None:
     config = {"name": "KV_three", "subjects": ["$KV.three.>"], "num_replicas": 3}
     topics = [f"$KV.three.{key}" for key in range(2_000)]
