@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.contracts.errors import MamaError, Unavailable
+from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Bools, Int64s
 from mama_spark.contracts.record_log import CurrentRecords, Records
 
@@ -76,23 +76,10 @@ def read_current(
         by_sequence = partial(_requested, logs, stream.name, left, lambda row: {"seq": int(wanted.sequences[row])})
         yield from by_sequence()
         if stream.replicas > 1 and left.any():  # a leader that is behind does not have what it will have
-            _await_leader(logs, stream.name, int(wanted.sequences[-1]))
+            logs.stream_with(stream.name, int(wanted.sequences[-1]))
             yield from by_sequence()
     if (topics := wanted.topics) is not None:
         yield from _requested(logs, stream.name, left, lambda row: {"last_by_subj": topics[row].as_py()})
-
-
-def _await_leader(logs: LogConnection, stream: str, sequence: int) -> None:
-    """A consumer on another replica may have delivered what a new leader has not applied yet.
-
-    :raises Unavailable: its leader does not have the sequence within the time limit of a call
-    """
-
-    def look(_: float) -> None:
-        if (last := logs.stream(stream).last) < sequence:
-            raise Unavailable(f"its leader is at sequence {last}, another replica at {sequence} at least")
-
-    logs.api.retry(f"the read of the stream {stream!r}", look)
 
 
 def _requested(
