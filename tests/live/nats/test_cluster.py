@@ -16,7 +16,7 @@ from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.testing.waiting import TIMEOUT, eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
-from tests.support.nats.nats_cluster import Cluster
+from tests.support.nats.nats_cluster import Cluster, await_replicas
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
 
@@ -56,6 +56,7 @@ def replicated(admin: Admin) -> None:
     eventually(lambda: "error" not in admin.api("INFO"), "JetStream is ready")
     config = {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "storage": "file", "allow_batched": True}
     eventually(lambda: "error" not in admin.api("STREAM.CREATE.S", config), "three peers are known")
+    await_replicas(admin, "S")
 
 
 def leader(admin: Admin) -> str:
@@ -160,6 +161,7 @@ def test_what_an_earlier_try_proposed_is_not_acknowledged_to_the_next_one_and_lo
         chief = cluster.node(leader(admin))
         others = [n for n in cluster.nodes if n is not chief]
         fresh_message_gets_through(chief.url, "s.before", dedup=False)
+        await_replicas(admin, "S")
         for node in others:
             node.kill()
         with Driver(chief.url, wait_timeout=0.3, deadline=300.0, ack_mode="message") as earlier:

@@ -26,7 +26,7 @@ from nats.js.api import KeyValueConfig
 from nats.js.kv import KeyValue
 
 from tests.support.nats.mamasub import StreamQuery, read, rows_of
-from tests.support.nats.nats_cluster import Cluster
+from tests.support.nats.nats_cluster import Cluster, await_replicas
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.subscribe_harness import plain, store
 
@@ -152,6 +152,7 @@ def test_a_snapshot_is_the_state_at_its_sequence_whichever_replica_is_late(tmp_p
     with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
         eventually(lambda: "error" not in admin.api("STREAM.CREATE.KV_three", config), "three peers are known")
         store(admin, "KV_three", [(topic, b"first", None) for topic in topics])
+        await_replicas(admin, "KV_three")
         for node in cluster.nodes:
             node.kill()
             with changing(admin, topics):

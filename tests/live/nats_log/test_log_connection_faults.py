@@ -12,7 +12,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import LoggedRecord, everything, rows
 from mama_spark.testing.waiting import eventually
 
-from tests.support.nats.nats_cluster import Cluster
+from tests.support.nats.nats_cluster import Cluster, await_replicas
 from tests.support.nats.nats_log import MANY, consumers, fill, held_to, reading
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
@@ -86,6 +86,7 @@ def test_a_replicated_stream_whose_leader_goes_is_read_on(tmp_path: Path) -> Non
         config = {"name": "S", "subjects": ["S.>"], "num_replicas": 3, "storage": "file"}
         eventually(lambda: "error" not in admin.api("STREAM.CREATE.S", config), "three peers are known")
         fill(cluster.url, "S")
+        await_replicas(admin, "S")
         with reading(cluster.url) as logs:
             log = logs.log("S")
             batches = log.read(0, MANY)

@@ -9,8 +9,21 @@ from typing import Self
 
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.nats.server.nats_server import READY_TIMEOUT, NatsServer
+from mama_spark.testing.waiting import eventually
 
+from tests.support.nats.nats_servers import Admin
 from tests.support.ports import lasting_port
+
+
+def await_replicas(admin: Admin, stream: str) -> None:
+    """Wait until each replica of a stream has joined it and lacks nothing: one that is killed before may elect nobody."""
+
+    def joined() -> bool:
+        cluster = admin.info(stream).get("cluster", {})
+        replicas = cluster.get("replicas") or ()
+        return bool(cluster.get("leader") and replicas) and all(r["current"] and not r.get("lag") for r in replicas)
+
+    eventually(joined, "all replicas have what the stream has")
 
 
 class Cluster:
