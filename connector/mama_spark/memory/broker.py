@@ -140,9 +140,6 @@ class MemoryBroker:
             self._ids[id_] = sequence
         return sequence, False
 
-    def __repr__(self) -> str:
-        return f"<MemoryBroker {self.name}, {len(self._log)} stored>"
-
 
 class MemoryRequests:
     """Requests and replies of one connection; every listener of a topic gets a copy.

@@ -176,9 +176,6 @@ class MemorySources:
         with self._lock:
             return self._first, self._log[max(first, self._first) - 1 : last]
 
-    def __repr__(self) -> str:
-        return f"<MemorySources {self.name}, {len(self._sources)} sources, {len(self._log)} changes>"
-
 
 class MemoryDiscovery(LogDiscovery):
     """A connection to a :class:`MemorySources`; see :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
@@ -248,6 +245,3 @@ class MemoryDiscovery(LogDiscovery):
         if not self._open or not self.registry.up:
             raise Unavailable(f"memory://{self.registry.name} is {'closed' if self.registry.up else 'down'}")
         return self.registry
-
-    def __repr__(self) -> str:
-        return f"<MemoryDiscovery memory://{self.registry.name} {'open' if self._open else 'closed'}>"

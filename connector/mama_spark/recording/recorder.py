@@ -137,9 +137,6 @@ class Recorder:
         self._next_report = self._next_log = 0.0
         self._unwritten: list[MessageBatch] = []  #: what the writer did not take before the end
 
-    def __repr__(self) -> str:
-        return f"<Recorder {self._source.settings.name}, {self.counts}>"
-
     @property
     def counts(self) -> RecorderCounts:
         """Totals since the recorder was made."""

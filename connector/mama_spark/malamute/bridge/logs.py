@@ -54,9 +54,6 @@ class MalamuteLogs(RecordLogBridge):
     def __init__(self, settings: MalamuteSettings, timeout: float = 30.0, pattern: str | None = None) -> None:
         self._queries, self._pattern = LogQueries(settings, timeout), pattern
 
-    def __repr__(self) -> str:
-        return f"<MalamuteLogs {', '.join(self._queries.settings.connection.urls)}, {self._queries.state}>"
-
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
 
@@ -110,9 +107,6 @@ class MalamuteLog(RecordLog):
         answer = self._bounds()
         self._identity = answer.identity
         self._limits = parse_texts(parse_numbers(answer.body, 2)[1])
-
-    def __repr__(self) -> str:
-        return f"<MalamuteLog {self._name}>"
 
     @property
     def name(self) -> str:

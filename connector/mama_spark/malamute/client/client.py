@@ -68,10 +68,6 @@ class MalamuteClient:
         self._unsynced: int | None = None  # reconnects before the first send that no sync covers
         self._numbers = count(1)
 
-    def __repr__(self) -> str:
-        state = f"{self._connection.endpoint} {self._connection.machine.state.value}"
-        return f"<MalamuteClient {state}, {len(self._inbox)} received>"
-
     def __enter__(self) -> Self:
         return self.open()
 

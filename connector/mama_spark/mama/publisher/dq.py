@@ -164,9 +164,6 @@ class DQPublisher:
         """See :meth:`Publisher.destroy`."""
         self.publisher.destroy()
 
-    def __repr__(self) -> str:
-        return f"<DQPublisher {self.publisher.topic!r} {self.state.name}, number {self._number}>"
-
 
 def _put(msg: MamaMsg, name: str, value: Any) -> None:
     reserved = RESERVED[name]

@@ -55,12 +55,6 @@ class Window(FlightAccounts):
         self._backpressure = BackpressureState(policy.max_in_flight)
         self._resend_cause: PublishError | None = None
 
-    def __repr__(self) -> str:
-        hold = ", hold" if self.holding else ""
-        pause = f", pause {self._backpressure.level}" if self.paused else ""
-        down = "" if self.connected else ", disconnected"
-        return f"<Window {self.in_flight}/{self.limit} in flight{hold}{pause}{down}>"
-
     @property
     def limit(self) -> int:
         """How many flights may be in flight now: ``max_in_flight``, or fewer after the server was overloaded."""

@@ -76,9 +76,6 @@ class DeviceProxy:
         self.connection, self.key, self.name = connection, key, name or key.decode("latin-1")
         self.client = ClientIdent(pid=os.getpid() & 0xFFFFFFFF)  #: identity that the server gets
 
-    def __repr__(self) -> str:
-        return f"<DeviceProxy {self.name} by {self.connection!r}>"
-
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()

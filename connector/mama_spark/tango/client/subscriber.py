@@ -67,9 +67,6 @@ class TangoSubscriber:
         )  # fmt: skip
         self.queue = self._consumer.delivery.shared_queue
 
-    def __repr__(self) -> str:
-        return f"<TangoSubscriber {self._consumer!r}, {self.queue!r}>"
-
     # --- open and close ---
 
     def start(self) -> Self:
@@ -95,7 +92,7 @@ class TangoSubscriber:
     def __del__(self) -> None:
         consumer = getattr(self, "_consumer", None)
         if consumer is not None and consumer.is_open:
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2)
+            warnings.warn("a TangoSubscriber was not closed", ResourceWarning, stacklevel=2)
 
     # --- subscriptions ---
 

@@ -97,7 +97,6 @@ def test_calls_without_a_connection_fail_at_once(broker: Broker, state: str) -> 
     assert time.monotonic() - began < PATIENCE
     assert not alone.connected
     alone.close()
-    assert "closed" in repr(alone) or "start" in repr(alone)
 
 
 @pytest.mark.spec("C6")

@@ -81,9 +81,6 @@ class DiscoveryClient:
         self._connection: ClientConnection | None = None
         self._writing = threading.Lock()  # or one thread's PONG would acknowledge the other's messages
 
-    def __repr__(self) -> str:
-        return f"<DiscoveryClient {'closed' if self._connection is None else self._connection.endpoint}>"
-
     def open(self) -> None:
         """:raises ConfigError: the broker keeps no discovery, or the login is refused
         :raises Unavailable: no broker answers

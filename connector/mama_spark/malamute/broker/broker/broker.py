@@ -81,10 +81,6 @@ class Broker:
         """The first endpoint for clients."""
         return self.endpoints[0]
 
-    def __repr__(self) -> str:
-        alive = self._thread is not None and self._thread.is_alive()
-        return f"<Broker {self.endpoint} {self._loop.machine if alive and self._loop else 'stopped'}>"
-
     def __enter__(self) -> Broker:
         self.start()
         return self

@@ -118,9 +118,6 @@ class DurableEngine(StoredStreamEngine[Row]):
         if self._store is not None:
             self._store.close()
 
-    def _state(self) -> str:
-        return f"last {self._next - 1}" if self._next else "not open"
-
     def position(self) -> int:
         return 0 if self._store is None else self._store.last
 
