@@ -26,7 +26,7 @@ from typing import Any
 import re2
 import zmq
 from mama_spark.malamute.broker.broker.broker import Broker
-from mama_spark.malamute.broker.broker.settings import BrokerSettings, EngineChoice
+from mama_spark.malamute.broker.configuration import BrokerSettings, EngineChoice
 from mama_spark.malamute.commands.broker import SWITCH, spare_collector
 from mama_spark.malamute.protocol.commands import Ok, Pong, encode
 

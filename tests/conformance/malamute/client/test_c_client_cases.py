@@ -11,8 +11,7 @@ import pytest
 from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker, EngineChoice
 from mama_spark.malamute.client import blocking_calls, connection
-from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.messages import Message
+from mama_spark.malamute.client.client import MalamuteClient, Message
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, write

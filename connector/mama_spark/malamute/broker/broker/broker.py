@@ -22,13 +22,13 @@ from mama_spark.contracts.zmq_connections import open_context
 from mama_spark.malamute.protocol.extensions import Feature
 
 from ....telemetry.exposition import CONTENT_TYPE, Metric, exposition, prometheus_client
+from ..configuration import BrokerSettings, EngineChoice
 from ..session.broker_events import BrokerEvent, encode
 from ..session.settings import SessionSettings
 from .engine_selector import EngineSelector
 from .loop import BrokerLoop
 from .metrics import as_json, clients_of, measure, streams_of
 from .security import ZapHandler
-from .settings import BrokerSettings, EngineChoice
 
 if TYPE_CHECKING:
     from ....telemetry.metrics_server import MetricsServer
