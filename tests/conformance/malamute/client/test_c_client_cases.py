@@ -15,9 +15,9 @@ from mama_spark.malamute.client.client import MalamuteClient, Message
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, write
-from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 
+from tests.support.clocks import Clock
 from tests.support.malamute.malamute_clients import C_CLIENT, PATIENCE, Make, nothing, start
 from tests.support.malamute.scripted_broker import Scripted
 
