@@ -18,7 +18,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from types import TracebackType
 from typing import Any, Self
 
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
@@ -142,7 +141,7 @@ class MalamuteClient:
     def __enter__(self) -> Self:
         return self.open()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     @property

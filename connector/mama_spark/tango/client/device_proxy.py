@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ..errors import BadReply, DevFailed, ServerAway, SystemException, refusal
@@ -83,7 +82,7 @@ class DeviceProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def call(

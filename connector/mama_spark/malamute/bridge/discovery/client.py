@@ -152,11 +152,7 @@ class DiscoveryClient:
             after = reached
 
     def _ask(
-        self,
-        op: Op,
-        numbers: tuple[int, ...],
-        selection: Selection = Selection.ALL,
-        texts: tuple[bytes, ...] = (),
+        self, op: Op, numbers: tuple[int, ...], selection: Selection = Selection.ALL, texts: tuple[bytes, ...] = ()
     ) -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
         query = LogQuery(op, 0, self._stream, numbers, selection=selection, texts=texts)
 

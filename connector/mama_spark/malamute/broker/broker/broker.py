@@ -58,11 +58,7 @@ class Broker:
         (:mod:`mama_spark.malamute.broker.session.broker_events`), in the broker's thread
     """
 
-    def __init__(
-        self,
-        settings: BrokerSettings | None = None,
-        encode: Callable[[BrokerEvent], bytes] = encode,
-    ) -> None:
+    def __init__(self, settings: BrokerSettings | None = None, encode: Callable[[BrokerEvent], bytes] = encode) -> None:
         self._encode = encode
         self.settings = settings or BrokerSettings()
         self.endpoints = self.settings.endpoints
@@ -102,11 +98,7 @@ class Broker:
         control = f"inproc://mama-broker-{id(self):x}"
         self._control.bind(control)
         self._loop = BrokerLoop(
-            replace(self.settings, machine=machine),
-            self._context,
-            control,
-            self._selector,
-            self._encode,
+            replace(self.settings, machine=machine), self._context, control, self._selector, self._encode
         )
         try:
             self._zap_handler = ZapHandler(self._context, self.settings.security)
