@@ -109,9 +109,6 @@ class OpenInboxes:
         self._requests: dict[str, int] = {}
         self._inboxes: dict[int, str] = {}
 
-    def __len__(self) -> int:
-        return len(self._inboxes)
-
     def topic_of(self, number: int | None) -> str | None:
         """The topic of an open inbox."""
         return None if number is None else self._inboxes.get(number)
