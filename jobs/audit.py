@@ -17,10 +17,9 @@ from typing import Any
 
 import mama_spark
 import pyarrow as pa
-from mama_spark.audit.audit import span_after, span_of
+from mama_spark.audit.audit import STORED, span_after, span_of, stored_columns
 from mama_spark.audit.comparison import Comparison, FlightSelection, compare, rest_question, spans_question
 from mama_spark.audit.result import Audit
-from mama_spark.audit.stored import STORED, stored_columns
 from mama_spark.options import SubscribeOptions
 from mama_spark.options.conf_file import as_options, load
 from mama_spark.registry import log_bridge

@@ -26,8 +26,8 @@ from typing import Any
 import re2
 import zmq
 from mama_spark.malamute.broker.broker.broker import Broker
-from mama_spark.malamute.broker.broker.settings import BrokerSettings, EngineChoice
-from mama_spark.malamute.broker.serve import SWITCH, spare_collector
+from mama_spark.malamute.broker.configuration import BrokerSettings, EngineChoice
+from mama_spark.malamute.commands.broker import SWITCH, spare_collector
 from mama_spark.malamute.protocol.commands import Ok, Pong, encode
 
 ROUND = 500  #: messages that are read at a time

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from mama_spark.malamute.broker.engines.durable.upkeep import REST
+from mama_spark.malamute.broker.engines.durable.engine import REST
 from mama_spark.malamute.client.client import MalamuteClient
 
 from .__main__ import serving

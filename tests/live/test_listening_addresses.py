@@ -13,7 +13,7 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.configuration import load
-from mama_spark.malamute.broker.serve import open_to_all
+from mama_spark.malamute.commands.broker import open_to_all
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.source.event_supplier import SourceSettings

@@ -173,7 +173,7 @@ class _World:
     def __init__(self, scheduler: Scheduler, shape: Shape) -> None:
         self.scheduler = scheduler
         self.registry = _Registry(f"registry-{scheduler.seed}", scheduler)
-        MemorySources._all[self.registry.name] = self.registry
+        MemorySources._all[MemorySources, self.registry.name] = self.registry
         self.over, self.over_at = False, 1e9
         self.seen: list[int] = []
         self.offset: Position | None = None

@@ -20,9 +20,9 @@ from mama_spark.memory.broker import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
-from mama_spark.recording.log_follower import LogFollower, LogPosition, beginning
-from mama_spark.recording.recorder import Recorder, RecorderCounts
-from mama_spark.recording.settings import RecorderSettings
+from mama_spark.recording.log_follower import LogFollower
+from mama_spark.recording.log_position import LogPosition, first_position
+from mama_spark.recording.recorder import Recorder, RecorderCounts, RecorderSettings
 
 from .kernel import Scheduler
 
@@ -146,7 +146,7 @@ class _World:
         follower = LogFollower(ReconnectingBridge(lambda: MemoryLogs(self.name), 30.0), self.name)
         while True:
             try:
-                follower.start(beginning("saved", self.position, follower.bounds(), "earliest"))
+                follower.start(first_position("saved", self.position, follower.bounds(), "earliest"))
                 break
             except Unavailable:
                 self.scheduler.sleep(0.5)

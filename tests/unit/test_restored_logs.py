@@ -15,7 +15,8 @@ from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.openmama.discovery import RecordedPeers
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
-from mama_spark.recording.log_follower import LogFollower, LogPosition
+from mama_spark.recording.log_follower import LogFollower
+from mama_spark.recording.log_position import LogPosition
 from mama_spark.testing.waiting import eventually
 
 #: Messages that were there, that are left, and that are there when the log is looked at again.

@@ -1,7 +1,7 @@
 """What a flight log says, compared with what is stored: questions in SQL that delta-rs and Spark both understand, and
 their answers. Pure.
 
-The questions are asked of two tables: ``log``, a flight log, and ``stored`` (:data:`~mama_spark.audit.stored.STORED`).
+The questions are asked of two tables: ``log``, a flight log, and ``stored`` (:data:`~mama_spark.audit.audit.STORED`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from .output import is_rich, rich_console
 
-#: Seconds between two lines where no terminal is.
+#: Seconds between two lines where no terminal is, and in the log of a task.
 LINE_INTERVAL = 10.0
 #: Work that is done sooner shows nothing.
 QUIET = 1.0

@@ -63,9 +63,6 @@ class Delays:
         self._backoff = backoff
         self._attempt = 0
 
-    def __repr__(self) -> str:
-        return f"<Delays {self._backoff!r}, {self._attempt} failed>"
-
     def next(self) -> float:
         """Seconds to wait now; the next call returns the delay after it."""
         delay = self._backoff.delay(self._attempt)

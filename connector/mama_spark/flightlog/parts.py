@@ -176,10 +176,6 @@ class PartWriter:
         self._thread: Thread | None = None
         self._changed = Condition()
 
-    def __repr__(self) -> str:
-        state = "failed" if self._error else "closed" if self._closing else "open"
-        return f"<PartWriter {self._folder} {state}, {len(self._parts)} parts, {self._queued_bytes} bytes queued>"
-
     def prepare(self) -> None:
         """Rows will come: open the first part in the background. Errors are raised with these rows."""
         with self._changed:

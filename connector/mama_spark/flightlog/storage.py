@@ -104,9 +104,6 @@ class TableStore:
         self.options = options
         self._handler: Any = None
 
-    def __repr__(self) -> str:
-        return f"<TableStore {redact(self.uri)}>"
-
     @property
     def local(self) -> Path | None:
         """The folder, if it is on this machine."""

@@ -17,18 +17,17 @@ if TYPE_CHECKING:
     from .messages.status import MsgStatus, MsgType, Status, StatusError
     from .messages.values import MamaPrice, MamaTime
     from .publisher.bridge_publisher import BridgePublisher, PublisherCallbacks
-    from .publisher.dq import DQPublisher, DQPublisherManager, DQPublisherManagerCallbacks, PublishTopic
+    from .publisher.dq import DQPublisher
     from .publisher.publisher import Publisher
     from .queue import Queue, QueueDispatcher
     from .states import PublisherState, TransportEvent, TransportTopicEvent, string_for_state
     from .transport import Transport
 
 __all__ = [
-    "MAMA_SOURCE_DISCOVERY_TOPIC", "BridgePublisher", "DQPublisher", "DQPublisherManager",
-    "DQPublisherManagerCallbacks", "Field", "FieldType", "Inbox", "MamaMsg", "MamaPrice", "MamaTime", "MsgStatus",
-    "MsgType", "PublishTopic", "Publisher", "PublisherCallbacks", "PublisherState", "Queue", "QueueDispatcher",
-    "Request", "RequestListener", "SourceDiscovery", "SourceDiscoveryCallbacks", "SourceFields", "SourceRecord",
-    "Status", "StatusError", "Transport", "TransportEvent", "TransportTopicEvent", "string_for_state",
+    "MAMA_SOURCE_DISCOVERY_TOPIC", "BridgePublisher", "DQPublisher", "Field", "FieldType", "Inbox", "MamaMsg",
+    "MamaPrice", "MamaTime", "MsgStatus", "MsgType", "Publisher", "PublisherCallbacks", "PublisherState", "Queue",
+    "QueueDispatcher", "Request", "RequestListener", "SourceDiscovery", "SourceDiscoveryCallbacks", "SourceFields",
+    "SourceRecord", "Status", "StatusError", "Transport", "TransportEvent", "TransportTopicEvent", "string_for_state",
 ]  # fmt: skip
 
 #: Module -> what it has. Imported on first use: the sink and the formats need a few small modules of this package, and
@@ -41,7 +40,7 @@ _NAMES = {
     "messages.status": "MsgStatus MsgType Status StatusError",
     "messages.values": "MamaPrice MamaTime",
     "publisher.bridge_publisher": "BridgePublisher PublisherCallbacks",
-    "publisher.dq": "DQPublisher DQPublisherManager DQPublisherManagerCallbacks PublishTopic",
+    "publisher.dq": "DQPublisher",
     "publisher.publisher": "Publisher",
     "queue": "Queue QueueDispatcher",
     "states": "PublisherState TransportEvent TransportTopicEvent string_for_state",

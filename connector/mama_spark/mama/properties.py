@@ -103,9 +103,6 @@ class Properties(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def __repr__(self) -> str:
-        return f"<Properties {self.path}, {len(self)} keys>"  # without values, which may be secrets
-
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Logical lines with the number of their first physical line, without comments and empty lines."""

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ..contracts.bridge import BridgeEvent, DiscoveryBridge, EventKind, EventStyle, PublisherBridge
@@ -280,7 +279,7 @@ class Transport:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.destroy()
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 from uuid import uuid4
 
 from mama_spark.contracts.bridge import RequestMessage
@@ -52,14 +52,34 @@ class MemoryMessage:
     time: int = 0  #: microseconds since the epoch; never falls
 
 
-class MemoryBroker:
-    """The server of one name. Thread-safe."""
+class OfOneName:
+    """What this process has one of, of each class, for each name."""
 
-    _all: ClassVar[dict[str, MemoryBroker]] = {}
+    _all: ClassVar[dict[tuple[type, str], Any]] = {}
     _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    @classmethod
+    def get(cls, name: str) -> Self:
+        """The one of this name, created if missing."""
+        with cls._guard:
+            made: Self = cls._all.setdefault((cls, name), cls(name))
+            return made
+
+    @classmethod
+    def forget(cls, name: str) -> None:
+        """Drop the one of this name, and what it holds."""
+        with cls._guard:
+            cls._all.pop((cls, name), None)
+
+
+class MemoryBroker(OfOneName):
+    """The server of one name. Thread-safe."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.capacity: int | None = None  #: messages; more are rejected
         self.up = True  #: False: connecting and sending fail
         self.script: deque[str] = deque()
@@ -73,18 +93,6 @@ class MemoryBroker:
         self._listeners: dict[str, list[MemoryRequests]] = {}
         self._requesters: dict[int, MemoryRequests] = {}  # requesters by the number in the reply address
         self._lock = threading.RLock()
-
-    @classmethod
-    def get(cls, name: str) -> MemoryBroker:
-        """The broker of this name, created if missing."""
-        with cls._guard:
-            return cls._all.setdefault(name, cls(name))
-
-    @classmethod
-    def forget(cls, name: str) -> None:
-        """Drop the broker of this name and its messages."""
-        with cls._guard:
-            cls._all.pop(name, None)
 
     def then(self, faults: Iterable[str]) -> None:
         """Append to the script.
@@ -139,9 +147,6 @@ class MemoryBroker:
         if id_:
             self._ids[id_] = sequence
         return sequence, False
-
-    def __repr__(self) -> str:
-        return f"<MemoryBroker {self.name}, {len(self._log)} stored>"
 
 
 class MemoryRequests:

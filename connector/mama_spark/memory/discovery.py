@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 from uuid import uuid4
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
@@ -21,6 +20,8 @@ from mama_spark.discovery.log_discovery import LogDiscovery, Present
 from mama_spark.discovery.log_offsets import WrittenSnapshot
 from mama_spark.discovery.snapshot_codec import blocks
 from mama_spark.discovery.source_expiry import check_ttl, expiries
+
+from .broker import OfOneName
 
 
 @dataclass(slots=True)
@@ -35,14 +36,12 @@ class _AnnouncedSource:
     withdrawn: bool = False
 
 
-class MemorySources:
+class MemorySources(OfOneName):
     """The registry of one name. Thread-safe."""
 
-    _all: ClassVar[dict[str, MemorySources]] = {}
-    _guard: ClassVar[threading.Lock] = threading.Lock()
-
     def __init__(self, name: str) -> None:
-        self.name, self.identity = name, uuid4().hex
+        super().__init__(name)
+        self.identity = uuid4().hex
         self.up = True  #: False: all calls of bridges fail
         # Time of day: read once, where its clock begins.
         self._ahead = time.time() - time.monotonic()
@@ -52,18 +51,6 @@ class MemorySources:
         self._sources: dict[SourceKey, _AnnouncedSource] = {}
         self.snapshots: dict[str, list[bytes]] = {}  #: saved for readers
         self._lock = threading.RLock()
-
-    @classmethod
-    def get(cls, name: str) -> MemorySources:
-        """The registry of this name, created if missing."""
-        with cls._guard:
-            return cls._all.setdefault(name, cls(name))
-
-    @classmethod
-    def forget(cls, name: str) -> None:
-        """Drop the registry of this name and all sources in it."""
-        with cls._guard:
-            cls._all.pop(name, None)
 
     def advance(self, seconds: float) -> None:
         """Move the clock forward; sources without renewers may expire."""
@@ -176,9 +163,6 @@ class MemorySources:
         with self._lock:
             return self._first, self._log[max(first, self._first) - 1 : last]
 
-    def __repr__(self) -> str:
-        return f"<MemorySources {self.name}, {len(self._sources)} sources, {len(self._log)} changes>"
-
 
 class MemoryDiscovery(LogDiscovery):
     """A connection to a :class:`MemorySources`; see :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
@@ -248,6 +232,3 @@ class MemoryDiscovery(LogDiscovery):
         if not self._open or not self.registry.up:
             raise Unavailable(f"memory://{self.registry.name} is {'closed' if self.registry.up else 'down'}")
         return self.registry
-
-    def __repr__(self) -> str:
-        return f"<MemoryDiscovery memory://{self.registry.name} {'open' if self._open else 'closed'}>"

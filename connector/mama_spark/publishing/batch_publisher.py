@@ -219,19 +219,6 @@ class BatchPublisher:
     def _closed(self) -> bool:
         return self._draining or self._stopping or self._ended.is_set()
 
-    def __repr__(self) -> str:
-        if self._death is not None:
-            state = f"dead: {self._death}"
-        elif self._ended.is_set():
-            state = "stopped" if self._stopping else "drained"
-        elif self._thread.ident is None:
-            state = "new"
-        else:
-            state = "stopping" if self._stopping else "draining" if self._draining else "live"
-        hold = ", hold" if self.window.holding else ""
-        down = "" if self.window.connected else ", disconnected"
-        return f"<BatchPublisher {state}, {self.window.in_flight} in flight{hold}{down}>"
-
     # --- the publisher's thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:

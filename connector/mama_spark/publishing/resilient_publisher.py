@@ -79,10 +79,6 @@ class ResilientPublisher:
         self.stored = 0
         self.rejected = 0
 
-    def __repr__(self) -> str:
-        state = "waiting for the middleware" if self._publisher is None else repr(self._publisher)
-        return f"<ResilientPublisher {self.stored} stored, {self.waiting} waiting, {state}>"
-
     @property
     def waiting(self) -> int:
         """Rows of messages that were written and are not settled."""

@@ -8,51 +8,15 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from ..contracts.backoff import Backoff
-from ..contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
+from ..contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records
 from ..publishing.window.reconnecting import ReconnectingBridge
 from .background_task import BackgroundTask
+from .log_position import LogPosition
 
 POLL = Backoff(0.02, 0.5)  #: between two looks at the log, the longer the less happens
 _BATCHES = 8  #: that wait to be taken
 
 T = TypeVar("T")
-
-
-class LogPosition(NamedTuple):
-    """How far a log was served; an empty identity: not at all.
-
-    :ivar identity: of the log, which changes when it is made again
-    :ivar served: sequence of the last record
-    :ivar time: when it was stored; None: not known
-    """
-
-    identity: str = ""
-    served: int = 0
-    time: int | None = None
-
-    def continuity(self, bounds: Bounds) -> Continuity:
-        """What became of the log since."""
-        return continuity(self.served + 1, self.identity, bounds)
-
-    def went_back(self, log: Callable[[], RecordLog], bounds: Bounds) -> int | None:
-        """See :func:`~mama_spark.contracts.record_log.went_back`."""
-        return went_back(log, bounds, self.served + 1, self.time)
-
-
-def beginning(begin: str, saved: LogPosition, bounds: Bounds, at_first: str) -> LogPosition:
-    """From where on to serve a log.
-
-    :param begin: ``saved``, ``earliest``, ``latest`` or a sequence
-    :param at_first: what ``saved`` means where nothing is saved
-    """
-    if begin == "saved":
-        if saved.identity:
-            return saved
-        begin = at_first
-    if begin == "latest":
-        return LogPosition(bounds.identity, bounds.last, bounds.time)
-    first = bounds.first if begin == "earliest" else min(max(int(begin), 1), bounds.last + 1)
-    return LogPosition(bounds.identity, first - 1)
 
 
 class LogBatch(NamedTuple):

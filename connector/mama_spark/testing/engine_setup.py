@@ -196,7 +196,7 @@ class EngineSetup:
     def close(self) -> None:
         for stream in self.made:
             stream.destroy(TIMEOUT)
-            assert "ended" in repr(stream), "the engine ends"
+            assert stream.ended, "the engine ends"
         if self.shared is not None:
             self.shared.close(TIMEOUT)
         self.traffic.close()

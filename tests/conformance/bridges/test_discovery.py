@@ -29,10 +29,10 @@ from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.testing.clocks import Clock
 from mama_spark.testing.discovery_suite import DiscoveryReadingSuite, DiscoverySetup, DiscoverySuite, follow
 from mama_spark.testing.waiting import eventually
 
+from tests.support.clocks import Clock
 from tests.support.malamute.malamute_discovery import forget
 from tests.support.nats.nats_servers import Admin
 

@@ -22,9 +22,9 @@ from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionS
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Error, Ok, StreamDeliver
 from mama_spark.malamute.protocol.extensions import Feature
-from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 
+from tests.support.clocks import Clock
 from tests.support.malamute.mlp import MlpSite, Peer
 
 PATIENCE = 60.0

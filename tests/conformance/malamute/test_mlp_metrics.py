@@ -19,9 +19,9 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, Unava
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.broker.metrics import summary
 from mama_spark.malamute.broker.broker.security import Security
-from mama_spark.malamute.broker.serve import run
 from mama_spark.malamute.broker.session.settings import Limits, SessionSettings
 from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.commands.broker import serve
 from mama_spark.malamute.protocol import commands
 from mama_spark.telemetry.exposition import CONTENT_TYPE, Metric, exposition
 from mama_spark.telemetry.metrics_server import MetricsServer
@@ -213,7 +213,7 @@ def test_the_command_says_how_it_is(tmp_path: Path) -> None:
         if line.startswith("broker: "):
             stop.set()
 
-    run(conf_file=conf, say=say, stop=stop)
+    serve(conf_file=conf, say=say, stop=stop)
     assert re.match(r"metrics: http://127.0.0.1:\d+/metrics", said[1])
     found = summary([Metric("malamute_lost_sends_total", "", (((), 3.0),)), Metric("malamute_x", "", ())])
     assert found == "lost sends 3"

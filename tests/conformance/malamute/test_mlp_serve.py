@@ -25,10 +25,10 @@ from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.configuration import load
-from mama_spark.malamute.broker.serve import run
 from mama_spark.malamute.broker.session.settings import Overflow
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
+from mama_spark.malamute.commands.broker import serve
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks
 from mama_spark.publishing.batch_publisher import BatchPublisher
@@ -102,7 +102,7 @@ def test_a_broker_that_dies_ends_the_command(monkeypatch: pytest.MonkeyPatch, ca
 
     monkeypatch.setattr(ServerMachine, "next_expiry", defect)
     with pytest.raises(BackgroundTaskFailed, match="the broker ended"):
-        run("tcp://127.0.0.1:*", stop=threading.Event(), say=lambda text: None)
+        serve("tcp://127.0.0.1:*", stop=threading.Event(), say=lambda text: None)
     assert "a defect" in caplog.text
 
 

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from mama_spark.mama import (
     DQPublisher,
-    DQPublisherManager,
-    DQPublisherManagerCallbacks,
     Inbox,
     MamaMsg,
     MsgType,
@@ -23,7 +21,6 @@ from mama_spark.mama import (
     Transport,
 )
 from mama_spark.mama.messages.field_types import FieldType
-from mama_spark.mama.messages.omnm import decode
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import until
 
@@ -273,95 +270,3 @@ def test_a_full_queue_drops_an_answer_with_a_warning(
         publisher.send_from_inbox(inbox, a_message())
     until(lambda: inbox.dropped == 2)
     assert "is dropped: QUEUE_FULL" in caplog.text
-
-
-# --- the DQ manager, which lives on requests -------------------------------------------------------------------
-
-
-def request_for(symbol: str | None, message: int | None, kind: int | None = 0) -> MamaMsg:
-    msg = MamaMsg()
-    if symbol is not None:
-        msg.add(FieldType.STRING, "MdSubscSymbol", 71, symbol)
-    if kind is not None:
-        msg.add(FieldType.I32, "MdSubscriptionType", 60, kind)
-    if message is not None:
-        msg.add(FieldType.I32, "MdSubscMsgType", 61, message)
-    return msg
-
-
-def test_a_manager_tells_requests_from_refreshes_and_new_ones(harness: MamaHarness) -> None:
-    transport, heard = harness.transport(), list[tuple[Any, ...]]()
-    source = f"{harness.source}{harness.symbol}"
-    callbacks = DQPublisherManagerCallbacks(
-        on_create=lambda manager: heard.append(("create", manager.closure)),
-        on_new_request=lambda m, symbol, kind, message, request: heard.append(("new", symbol, kind, message)),
-        on_request=lambda m, topic, kind, message, request: heard.append(("request", topic.symbol, message)),
-        on_refresh=lambda m, topic, kind, message, request: heard.append(("refresh", topic.cache, message)),
-        on_error=lambda m, status, info, request: heard.append(("error", status.name)),
-        on_msg=lambda m, topic, request: heard.append(("msg", topic and topic.symbol)),
-    )
-    manager = DQPublisherManager.create(transport, None, callbacks, source, closure="mine")
-    topic = manager.add_topic("A", cache="kept")
-    assert manager.add_topic("A") is topic
-    assert manager.find_topic("A") is topic
-    asking = harness.transport()
-    publisher, inbox = Publisher.create(asking, None, source, "_MD"), Answers().inbox(asking)
-    for symbol, message, kind in (
-        ("B", 0, 1), ("A", 0, 0), ("A", 4, 0), (None, 0, 0), ("A", None, 0), ("A", None, None), ("C", 0, None),
-    ):  # fmt: skip
-        publisher.send_from_inbox(inbox, request_for(symbol, message, kind))
-    until(lambda: len(heard) == 8)
-    assert heard == [("create", "mine"), ("new", "B", 1, 0), ("request", "A", 0), ("refresh", "kept", 4),
-                     ("error", "NOT_FOUND"), ("error", "NOT_FOUND"), ("msg", "A"), ("msg", None)]  # fmt: skip
-    manager.remove_topic("A")
-    assert topic.publisher.state.name == "DESTROYED"
-    with pytest.raises(StatusError, match="NOT_FOUND"):
-        manager.remove_topic("A")
-    with pytest.raises(StatusError, match="NOT_FOUND"):
-        manager.send("A", a_message())
-    manager.add_topic("D")
-    manager.destroy()
-    manager.destroy()
-
-
-def test_a_manager_without_callbacks_ignores_requests(harness: MamaHarness) -> None:
-    transport, heard = harness.transport(), list[str]()
-    source = f"{harness.source}{harness.symbol}"
-    callbacks = DQPublisherManagerCallbacks(on_new_request=lambda m, symbol, *_: heard.append(symbol))
-    manager = DQPublisherManager.create(transport, None, callbacks, source)
-    manager.add_topic("A")
-    asking = harness.transport()
-    publisher, inbox = Publisher.create(asking, None, source, "_MD"), Answers().inbox(asking)
-    for symbol, message in (("A", 0), ("A", 4), (None, 0), ("A", None), ("last", 0)):
-        publisher.send_from_inbox(inbox, request_for(symbol, message))
-    until(lambda: heard)
-    assert heard == ["last"]
-
-
-def test_a_manager_answers_a_refresh_on_the_topic_with_the_number_as_it_is(harness: MamaHarness) -> None:
-    manager = DQPublisherManager.create(harness.transport(), None, DQPublisherManagerCallbacks(), harness.source)
-    topic = manager.add_topic(harness.symbol)
-    asking = harness.transport()
-    Publisher.create(asking, None, harness.source, "_MD").send_from_inbox(
-        Answers().inbox(asking), request_for(harness.symbol, 4)
-    )
-    until(lambda: harness.held())
-    assert [(f.name, f.type.name, f.value) for f in decode(harness.held()[0].payload)] == [
-        ("MdMsgStatus", "U8", 6), ("MdMsgType", "U8", 171), ("MdSeqNum", "U32", 1),
-        ("MamaSenderId", "U64", topic.publisher.sender_id),
-    ]  # fmt: skip
-
-
-def test_a_manager_needs_a_transport() -> None:
-    with pytest.raises(StatusError, match="INVALID_ARG"):
-        DQPublisherManager.create(None, None, DQPublisherManagerCallbacks(), "source")
-
-
-def test_a_manager_sends_numbered_messages_with_their_symbol(harness: MamaHarness) -> None:
-    manager = DQPublisherManager.create(harness.transport(), None, DQPublisherManagerCallbacks(), harness.source)
-    manager.add_topic(harness.symbol)
-    manager.send(harness.symbol, a_message())
-    until(lambda: harness.held())
-    msg = decode(harness.held()[0].payload)
-    assert msg.get("wIssueSymbol") == harness.symbol
-    assert msg.get("MdSeqNum") == 2

@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 from mama_spark.malamute.broker.broker.client_router import ClientRouter, SocketCounters
 from mama_spark.malamute.broker.broker.engine_pool import StreamEngines
 from mama_spark.malamute.broker.broker.engine_selector import EngineSelector
-from mama_spark.malamute.broker.broker.settings import EngineChoice
+from mama_spark.malamute.broker.configuration import EngineChoice
 from mama_spark.malamute.broker.engines import StreamEngine
 from mama_spark.malamute.broker.engines.commands import Report
 from mama_spark.malamute.broker.engines.engine_threads import EngineHandle, EngineThreads, ReportSocket

@@ -12,9 +12,9 @@ from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Ok
 from mama_spark.malamute.protocol.extensions import Extension
-from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import TIMEOUT
 
+from tests.support.clocks import Clock
 from tests.support.malamute.mlp import MlpSite, Peer
 
 OK = Ok()

@@ -18,7 +18,8 @@ from mama_spark.openmama.source.source_state import SourceState
 from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
-from mama_spark.recording.log_follower import LogFollower, beginning
+from mama_spark.recording.log_follower import LogFollower
+from mama_spark.recording.log_position import first_position
 
 from .network import message
 
@@ -60,7 +61,7 @@ class MarketDataLab:
             self._peer, source, self._state, self._follower, prefix=self.name,
             say=lambda text: None, warn=self.warnings.append, on_event=self.events.append,
         )  # fmt: skip
-        self._follower.start(beginning("saved", self._state.at, self._follower.bounds(), "earliest"))
+        self._follower.start(first_position("saved", self._state.at, self._follower.bounds(), "earliest"))
         self._peer.open()
         self._thread = threading.Thread(target=self.server.run, args=(self._stop.is_set,), daemon=True)
         self._thread.start()

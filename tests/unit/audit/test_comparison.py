@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from mama_spark.audit.audit import STORED, stored_columns
 from mama_spark.audit.comparison import Comparison, FlightSelection, compare, rest_question, spans_question
 from mama_spark.audit.result import Audit, Span
-from mama_spark.audit.stored import STORED, stored_columns
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.flightlog.commit import commit

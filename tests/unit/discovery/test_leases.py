@@ -13,8 +13,9 @@ from mama_spark.contracts.connection_pool import IDLE
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.discovery import lease_keeper as leases
 from mama_spark.discovery.lease_keeper import Announced, LeaseKeeper, LeaseWithdrawn, lease_keeper
-from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import eventually
+
+from tests.support.clocks import Clock
 
 DESK = Announced(SourceKey("desk", 7), b"r", 30.0)
 

@@ -102,7 +102,6 @@ def test_the_first_file_along_wombat_path_is_the_only_one(tmp_path: Path) -> Non
     assert dict(found) == {"x": "b"}
     assert found.path == str(tmp_path / "b" / "mama.properties")
     assert found.where("x") == f"{found.path}:1"
-    assert repr(found) == f"<Properties {found.path}, 1 keys>"
 
 
 def test_the_error_for_a_missing_file_names_the_searched_folders(tmp_path: Path) -> None:

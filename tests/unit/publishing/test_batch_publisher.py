@@ -96,7 +96,7 @@ def test_every_row_of_every_batch_is_acked_and_stored_in_order(fixture: Publishe
         (b.state == FlightState.ACKED).all() and b.messages is None and b.context is None for b in fixture.finished
     )
     assert (np.diff(np.concatenate([b.sequence for b in fixture.finished])) == 1).all()
-    assert repr(publisher) == "<BatchPublisher drained, 0 in flight>"
+    assert publisher.window.in_flight == 0
 
 
 def test_any_mix_of_faults_conserves_every_row(fixture: PublisherFixture) -> None:
@@ -293,7 +293,6 @@ def test_a_closed_connection_ends_the_publisher_settles_all_and_fails_every_wait
     assert fixture.finished == [flights]
     with pytest.raises(BackgroundTaskFailed):
         publisher.put(batch(1))
-    assert "dead" in repr(publisher)
 
 
 def test_an_error_in_on_finished_ends_the_publisher(fixture: PublisherFixture) -> None:
@@ -343,7 +342,6 @@ def test_a_middleware_that_cannot_say_its_limits_is_waited_for_where_outages_are
             publisher.drain()
         with pytest.raises(BackgroundTaskFailed, match="nobody answers"):
             publisher.check()
-        assert repr(publisher).startswith("<BatchPublisher dead: nobody answers")
     assert conserved(publisher)
 
 

@@ -7,7 +7,8 @@ from mama_spark.contracts.errors import BackgroundTaskFailed
 from mama_spark.contracts.record_log import Bounds, RecordLogBridge
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
-from mama_spark.recording.log_follower import LogFollower, LogPosition, beginning
+from mama_spark.recording.log_follower import LogFollower
+from mama_spark.recording.log_position import LogPosition, first_position
 from mama_spark.testing.waiting import eventually
 
 from tests.support.tables import each
@@ -29,7 +30,7 @@ SAVED = LogPosition("log", 5, 50)
     ],
 )
 def test_where_it_begins(begin: str, saved: LogPosition, wanted: LogPosition) -> None:
-    assert beginning(begin, saved, LOG, "earliest") == wanted
+    assert first_position(begin, saved, LOG, "earliest") == wanted
 
 
 def test_a_thread_that_failed_ends_who_waits_for_records() -> None:

@@ -28,8 +28,7 @@ from ...options.urls import split_stream
 from ...packing.pack_headers import rows_of_messages
 from ...publishing.resilient_publisher import ResilientPublisher
 from ...publishing.window.reconnecting import ask_logs
-from ...recording.recorder import Recorder, RecordSource
-from ...recording.settings import RecorderSettings
+from ...recording.recorder import Recorder, RecorderSettings, RecordSource
 from ...registry import part, publisher_bridge
 from ...telemetry.metrics_server import served_metrics
 

@@ -134,9 +134,6 @@ class MalamuteBatchLedger:
         self._lock = threading.Lock()
         self._log: MalamuteLog | None = None
 
-    def __repr__(self) -> str:
-        return f"<MalamuteBatchLedger {self._name}, {self._queries!r}>"
-
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:

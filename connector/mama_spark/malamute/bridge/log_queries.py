@@ -49,9 +49,6 @@ class LogQueries:
         self.settings, self.timeout = replace(settings, connection=connection), timeout
         self._pooled: PooledConnection | None = None
 
-    def __repr__(self) -> str:
-        return f"<LogQueries {', '.join(self.settings.connection.urls)}, {self.state}>"
-
     def open(self) -> None:
         """:raises ConfigError: the broker refuses this client, or keeps nothing that could be read
         :raises Unavailable: no broker answers

@@ -13,7 +13,6 @@ from ..protocol import commands
 from ..protocol.commands import Command, StatusCode
 from .calls import Call, CallFailed
 from .connection import ClientConnection
-from .messages import text_of
 from .states import ClientState
 
 _ENDED = (ClientState.START, ClientState.CLOSED, ClientState.FAILED)
@@ -140,11 +139,6 @@ class Tracker:
         self.name = name
         self._calls = calls
         self.confirmation: commands.Confirm | None = None
-
-    def __repr__(self) -> str:
-        found = self.confirmation
-        state = "unconfirmed" if found is None else f"{found.code} {text_of(found.reason)}".strip()
-        return f"<Tracker {self.name} {state}>"
 
     @property
     def done(self) -> bool:

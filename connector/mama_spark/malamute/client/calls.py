@@ -34,7 +34,7 @@ class NoStream(ConfigError):
     """SEND before a successful WRITE: no stream is chosen."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """A command that the broker answers.
 
@@ -50,10 +50,6 @@ class Call:
     done: bool = False
     error: MamaError | None = None
     extension: Extension = field(default_factory=Extension)
-
-    def __repr__(self) -> str:
-        state = "pending" if not self.done else repr(self.error) if self.error else "done"
-        return f"<Call {type(self.command).__name__} {state}>"
 
     @property
     def is_ping(self) -> bool:
@@ -142,7 +138,7 @@ def refused(code: int, text: str) -> Unavailable | ConfigError:
 _DELIVER = wire.SIGNATURE + bytes([wire.StreamDeliver.id])
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class PendingQuery:
     """A query that was sent.
 
@@ -157,10 +153,6 @@ class PendingQuery:
     error: MamaError | None = None
     answer: LogQueryAnswer | None = None
     records: list[Sequence[bytes]] = field(default_factory=list)
-
-    def __repr__(self) -> str:
-        state = "pending" if not self.done else repr(self.error) if self.error else "done"
-        return f"<PendingQuery {self.query.op.name} {state}>"
 
 
 class LogQueryClient:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from mama_spark.contracts.errors import ConfigError
@@ -14,7 +13,6 @@ from ..protocol.extensions import Feature
 PORT = 9999
 #: Features that mama-spark's own clients announce.
 FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS | Feature.SENDING
-_SECRET = frozenset({"user", "password", "curve_secret_key"})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -64,17 +62,6 @@ class ConnectionSettings:
             raise ConfigError("PLAIN and CURVE exclude each other")
         if any(key is not None and len(key) != 40 for key in keys):
             raise ConfigError("a CURVE key has 40 characters (Z85)")
-
-    def __repr__(self) -> str:
-        shown = []
-        for f in fields(self):
-            value: Any = getattr(self, f.name)
-            if f.name == "urls":
-                value = ",".join(map(endpoint, value))
-            elif value == f.default:
-                continue
-            shown.append(f"{f.name}={'<hidden>' if f.name in _SECRET else repr(value)}")
-        return f"ConnectionSettings({', '.join(shown)})"
 
 
 def endpoint(url: str) -> str:

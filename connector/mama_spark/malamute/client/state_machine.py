@@ -57,9 +57,6 @@ class ClientMachine:
         self._last_heard = 0.0
         self._last_ping = 0.0
 
-    def __repr__(self) -> str:
-        return f"<ClientMachine {self._open.address!r} {self.state.value}, {len(self._calls)} calls>"
-
     def _step(self, event: ClientEvent, command: Command | None = None) -> None:
         """Execute a step of the table; the state changes nowhere else.
 

@@ -64,8 +64,7 @@ def _to(state: ClientState, action: ClientAction | None = None) -> _Step:
 def _row(state: ClientState, **steps: _Step) -> _Row:
     """Steps of one state by the names of events; commands of the broker without a step are ignored."""
     ignored = dict.fromkeys(
-        (ClientEvent.OK, ClientEvent.REFUSED, ClientEvent.INVALID, ClientEvent.PONG, ClientEvent.DELIVERY),
-        _to(state),
+        (ClientEvent.OK, ClientEvent.REFUSED, ClientEvent.INVALID, ClientEvent.PONG, ClientEvent.DELIVERY), _to(state)
     )
     malformed = _to(state, ClientAction.COUNT_MALFORMED)
     return {

@@ -30,9 +30,6 @@ class DeliveryCredit:
     def __init__(self, left: int | None = None) -> None:
         self.left = left
 
-    def __repr__(self) -> str:
-        return "any" if self.left is None else str(self.left)
-
     def give(self, amount: int | None) -> None:
         """Add credit; a negative amount takes back unused credit, None removes the limit."""
         self.left = None if amount is None else (self.left or 0) + amount
@@ -93,9 +90,6 @@ class CreditAllocator:
         self._exhausted: set[bytes] = set()
         self._mean_octets: float = _INITIAL_MEAN_OCTETS
         self._refill_below: dict[bytes, int] = {}  # shares at or below this are refilled
-
-    def __repr__(self) -> str:
-        return f"<CreditAllocator {self.lent} lent to {len(self._shares)} streams>"
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -253,9 +247,6 @@ class SendWindow:
         self.unanswered = 0
         self.in_use = False
         self._since_ping = 0  # bytes sent after the last PING
-
-    def __repr__(self) -> str:
-        return f"<SendWindow {self.left} left, {self.unanswered} unanswered>"
 
     def sent(self, octets: int, messages: int = 1) -> None:
         cost = send_cost(octets, messages)

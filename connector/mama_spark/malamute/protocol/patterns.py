@@ -69,9 +69,6 @@ class Pattern:
             if _compile(body).fullmatch(b""):
                 raise BadPattern("pattern repeats a group that may be empty")
 
-    def __repr__(self) -> str:
-        return f"<Pattern {self.text!r}>"
-
     def search(self, subject: bytes) -> bool:
         return self._compiled.search(subject) is not None
 

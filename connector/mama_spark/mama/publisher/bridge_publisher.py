@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +70,6 @@ class PublisherCallbacks:
 
     def close(self) -> None:
         """``mamaPublisherCallbacks_deallocate``: does nothing."""
-
-    def __repr__(self) -> str:
-        given = [f.name for f in fields(self) if f.init and getattr(self, f.name) is not None]
-        return f"<PublisherCallbacks {', '.join(given) or 'none'}>"
 
 
 Headers = dict[str, list[str]]

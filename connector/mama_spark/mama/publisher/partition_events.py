@@ -52,9 +52,6 @@ class PartitionEvents:
         self._unreported: Counter[tuple[object, ...]] = Counter()
         self.state = PublisherState.CREATING
 
-    def __repr__(self) -> str:
-        return f"<PartitionEvents {self._publisher} {self.state.name}, {len(self._known)} topics>"
-
     @property
     def ended(self) -> bool:
         """Whether :meth:`destroy` was called."""

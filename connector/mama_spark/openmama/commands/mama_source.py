@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...console.arguments import add_metrics, add_option, add_storage, add_url, duration_argument, options, pairs
-from ...console.log_position import LOG, add_begin, default_state_file, served_log, served_urls
+from ...console.log_arguments import LOG, add_begin, default_state_file, served_log, served_urls
 from ...console.output import print_error, say_as
 from ...console.signals import stop_on_signals
 from ...contracts.errors import ConfigError, OptionError
@@ -25,7 +25,8 @@ from ...options.tables import read_toml
 from ...options.urls import urls as server_urls
 from ...options.values import topic_prefix
 from ...publishing.window.reconnecting import ReconnectingBridge
-from ...recording.log_follower import LogFollower, beginning
+from ...recording.log_follower import LogFollower
+from ...recording.log_position import first_position
 from ...registry import discovery_bridge, log_bridge
 from ...telemetry.metrics_server import served_metrics
 from ..source.event_reporter import (
@@ -111,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
                 say=say, warn=print_error,
                 on_event=partial(_report, reports, say if args.events else None),
             )  # fmt: skip
-            begin = beginning(args.begin, state.at, follower.bounds(), "earliest")
+            begin = first_position(args.begin, state.at, follower.bounds(), "earliest")
             follower.start(begin)
             peer.open()
             reports.lifecycle(LIVE)

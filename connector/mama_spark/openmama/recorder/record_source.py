@@ -34,8 +34,7 @@ from mama_spark.openmama.wire.naming_client import PeerChange
 from mama_spark.openmama.wire.peer import OpenMamaPeer, PeerInput
 from mama_spark.openmama.wire.records import DICTIONARY as DICTIONARY_RECORDS
 from mama_spark.openmama.wire.records import PEERS, RECORDER, MamaRecord, MamaRecordKind, messages
-from mama_spark.recording.recorder import RecorderCounts
-from mama_spark.recording.settings import RecorderSettings
+from mama_spark.recording.recorder import RecorderCounts, RecorderSettings
 
 from .frame_recorder import FrameRecorder, RecordPacker
 from .gaps import RefusedMessages

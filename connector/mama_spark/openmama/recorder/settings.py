@@ -18,7 +18,7 @@ from mama_spark.options.declare import option
 from mama_spark.options.document import FileSection
 from mama_spark.options.tables import parse_table
 from mama_spark.options.values import integer, plain_name, some_names, text
-from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
+from mama_spark.recording.recorder import DRAIN, GROUP, METRICS, REPORT
 
 
 def _symbols(value: Any) -> tuple[tuple[str, str], ...]:

@@ -226,9 +226,6 @@ class SourceEventReporter:
         name = f"mama-events-{store.name}"
         self._task = BackgroundTask(name, f"stores events in {store.name}", self._run, 2 * END_TIMEOUT)
 
-    def __repr__(self) -> str:
-        return f"<SourceEventReporter to {self._store.name}, {len(self._batch) + len(self._events)} events wait>"
-
     def start(self) -> None:
         """:raises MamaError: the user must change something"""
         try:

@@ -31,7 +31,6 @@ class NameServer:
     :param host: address of an interface; ``*``: all of them, and then ``advertise`` is needed
     :param port: 0: a free one
     :param advertise: host that announcements are sent to
-    :ivar forwarded: announcements
     """
 
     def __init__(self, host: str, port: int, advertise: str | None = None) -> None:
@@ -41,10 +40,6 @@ class NameServer:
         self._context: zmq.Context[Socket] | None = None
         self._frontend: Socket | None = None
         self._backend: Socket | None = None
-        self.forwarded = 0
-
-    def __repr__(self) -> str:
-        return f"<NameServer {self.address if self._context else 'closed'}, {self.forwarded} forwarded>"
 
     @property
     def address(self) -> str:
@@ -96,7 +91,6 @@ class NameServer:
             for _ in range(_BURST):
                 parts = frontend.recv_multipart(zmq.DONTWAIT)
                 if len(parts) == 1 and parts[0].startswith(_TOPIC):
-                    self.forwarded += 1
                     backend.send(parts[0], zmq.DONTWAIT)
 
     def close(self) -> None:

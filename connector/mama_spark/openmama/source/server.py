@@ -17,7 +17,8 @@ from mama_spark.contracts.topics import topic_head
 from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.openmama.wire.subscriptions import SubscriptionChange
 
-from ...recording.log_follower import LogFollower, LogPosition
+from ...recording.log_follower import LogFollower
+from ...recording.log_position import LogPosition
 from ...telemetry.exposition import Metric, measured
 from .market_data_source import (
     AnswerRequest,

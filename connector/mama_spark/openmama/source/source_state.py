@@ -10,7 +10,7 @@ from pathlib import Path
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.messages.omnm import BadMessage
 
-from ...recording.log_follower import LogPosition
+from ...recording.log_position import LogPosition
 from .market_data_source import PublishedTopic, StoredTopic
 
 _SCHEMA = """

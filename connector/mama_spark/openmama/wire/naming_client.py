@@ -92,9 +92,6 @@ class NamingClient:
         self.peers: dict[str, NamedPeer] = {}
         self.joined = False
 
-    def __repr__(self) -> str:
-        return f"<NamingClient {'joined' if self.joined else 'not joined'}, {len(self.peers)} peers>"
-
     def received(self, data: bytes, now: float) -> list[NamingAction]:
         """A frame from a name server; anything that is none changes nothing."""
         try:

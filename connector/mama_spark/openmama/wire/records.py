@@ -35,9 +35,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from mama_spark.contracts.message import Int64s, MessageBatch
+from mama_spark.contracts.message import Int64s, MessageBatch, at_each_byte, read_heads
 from mama_spark.mama.messages.omnm_columns import PADDING
-from mama_spark.recording.record_heads import at_each_byte, read_heads
 
 MAGIC, VERSION = b"MOMA", 1
 PREFIX = "mama"  #: default prefix of topics; one token

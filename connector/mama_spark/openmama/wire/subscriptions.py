@@ -47,9 +47,6 @@ class SubscriptionTable:
     def __len__(self) -> int:
         return len(self._readers)
 
-    def __repr__(self) -> str:
-        return f"<SubscriptionTable of {len(self)} prefixes>"
-
     def readers(self, prefix: bytes) -> int:
         """How many subscriptions to exactly this prefix there are."""
         return self._readers.get(prefix, 0)
@@ -111,9 +108,6 @@ class OpenInboxes:
         self._number = 0
         self._requests: dict[str, int] = {}
         self._inboxes: dict[int, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._inboxes)
 
     def topic_of(self, number: int | None) -> str | None:
         """The topic of an open inbox."""

@@ -30,16 +30,7 @@ from mama_spark.publishing.window.stream_ends import StreamEnds
 
 from . import protocol
 from .found_rows import Distinct, Found, FoundRows
-from .matching import (
-    ByStream,
-    Claim,
-    IdReader,
-    Matching,
-    StreamTables,
-    decode_claim,
-    digests_of_ids,
-    encode_claim,
-)
+from .matching import ByStream, Claim, IdReader, Matching, StreamTables, decode_claim, digests_of_ids, encode_claim
 from .partition_leases import LEASE_MARGIN, PartitionLease, PartitionLeases, lease_clock
 from .protocol import Attempt, BatchMarker, BatchTurn, Step, TaskMarker, TaskTurn, Turn
 from .read_back import ReadBack

@@ -21,6 +21,7 @@ class FlightAccounts:
 
     :ivar streams: names that :attr:`.FlightBatch.stream` points at; ``domains``: the JetStream domains of these streams
     :ivar in_flight: flights that were launched and are not settled; ``bytes_in_flight``: their payload bytes
+    :ivar next_token: of the next message that is sent
     :ivar last_expiry: error of the latest flight that hit its retry deadline
     """
 
@@ -29,7 +30,7 @@ class FlightAccounts:
         self.streams: list[str] = []
         self.domains: list[str | None] = []
         self._codes: dict[tuple[str, str | None], int] = {}  # of streams
-        self.in_flight = self.bytes_in_flight = 0
+        self.in_flight = self.bytes_in_flight = self.next_token = 0
         self.last_expiry: PublishError | None = None
         self._settled: list[tuple[FlightBatch, Rows]] = []
 
@@ -70,6 +71,16 @@ class FlightAccounts:
         self.counters.duplicates += len(rows)
         queued = flights.state[rows[0]] == FlightState.QUEUED
         self._settle(flights, rows, Transition.FIND if queued else Transition.ACK, now)
+
+    def send_unacknowledged(self, flights: FlightBatch, rows: Rows, now: float) -> None:
+        """The bridge took these queued flights and will never answer: ``published`` is their terminal event."""
+        first, n = self.next_token, length_of(rows)
+        self.next_token += n
+        flights.published[rows] = now
+        flights.token[rows] = np.arange(first, first + n)
+        flights.sends[rows] = 1
+        self.counters.sends += n
+        self._settle(flights, rows, Transition.SEND_UNACKNOWLEDGED, now)
 
     def abandon(self, batches: list[FlightBatch], error: PublishError, unsent: PublishError, now: float) -> None:
         """Settle everything that is open: sent flights with ``error``, queued ones with ``unsent``."""

@@ -111,9 +111,6 @@ class FlightBatch:
             return int(self.ends[rows.stop] - self.ends[rows.start])
         return int((self.ends[rows + 1] - self.ends[rows]).sum())
 
-    def __repr__(self) -> str:
-        return f"<FlightBatch of {self.n}, {self.open} open>"
-
 
 def part_of(rows: Rows, lo: int, hi: int) -> Rows:
     """Elements ``lo`` to ``hi`` of ``rows``."""

@@ -24,7 +24,7 @@ from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.contracts.standstill import stood_still
 
 from .flight_batch import FlightBatch, StoredFlights, messages_of
-from .outage import OutageDetector
+from .outage_detector import OutageDetector
 from .rate_limiter import RateLimiter
 from .retry import is_final
 from .window import PROBE, Window

@@ -38,7 +38,6 @@ class Window(FlightAccounts):
 
     :ivar holding: the window is full and waits until ``refill_allowed_at`` (MP-34, MP-43)
     :ivar connected: the middleware can be reached
-    :ivar next_token: of the next message that is sent
     :ivar silence: why nothing is acknowledged, for the texts of time-outs; empty = not known
     :ivar resends: flights that wait to be sent again
     """
@@ -48,28 +47,16 @@ class Window(FlightAccounts):
         self.policy = policy
         self.holding = False
         self.connected = True
-        self.next_token = 0
         self.silence = ""
         self._index = SendIndex(self.counters)
         self.resends = ResendQueue(policy)
         self._backpressure = BackpressureState(policy.max_in_flight)
         self._resend_cause: PublishError | None = None
 
-    def __repr__(self) -> str:
-        hold = ", hold" if self.holding else ""
-        pause = f", pause {self._backpressure.level}" if self.paused else ""
-        down = "" if self.connected else ", disconnected"
-        return f"<Window {self.in_flight}/{self.limit} in flight{hold}{pause}{down}>"
-
-    @property
-    def limit(self) -> int:
-        """How many flights may be in flight now: ``max_in_flight``, or fewer after the server was overloaded."""
-        return self._backpressure.limit
-
     @property
     def refill_at(self) -> int:
         """A hold ends when this many flights or fewer are in flight (MP-05, MP-43)."""
-        return min(self.policy.refill_allowed_at, self.limit - 1)
+        return min(self.policy.refill_allowed_at, self._backpressure.limit - 1)
 
     def answers_until_refill(self) -> int:
         """How many answers let new flights in: worth waiting for before the sender looks again."""
@@ -83,16 +70,6 @@ class Window(FlightAccounts):
         return self._backpressure.level > 0
 
     # --- sending ------------------------------------------------------------------------------------------
-
-    def send_unacknowledged(self, flights: FlightBatch, rows: Rows, now: float) -> None:
-        """The bridge took these queued flights and will never answer: ``published`` is their terminal event."""
-        first, n = self.next_token, length_of(rows)
-        self.next_token += n
-        flights.published[rows] = now
-        flights.token[rows] = np.arange(first, first + n)
-        flights.sends[rows] = 1
-        self.counters.sends += n
-        self._settle(flights, rows, Transition.SEND_UNACKNOWLEDGED, now)
 
     def resends_in_doubt(self, now: float) -> list[tuple[FlightBatch, Int64s]]:
         """Due resends that may be stored."""
@@ -119,7 +96,7 @@ class Window(FlightAccounts):
     def capacity(self, flights: FlightBatch, start: int, now: float) -> int:
         """How many flights from ``start`` on may be launched now."""
         held, held_bytes = self.resends.held()
-        free = self.limit - self.in_flight + held
+        free = self._backpressure.limit - self.in_flight + held
         if free <= 0 or self.holding or not self._may_send(now):
             return 0
         if self._probing():
@@ -144,7 +121,7 @@ class Window(FlightAccounts):
         flights.published[rows] = now if begun is None else begun
         self.in_flight += length_of(rows)
         self.bytes_in_flight += flights.bytes_of(rows)
-        if self.in_flight - self.resends.held()[0] >= self.limit:
+        if self.in_flight - self.resends.held()[0] >= self._backpressure.limit:
             self.holding = True
         return self._sent(flights, rows, now)
 

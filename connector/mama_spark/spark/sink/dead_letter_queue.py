@@ -44,11 +44,7 @@ class DeadLetterQueue:
     """
 
     def __init__(
-        self,
-        topic: str | None,
-        table: DeadLetterStaging | None,
-        with_ids: bool,
-        content_ids: IdMaker | None = None,
+        self, topic: str | None, table: DeadLetterStaging | None, with_ids: bool, content_ids: IdMaker | None = None
     ) -> None:
         self._topic = topic
         self._table = table
@@ -82,11 +78,7 @@ class DeadLetterQueue:
         topics, payloads = some.topics.to_pylist(), some.payloads.to_pylist()
         headers = some.headers.to_pylist() if some.headers is not None else [None] * len(some)
         letters = [
-            (
-                b"" if isinstance(error, TooLarge) else payload,
-                _headers(error, topic, own),
-                letter_id,
-            )
+            (b"" if isinstance(error, TooLarge) else payload, _headers(error, topic, own), letter_id)
             for error, topic, payload, own, letter_id in zip(
                 errors, topics, payloads, headers, self._letter_ids(some, ids), strict=True
             )

@@ -89,12 +89,7 @@ class OutcomeRecorder:
             self._dead_letter_staging.check(self._job.dead_letter_marker)
 
     def begin(
-        self,
-        publisher: BatchPublisher,
-        packs: MakePacks | None,
-        *,
-        with_ids: bool,
-        content_ids: IdMaker | None = None,
+        self, publisher: BatchPublisher, packs: MakePacks | None, *, with_ids: bool, content_ids: IdMaker | None = None
     ) -> None:
         """Before the first batch of flights.
 
@@ -190,12 +185,7 @@ class OutcomeRecorder:
         return joined_ids(self._number_prefix, context.numbers)
 
     def _record_dead_letters(
-        self,
-        flights: FlightBatch,
-        batch: MessageBatch,
-        flight_id: pa.Array,
-        context: SinkBatch,
-        split: Bools | None,
+        self, flights: FlightBatch, batch: MessageBatch, flight_id: pa.Array, context: SinkBatch, split: Bools | None
     ) -> Bools | None:
         """Which flights became dead letters; None = none."""
         if self._dead_letters is None or not flights.errors:

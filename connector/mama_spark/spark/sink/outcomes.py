@@ -195,11 +195,7 @@ def count_outcomes(
     for row in np.flatnonzero(flights.failed() & (weights > 0)).tolist():
         error = flights.errors[row]
         counts.add_failure(
-            topics[row].as_py(),
-            flight_id[row].as_py(),
-            str(error),
-            int(weights[row]),
-            is_row_error=is_final(error),
+            topics[row].as_py(), flight_id[row].as_py(), str(error), int(weights[row]), is_row_error=is_final(error)
         )
     counts.limit_reasons()
 

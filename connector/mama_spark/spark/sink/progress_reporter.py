@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from mama_spark.console.progress import LINE_INTERVAL
 from mama_spark.publishing.batch_publisher import BatchPublisher
 
 from ..write_counts import TaskCounts, encode
@@ -18,10 +19,8 @@ from .job import TaskInfo
 
 logger = logging.getLogger("mama_spark")
 
-#: Seconds between two reports to the driver, and between two lines of the log, which are of level INFO.
-REPORT_INTERVAL, LOG_INTERVAL = 0.5, 10.0
-
-
+#: Seconds between two reports to the driver.
+REPORT_INTERVAL = 0.5
 #: Who gets the counts, and how often, in seconds.
 _Sink = tuple[Callable[[TaskCounts], object], float]
 
@@ -54,7 +53,7 @@ class ProgressReporter:
         if announce is not None:
             sinks.append((announce, announce_interval))
         if logger.isEnabledFor(logging.INFO):
-            sinks.append((_to_log(), LOG_INTERVAL))
+            sinks.append((_to_log(), LINE_INTERVAL))
         if sinks:
             self._thread = threading.Thread(target=self._run, args=(sinks,), name="mama-progress", daemon=True)
             self._thread.start()

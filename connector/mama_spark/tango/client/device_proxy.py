@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ..errors import BadReply, DevFailed, ServerAway, SystemException, refusal
@@ -76,9 +75,6 @@ class DeviceProxy:
         self.connection, self.key, self.name = connection, key, name or key.decode("latin-1")
         self.client = ClientIdent(pid=os.getpid() & 0xFFFFFFFF)  #: identity that the server gets
 
-    def __repr__(self) -> str:
-        return f"<DeviceProxy {self.name} by {self.connection!r}>"
-
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
@@ -86,7 +82,7 @@ class DeviceProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def call(

@@ -74,10 +74,6 @@ class EventConsumer:
         self._call_pool: ThreadPoolExecutor | None = None
         self.closed = self.is_open = False
 
-    def __repr__(self) -> str:
-        state = "closed" if self.closed else "open" if self.is_open else "not open"
-        return f"<EventConsumer {state}, {self._machine!r}>"
-
     # --- open and close ---
 
     def start(self) -> None:

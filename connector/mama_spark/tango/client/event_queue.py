@@ -52,9 +52,6 @@ class EventQueue:
         self._closed = False
         self._failure: BaseException | None = None
 
-    def __repr__(self) -> str:
-        return f"<EventQueue {len(self._queue)} of {self.limit or 'any number'}, {self.dropped} dropped>"
-
     def __len__(self) -> int:
         return len(self._queue)
 

@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from ..errors import BadReply, CallLost, ServerAway
@@ -82,7 +81,7 @@ class RpcConnection:
     def __enter__(self) -> Self:
         return self.open() if self.closed else self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def call(

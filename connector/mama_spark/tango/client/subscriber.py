@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError
@@ -67,9 +66,6 @@ class TangoSubscriber:
         )  # fmt: skip
         self.queue = self._consumer.delivery.shared_queue
 
-    def __repr__(self) -> str:
-        return f"<TangoSubscriber {self._consumer!r}, {self.queue!r}>"
-
     # --- open and close ---
 
     def start(self) -> Self:
@@ -89,13 +85,13 @@ class TangoSubscriber:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def __del__(self) -> None:
         consumer = getattr(self, "_consumer", None)
         if consumer is not None and consumer.is_open:
-            warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2)
+            warnings.warn("a TangoSubscriber was not closed", ResourceWarning, stacklevel=2)
 
     # --- subscriptions ---
 

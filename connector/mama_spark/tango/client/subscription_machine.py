@@ -53,11 +53,6 @@ class SubscriptionMachine:
         self._topics: dict[str, dict[int, None]] = {}
         self._newest_id = 0
 
-    def __repr__(self) -> str:
-        states = [subscription.state for subscription in self._subscriptions.values()]
-        counts = ", ".join(f"{states.count(s)} {s.value}" for s in SubscriptionState if s in states)
-        return f"<SubscriptionMachine {counts or 'none'}, {len(self._channels)} channels>"
-
     def state(self, id: int) -> SubscriptionState:
         """Current state of a subscription; CANCELLED for an unknown id."""
         return self._subscriptions[id].state if id in self._subscriptions else SubscriptionState.CANCELLED

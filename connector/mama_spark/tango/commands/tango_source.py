@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...console.arguments import add_metrics, add_option, add_url, duration_argument
-from ...console.log_position import LOG, add_begin, default_state_file, served_log, served_urls
+from ...console.log_arguments import LOG, add_begin, default_state_file, served_log, served_urls
 from ...console.output import print_error, say_as
 from ...console.signals import stop_on_signals
 from ...contracts.errors import ConfigError, OptionError, Unavailable

@@ -39,7 +39,7 @@ import orjson
 import pyarrow as pa
 
 from mama_spark.contracts.errors import MamaError
-from mama_spark.recording.record_heads import read_heads
+from mama_spark.contracts.message import read_heads
 
 from ..events.event_codec import BIG, read_except
 from ..giop.cdr import CdrError

@@ -24,8 +24,7 @@ from mama_spark.contracts.errors import ConfigError, MamaError, PublishError
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import ReadLog, RecordLog
 from mama_spark.recording.background_task import BackgroundTask
-from mama_spark.recording.recorder import RecorderCounts
-from mama_spark.recording.settings import RecorderSettings
+from mama_spark.recording.recorder import RecorderCounts, RecorderSettings
 
 from ..client.device_proxy import device_names, open_device
 from ..client.keep_alive import Timeouts

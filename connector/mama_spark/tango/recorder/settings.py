@@ -15,7 +15,7 @@ from mama_spark.options.document import FileSection
 from mama_spark.options.tables import parse_table
 from mama_spark.options.times import duration_or_off
 from mama_spark.options.values import byte_size, integer, plain_name, some_names
-from mama_spark.recording.settings import DRAIN, GROUP, METRICS, REPORT
+from mama_spark.recording.recorder import DRAIN, GROUP, METRICS, REPORT
 
 from ..client.keep_alive import HEARTBEAT_AGE
 from ..giop.ior import BadAddress, parse_device, parse_tango_host

@@ -15,7 +15,6 @@ import logging
 import socket
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 import zmq
@@ -264,7 +263,7 @@ class EventServer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     @property

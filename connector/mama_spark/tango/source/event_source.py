@@ -58,10 +58,6 @@ class TangoEventSource(EventServer):
         for device in devices:
             self.add_device(device)
 
-    def __repr__(self) -> str:
-        where = f"at {self._supplier.tango_host}" if self.running else "closed"
-        return f"<TangoEventSource {where}, {len(self._supplier.devices)} devices, {self.sent} events sent>"
-
     def address(self, device: str) -> str:
         """Full name of a device, for clients."""
         if self.settings.database is not None:

@@ -19,7 +19,8 @@ import orjson
 
 from mama_spark.contracts.errors import ConfigError, MamaError
 from mama_spark.contracts.record_log import Bounds, Continuity, RecordLog, Records
-from mama_spark.recording.log_follower import LogBatch, LogFollower, LogPosition, beginning
+from mama_spark.recording.log_follower import LogBatch, LogFollower
+from mama_spark.recording.log_position import LogPosition, first_position
 from mama_spark.telemetry.exposition import Metric, measured
 
 from ..types import EventType
@@ -198,11 +199,11 @@ class ReplayService:
     def _begin(self, begin: str) -> None:
         """Load the last values of all attributes, and the position to continue from."""
         position, bounds = StartPosition.load(self._position_file), self._log.bounds()
-        at, last = beginning(begin, position.at, bounds, "latest"), None
+        at, last = first_position(begin, position.at, bounds, "latest"), None
         if at is position.at:
             if at.continuity(bounds) is Continuity.RECREATED:
                 self._warn(f"the log {self._log.stream} is not the one that was served before: all of it is new")
-                at = beginning("earliest", at, bounds, "")
+                at = first_position("earliest", at, bounds, "")
             else:
                 if position.written < at.served:
                     self._warn(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from mama_spark.malamute.broker.broker import loop as broker_loop
-from mama_spark.testing.clocks import Clock
 
+from tests.support.clocks import Clock
 from tests.support.malamute.raw_malamute_clients import Make, Site
 
 

@@ -11,14 +11,13 @@ import pytest
 from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker, EngineChoice
 from mama_spark.malamute.client import blocking_calls, connection
-from mama_spark.malamute.client.client import MalamuteClient
-from mama_spark.malamute.client.messages import Message
+from mama_spark.malamute.client.client import MalamuteClient, Message
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import Ok, decode, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, StoreOutcome, write
-from mama_spark.testing.clocks import Clock
 from mama_spark.testing.waiting import until
 
+from tests.support.clocks import Clock
 from tests.support.malamute.malamute_clients import C_CLIENT, PATIENCE, Make, nothing, start
 from tests.support.malamute.scripted_broker import Scripted
 
@@ -97,7 +96,6 @@ def test_calls_without_a_connection_fail_at_once(broker: Broker, state: str) -> 
     assert time.monotonic() - began < PATIENCE
     assert not alone.connected
     alone.close()
-    assert "closed" in repr(alone) or "start" in repr(alone)
 
 
 @pytest.mark.spec("C6")

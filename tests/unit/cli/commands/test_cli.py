@@ -65,9 +65,9 @@ def test_a_broker_starts_without_what_only_some_brokers_need() -> None:
     """Until it is ready, the messages of plain producers are lost."""
     program = (
         "import sys, threading; before = set(sys.modules)  # where coverage is measured, much of it\n"
-        "from mama_spark.malamute.broker.serve import run\n"
+        "from mama_spark.malamute.commands.broker import serve\n"
         "stop = threading.Event(); stop.set()\n"
-        "run('tcp://127.0.0.1:*', stop=stop)\n"
+        "serve('tcp://127.0.0.1:*', stop=stop)\n"
         "slow = {'asyncio', 'email', 'http', 'importlib.metadata', 'nats', 'numpy', 'prometheus_client',\n"
         "        'pyarrow', 'sqlite3', 'ssl'} & (set(sys.modules) - before)\n"
         "sys.exit(f'imported: {slow}' if slow else 0)"

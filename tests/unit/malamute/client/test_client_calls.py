@@ -50,7 +50,6 @@ def test_a_refused_call_has_the_reason_and_the_client_continues() -> None:
     assert str(call.error) == "StreamRead was refused with 300: no pattern"
     assert machine.state is ClientState.CONNECTED
     assert machine.registered.reads == {}
-    assert repr(call).startswith("<Call StreamRead CallFailed(")
 
 
 def test_a_refused_open_fails_connect_and_everything_after() -> None:
@@ -201,8 +200,7 @@ def test_the_recorded_reconnection_after_a_restart_byte_for_byte() -> None:
         else:
             machine.receive(frames, 0.0)
     assert machine.out == []
-    assert repr(machine) == "<ClientMachine b'rc' connected, 0 calls>"
-    assert machine.reconnects == 1
+    assert (machine.state, len(machine._calls), machine.reconnects) == (ClientState.CONNECTED, 0, 1)
 
 
 # --- pings, silence, and what the client says again over a new connection ---------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from mama_spark.malamute.broker.broker.engine_selector import EngineSelector, name_of
-from mama_spark.malamute.broker.broker.settings import EngineChoice
+from mama_spark.malamute.broker.configuration import EngineChoice
 from mama_spark.malamute.broker.engines.commands import AnswerQuery
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.session import log_queries

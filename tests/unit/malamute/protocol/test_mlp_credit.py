@@ -372,9 +372,7 @@ def test_large_messages_make_the_window_small() -> None:
 def test_without_a_first_credit_there_is_no_limit() -> None:
     credit = DeliveryCredit()
     assert all(credit.use() for _ in range(3))
-    assert (credit.left, credit.exhausted, credit.limit(7), credit.take_back(), repr(credit)) == (
-        None, False, 7, 0, "any",
-    )  # fmt: skip
+    assert (credit.left, credit.exhausted, credit.limit(7), credit.take_back()) == (None, False, 7, 0)
     assert credit.left is None
 
 
@@ -406,7 +404,7 @@ def test_what_is_used_or_taken_back_was_given(steps: list[int | str]) -> None:
         else:
             assert credit.use() is (expected > 0)
             expected = max(0, expected - 1)
-        assert (credit.left, credit.exhausted, repr(credit)) == (expected, not expected, str(expected))
+        assert (credit.left, credit.exhausted) == (expected, not expected)
 
 
 # --- send windows and delivery credit of a client: neither exceeds what was granted -----------------------------------

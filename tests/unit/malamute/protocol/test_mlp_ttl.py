@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.malamute.broker.engines.durable import upkeep
+from mama_spark.malamute.broker.engines.durable import engine as durable_engine
 from mama_spark.malamute.broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
 from mama_spark.malamute.broker.engines.jetstream.publisher import PendingPublish, expect_last
 from mama_spark.malamute.protocol import ttl
@@ -222,7 +222,7 @@ def _full(*_: object) -> None:
 def test_a_stream_that_uses_none_of_it_has_no_table_and_looks_at_nothing(
     engines: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "REST", 0.0)  # else it looks once more, to close its file
+    monkeypatch.setattr(durable_engine, "REST", 0.0)  # else it looks once more, to close its file
     one = engines()
     one.send(b"a", other="1")
     assert not one.engine.store.has_ttl_table

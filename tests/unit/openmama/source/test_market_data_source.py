@@ -35,7 +35,7 @@ from mama_spark.openmama.source.source_state import SourceState
 from mama_spark.openmama.wire.dictionary import DictionaryEntry, by_name, dictionary_of
 from mama_spark.openmama.wire.frames import BridgeFrame, FrameType
 from mama_spark.openmama.wire.market_data import REFUSALS, MarketDataRequest, request_message
-from mama_spark.recording.log_follower import LogPosition
+from mama_spark.recording.log_position import LogPosition
 from mama_spark.report.page import report
 from mama_spark.testing.waiting import eventually
 

@@ -6,7 +6,7 @@ import pytest
 from mama_spark.contracts.errors import NoResponders, PublishError, RateLimited
 from mama_spark.contracts.standstill import MAX_STEP
 from mama_spark.publishing.window.backpressure import BackpressureState
-from mama_spark.publishing.window.outage import OutageDetector
+from mama_spark.publishing.window.outage_detector import OutageDetector
 
 from tests.support.tables import each
 

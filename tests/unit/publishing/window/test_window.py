@@ -116,7 +116,7 @@ class Driver:
         window, policy = self.window, self.policy
         assert 0 <= window.in_flight <= policy.max_in_flight
         assert policy.max_bytes is None or window.bytes_in_flight <= max(policy.max_bytes, self.size)
-        assert 1 <= window.limit <= policy.max_in_flight
+        assert 1 <= window._backpressure.limit <= policy.max_in_flight
         for flights, rows in window.take_settled():
             counts = self.terminal.setdefault(id(flights), np.zeros(flights.n, np.int64))
             counts[rows] += 1
@@ -148,7 +148,7 @@ class Driver:
                 if not room:
                     break
                 assert not self.window.holding
-                assert self.window.in_flight + room <= self.window.limit
+                assert self.window.in_flight + room <= self.window._backpressure.limit
                 if start == 0:
                     self.begun.append(flights)
                 self.sent(self.window.launch(flights, slice(start, start + room), self.now), room)
@@ -270,18 +270,18 @@ def test_429_halves_the_window_once_a_burst_and_acks_grow_it_again() -> None:
     window, flights = launched(WindowConfig(1024, 512, 5, RETRY), 20_000)
     refuse(window, list(range(100)), RateLimited("slow", 429), 0.1)
     refuse(window, list(range(100, 200)), RateLimited("slow", 429), 0.1)
-    assert window.limit == 512
+    assert window._backpressure.limit == 512
     assert window.paused
     assert not list(window.due(0.1)), "the whole publisher holds"
     now, sent = 0.2, 0
     ack(window, list(range(200, 1024)), now)
     start = 1024
-    while window.limit < 1024:
+    while window._backpressure.limit < 1024:
         for b, rows in window.due(now):
             first = window.relaunch(b, rows, now)
             ack(window, list(range(first, first + len(rows))), now)
         room = window.capacity(flights, start, now)
-        assert room <= window.limit
+        assert room <= window._backpressure.limit
         first = window.launch(flights, slice(start, start + room), now)
         ack(window, list(range(first, first + room)), now)
         start, now, sent = start + room, now + 0.1, sent + room

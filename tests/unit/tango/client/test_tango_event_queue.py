@@ -99,7 +99,7 @@ def test_an_overflow_names_the_counters_of_the_events_that_it_dropped() -> None:
     queue.put([SubscriptionEvent("s", Kind.ONLINE, 0), event("s", 4), event("s", 5), event("s", 6)])
     overflow, last = queue.take(10)
     assert (overflow.kind, overflow.detail, last.ctr) == (Kind.OVERFLOW, QueueOverflow(3, 4, 5), 6)
-    assert repr(queue) == "<EventQueue 0 of 1, 3 dropped>"
+    assert queue.dropped == 3
 
 
 def test_a_gap_that_the_full_queue_drops_counts_as_the_events_that_it_told_of() -> None:

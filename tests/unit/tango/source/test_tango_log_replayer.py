@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from mama_spark.console.log_position import default_state_file
+from mama_spark.console.log_arguments import default_state_file
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Records
-from mama_spark.recording.log_follower import LogPosition
+from mama_spark.recording.log_position import LogPosition
 from mama_spark.tango.bridge import RecordCodec
 from mama_spark.tango.commands.tango_source import read_rules
 from mama_spark.tango.log.records import RecordKind

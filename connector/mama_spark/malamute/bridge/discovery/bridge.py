@@ -127,9 +127,6 @@ class MalamuteDiscovery(LogDiscovery):
         self.settings, self.codec = settings, settings.codec
         self._client: DiscoveryClient | None = None
 
-    def __repr__(self) -> str:
-        return f"<MalamuteDiscovery {self.codec.events!r}, {'closed' if self._client is None else repr(self._client)}>"
-
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
 

@@ -81,9 +81,6 @@ class DiscoveryClient:
         self._connection: ClientConnection | None = None
         self._writing = threading.Lock()  # or one thread's PONG would acknowledge the other's messages
 
-    def __repr__(self) -> str:
-        return f"<DiscoveryClient {'closed' if self._connection is None else self._connection.endpoint}>"
-
     def open(self) -> None:
         """:raises ConfigError: the broker keeps no discovery, or the login is refused
         :raises Unavailable: no broker answers
@@ -155,11 +152,7 @@ class DiscoveryClient:
             after = reached
 
     def _ask(
-        self,
-        op: Op,
-        numbers: tuple[int, ...],
-        selection: Selection = Selection.ALL,
-        texts: tuple[bytes, ...] = (),
+        self, op: Op, numbers: tuple[int, ...], selection: Selection = Selection.ALL, texts: tuple[bytes, ...] = ()
     ) -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
         query = LogQuery(op, 0, self._stream, numbers, selection=selection, texts=texts)
 

@@ -22,13 +22,13 @@ from mama_spark.contracts.zmq_connections import open_context
 from mama_spark.malamute.protocol.extensions import Feature
 
 from ....telemetry.exposition import CONTENT_TYPE, Metric, exposition, prometheus_client
+from ..configuration import BrokerSettings, EngineChoice
 from ..session.broker_events import BrokerEvent, encode
 from ..session.settings import SessionSettings
 from .engine_selector import EngineSelector
 from .loop import BrokerLoop
 from .metrics import as_json, clients_of, measure, streams_of
 from .security import ZapHandler
-from .settings import BrokerSettings, EngineChoice
 
 if TYPE_CHECKING:
     from ....telemetry.metrics_server import MetricsServer
@@ -58,11 +58,7 @@ class Broker:
         (:mod:`mama_spark.malamute.broker.session.broker_events`), in the broker's thread
     """
 
-    def __init__(
-        self,
-        settings: BrokerSettings | None = None,
-        encode: Callable[[BrokerEvent], bytes] = encode,
-    ) -> None:
+    def __init__(self, settings: BrokerSettings | None = None, encode: Callable[[BrokerEvent], bytes] = encode) -> None:
         self._encode = encode
         self.settings = settings or BrokerSettings()
         self.endpoints = self.settings.endpoints
@@ -80,10 +76,6 @@ class Broker:
     def endpoint(self) -> str:
         """The first endpoint for clients."""
         return self.endpoints[0]
-
-    def __repr__(self) -> str:
-        alive = self._thread is not None and self._thread.is_alive()
-        return f"<Broker {self.endpoint} {self._loop.machine if alive and self._loop else 'stopped'}>"
 
     def __enter__(self) -> Broker:
         self.start()
@@ -106,11 +98,7 @@ class Broker:
         control = f"inproc://mama-broker-{id(self):x}"
         self._control.bind(control)
         self._loop = BrokerLoop(
-            replace(self.settings, machine=machine),
-            self._context,
-            control,
-            self._selector,
-            self._encode,
+            replace(self.settings, machine=machine), self._context, control, self._selector, self._encode
         )
         try:
             self._zap_handler = ZapHandler(self._context, self.settings.security)

@@ -11,10 +11,10 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.malamute.zmq_fd_poller import readable, receive
 from mama_spark.options.urls import is_port
 
+from ..configuration import BrokerSettings
 from ..session.clients import ClientSession, Frames
 from ..session.state_machine import ServerMachine
 from .security import ZapHandler
-from .settings import BrokerSettings
 
 #: Limits of a round: large enough that a batch is worth a wake-up of its engine, small enough that other clients and
 #: streams wait a few milliseconds only.

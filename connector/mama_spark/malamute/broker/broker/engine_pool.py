@@ -64,9 +64,6 @@ class EngineBacklog:
         self._since = 0.0  # when the engine last began a batch
         self._pace = 0.0  # seconds per batch, moving average
 
-    def __repr__(self) -> str:
-        return f"<EngineBacklog {len(self._sizes)} batches, {self.octets} octets{', full' if self.full else ''}>"
-
     def __len__(self) -> int:
         return len(self._sizes)
 

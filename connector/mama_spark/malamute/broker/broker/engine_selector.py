@@ -16,8 +16,8 @@ from mama_spark.malamute.protocol.commands import StatusCode
 from mama_spark.malamute.protocol.log_query import LogQueryAnswer
 from mama_spark.malamute.protocol.patterns import Pattern
 
+from ..configuration import EngineChoice
 from ..engines import StreamEngine, engine_class, holds
-from .settings import EngineChoice
 
 #: Seconds for which the list of stores on disk is cached.
 FRESH = 1.0

@@ -25,13 +25,13 @@ from mama_spark.contracts.zmq_connections import TIMER
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
 
+from ..configuration import BrokerSettings
 from ..session.broker_events import BrokerEvent, EventFields
 from ..session.state_machine import ServerMachine
 from .client_router import MAX_RETRY_INTERVAL, ClientRouter, SocketCounters
 from .engine_pool import MAX_LAG, StreamEngines
 from .engine_selector import EngineSelector
 from .security import ZapHandler
-from .settings import BrokerSettings
 
 logger = logging.getLogger(__name__)
 

@@ -48,9 +48,6 @@ class Security:
         if any(not user or not password for user, password in self.users.items()):
             raise ConfigError("a user without a name or without a password")
 
-    def __repr__(self) -> str:
-        return f"<Security {self.mechanism}>"
-
     @property
     def mechanism(self) -> str:
         return "PLAIN" if self.users else "CURVE" if self.curve_secret_key else "none"

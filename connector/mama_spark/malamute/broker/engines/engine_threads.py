@@ -89,9 +89,6 @@ class EngineHandle:
         self._threads = threads
         threads.drive(self)
 
-    def __repr__(self) -> str:
-        return f"<EngineHandle {self.name!r}, {len(self.inbox)} batches waiting{', ended' if self.ended else ''}>"
-
     def post(self, command: list[EngineCommand] | tuple[bytes, ...]) -> None:
         """Send a batch of commands, which the caller must not use afterwards, or a command made of strings."""
         self.inbox.append(command)
@@ -178,9 +175,6 @@ class EngineThreads:
         self._numbers = count()
         self._clock: threading.Thread | None = None
         self._closing = False
-
-    def __repr__(self) -> str:
-        return f"<EngineThreads {self._name!r}, {len(self._threads)} threads, {self._active} streams active>"
 
     # --- for streams ---------------------------------------------------------------------------------------------
 

@@ -23,9 +23,6 @@ class SimpleEngine(StreamEngine):
         self._subscriptions: SubscriptionIndex[Hashable] = SubscriptionIndex()
         self._patterns: dict[Hashable, set[bytes]] = {}
 
-    def __repr__(self) -> str:
-        return f"<SimpleEngine {self.name!r}, {len(self._subscriptions)} patterns, {len(self._patterns)} clients>"
-
     def may_end(self) -> bool:
         """Not an engine that is derived from this one: it may keep more than subscriptions."""
         return type(self) is SimpleEngine and not self._patterns

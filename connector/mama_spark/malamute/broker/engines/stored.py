@@ -34,7 +34,7 @@ class _DeliveredRange:
     up_to: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class SubscriptionCursor:
     """The position of one subscribed client in the stream.
 
@@ -51,10 +51,6 @@ class SubscriptionCursor:
     live: bool = True
     position: int = 0
     patterns: dict[bytes, _DeliveredRange] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        state = "live" if self.live else f"at {self.position}"
-        return f"<SubscriptionCursor {self.client!r} {state}, {len(self.patterns)} patterns, credit {self.credit}>"
 
     def subscribe(self, pattern: bytes, after: int | None, last: int) -> None:
         """Add a pattern for messages after ``after`` (None = after ``last``), in a stream that ends at ``last``."""
@@ -114,15 +110,7 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
         self._cursors: dict[Hashable, SubscriptionCursor] = {}
         self._behind: dict[SubscriptionCursor, None] = {}  # cursors that are not live, the next one first
 
-    def __repr__(self) -> str:
-        counts = f"{len(self._cursors)} subscribers, {len(self._behind)} behind"
-        return f"<{type(self).__name__} {self.name!r}, {self._state()}, {counts}>"
-
     # --- methods of a subclass -----------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _state(self) -> str:
-        """State of the store, for ``repr``."""
 
     @abstractmethod
     def position(self) -> int:

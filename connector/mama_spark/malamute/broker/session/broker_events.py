@@ -80,9 +80,6 @@ class EventRecorder:
     def __init__(self) -> None:
         self._events: list[EventFields] = []
 
-    def __len__(self) -> int:
-        return len(self._events)
-
     def record(self, kind: str, client: Reported, stream: bytes = b"", detail: bytes = b"") -> None:
         """Record an event, except for clients that only read events: reading events must not cause events."""
         unreported = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))

@@ -41,7 +41,7 @@ class PendingReply:
     outcomes: dict[bytes, tuple[AckRun, ...]] = field(default_factory=dict)  #: of a PING: answers of the engines
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ClientSession:
     """A connected client; to engines, an opaque reference."""
 
@@ -85,13 +85,6 @@ class ClientSession:
     @property
     def queued_octets(self) -> int:
         return self.queue.size + self.lent_deliveries.size + self.replies.size
-
-    def __repr__(self) -> str:
-        state = "" if self.connected else ", gone"
-        return (
-            f"<ClientSession {self.address!r} {len(self.subscriptions)} streams read, {len(self.queue)} queued, "
-            f"credit {self.credit}{state}>"
-        )
 
 
 @dataclass(slots=True)

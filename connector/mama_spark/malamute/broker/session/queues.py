@@ -30,7 +30,7 @@ class ByteQueue(Generic[T]):
     :param warn: bytes above which :meth:`should_warn` is true once; again after the queue fell below half of it
     """
 
-    __slots__ = ("limit", "warn", "overflow", "size", "dropped", "_items", "_warned")
+    __slots__ = ("limit", "warn", "overflow", "size", "_items", "_warned")
 
     def __init__(
         self, limit: int | None = None, warn: int | None = None, overflow: Overflow = Overflow.DROP_NEWEST
@@ -39,7 +39,6 @@ class ByteQueue(Generic[T]):
         self.warn = warn
         self.overflow = overflow
         self.size = 0
-        self.dropped = 0
         self._items: deque[tuple[T, int]] = deque()
         self._warned = False
 
@@ -48,10 +47,6 @@ class ByteQueue(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return (item for item, _ in self._items)
-
-    def __repr__(self) -> str:
-        lost = f", {self.dropped} dropped" if self.dropped else ""
-        return f"<ByteQueue {len(self._items)} items, {self.size} of {self.limit or 'any'} octets{lost}>"
 
     def fits(self, size: int) -> bool:
         return (self.limit is None or self.size + size <= self.limit) and len(self._items) < MAX_ITEMS
@@ -64,11 +59,9 @@ class ByteQueue(Generic[T]):
                 while self._items and not self.fits(size):
                     lost.append(self.get())
             else:
-                self.dropped += 1
                 return [item]
         self._items.append((item, size))
         self.size += size
-        self.dropped += len(lost)
         return lost
 
     def put_back(self, item: T, size: int) -> None:

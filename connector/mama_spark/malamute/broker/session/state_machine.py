@@ -74,9 +74,6 @@ class ServerMachine:
             commands.Confirm: self.deliveries.confirm,
         }
 
-    def __repr__(self) -> str:
-        return f"<ServerMachine {len(self.clients)} clients, {len(self.streams)} streams>"
-
     # --- clients ----------------------------------------------------------------------------------------
 
     def receive(self, identity: bytes, frames: Sequence[bytes], now: float) -> None:

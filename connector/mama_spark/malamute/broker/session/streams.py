@@ -88,9 +88,6 @@ class Streams(dict[bytes, Stream]):
         self._catalog = catalog
         self._next_look = 0.0
 
-    def __repr__(self) -> str:
-        return f"<Streams {len(self)}, {len(self.opening)} opening>"
-
     # --- opening and ending --------------------------------------------------------------------------------------
 
     def open(self, client: ClientSession, stream: bytes) -> bool:

@@ -30,8 +30,7 @@ def test_what_does_not_fit_is_dropped_and_what_fitted_is_kept() -> None:
         assert queue.put(str(n), 10) == []
     assert queue.put("10", 10) == ["10"]
     assert drained(queue) == [str(n) for n in range(10)]
-    assert len(queue) == 0
-    assert repr(queue) == "<ByteQueue 0 items, 0 of 100 octets, 1 dropped>"
+    assert (len(queue), queue.size) == (0, 0)
 
 
 @pytest.mark.spec("B4")
@@ -74,7 +73,6 @@ def test_the_oldest_may_be_dropped_instead() -> None:
     assert list(queue) == ["c", "d"]
     assert queue.put("e", 31) == ["e"], "what can never fit drops nothing else"
     assert list(queue) == ["c", "d"]
-    assert queue.dropped == 3
 
 
 @given(st.sampled_from(Overflow), st.lists(st.one_of(st.integers(0, 40), st.none())))

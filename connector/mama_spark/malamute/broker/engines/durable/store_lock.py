@@ -31,9 +31,6 @@ class StoreLock:
             self._descriptor: int | None = self._locked()
             _held.add(self._name)
 
-    def __repr__(self) -> str:
-        return f"<StoreLock {self._name}>"
-
     def _locked(self) -> int:
         try:
             descriptor = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

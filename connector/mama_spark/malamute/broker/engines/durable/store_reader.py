@@ -62,9 +62,6 @@ class StoreReader:
             self._db.close()
             raise
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.path}>"
-
     @property
     def _db(self) -> sqlite3.Connection:
         """The connection, which a writer closes in between (:meth:`.store.MessageStore.rest`)."""

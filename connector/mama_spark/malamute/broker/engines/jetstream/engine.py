@@ -99,9 +99,6 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._last_delivery = 0.0
         self._last_check = 0.0
 
-    def _state(self) -> str:
-        return "not open" if self._publisher is None else repr(self._publisher)
-
     @property
     def publisher(self) -> StreamPublisher:
         assert self._publisher is not None, "the engine was not started"

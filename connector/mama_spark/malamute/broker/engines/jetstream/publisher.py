@@ -171,10 +171,6 @@ class StreamPublisher:
         self.last = 0  #: highest sequence that the server has acknowledged
         self.stalled_since: float | None = None  #: monotonic time since which no message was acknowledged
 
-    def __repr__(self) -> str:
-        state = "down" if self.down else "stalled" if self.stalled_since else "up"
-        return f"<StreamPublisher {state}, {len(self._queue)} queued, {self._window.in_flight} in flight>"
-
     @property
     def busy(self) -> bool:
         """Whether messages have no outcome yet."""

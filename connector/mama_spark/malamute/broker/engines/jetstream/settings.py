@@ -99,9 +99,6 @@ class JetStreamSettings:
         "Messages kept in memory while NATS is away; more are refused.", shown="64 MiB",
     )  # fmt: skip
 
-    def __repr__(self) -> str:
-        return f"<JetStreamSettings {self.stream!r}, {self.subjects!r}>"
-
     @classmethod
     def parse(cls, stream: bytes, settings: Mapping[str, Any]) -> JetStreamSettings:
         """:raises ConfigError: a setting is unknown, missing or out of range; the text names it, never a secret"""

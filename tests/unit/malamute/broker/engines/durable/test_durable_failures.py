@@ -18,9 +18,9 @@ from mama_spark.malamute.broker.engines.durable.store import MessageStore
 from mama_spark.malamute.broker.engines.durable.store_reader import StoreFull, StoreReader, store_path
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, StoreOutcome
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
-from mama_spark.testing.stored_engine_suite import numbered
 
 from tests.support.malamute.durable_engine import EngineHarness, Make
+from tests.support.malamute.stored_engine_suite import numbered
 from tests.support.tables import each
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.malamute.broker.engines.durable import upkeep
+from mama_spark.malamute.broker.engines.durable import engine as durable_engine
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.engines.durable.store_lock import StoreLock
 from mama_spark.malamute.broker.engines.durable.store_reader import store_path
@@ -20,7 +20,7 @@ from tests.support.malamute.durable_engine import EngineHarness, Make
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "REST", 0.0)
+    monkeypatch.setattr(durable_engine, "REST", 0.0)
 
 
 def test_a_stream_that_was_only_read_makes_no_file(tmp_path: Path) -> None:

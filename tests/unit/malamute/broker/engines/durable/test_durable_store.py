@@ -9,9 +9,9 @@ import pytest
 from mama_spark.malamute.broker.engines.durable import engine as durable
 from mama_spark.malamute.broker.engines.durable import store as durable_store
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
-from mama_spark.testing.stored_engine_suite import numbered
 
 from tests.support.malamute.durable_engine import SECOND, Make
+from tests.support.malamute.stored_engine_suite import numbered
 
 # --- ids that the durable engine remembers, and for how long ----------------------------------------------------------
 
@@ -191,4 +191,3 @@ def test_a_slow_reader_costs_no_memory(engines: Make) -> None:
     assert one.taken() == [1]
     engine = one.engine
     assert (len(engine._accepted), len(engine._acks), len(engine._behind)) == (0, 0, 1)
-    assert "1 behind" in repr(engine)

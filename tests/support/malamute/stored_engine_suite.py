@@ -1,4 +1,4 @@
-"""What an engine that stores its stream must pass: replay, credit, ids and sequences. Inherit and make the engine::
+"""What our engines that store pass: replay, credit, ids and sequences. Inherit and make the engine::
 
     class TestMine(StoredEngineSuite):
         @pytest.fixture
@@ -16,10 +16,9 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 
 import pytest
-
-from ..malamute.broker.engines import Delivery, StreamEngine
-from ..malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
-from .engine_setup import TIMEOUT
+from mama_spark.malamute.broker.engines import Delivery, StreamEngine
+from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
+from mama_spark.testing.engine_setup import TIMEOUT
 
 Acks = tuple[AckRun, ...]
 MakeEngine = Callable[[], StreamEngine]

@@ -1,0 +1,45 @@
+"""How far a log was served, and from where on to serve it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..contracts.record_log import Bounds, Continuity, RecordLog, continuity, went_back
+
+
+class LogPosition(NamedTuple):
+    """How far a log was served; an empty identity: not at all.
+
+    :ivar identity: of the log, which changes when it is made again
+    :ivar served: sequence of the last record
+    :ivar time: when it was stored; None: not known
+    """
+
+    identity: str = ""
+    served: int = 0
+    time: int | None = None
+
+    def continuity(self, bounds: Bounds) -> Continuity:
+        """What became of the log since."""
+        return continuity(self.served + 1, self.identity, bounds)
+
+    def went_back(self, log: Callable[[], RecordLog], bounds: Bounds) -> int | None:
+        """See :func:`~mama_spark.contracts.record_log.went_back`."""
+        return went_back(log, bounds, self.served + 1, self.time)
+
+
+def first_position(begin: str, saved: LogPosition, bounds: Bounds, at_first: str) -> LogPosition:
+    """From where on to serve a log.
+
+    :param begin: ``saved``, ``earliest``, ``latest`` or a sequence
+    :param at_first: what ``saved`` means where nothing is saved
+    """
+    if begin == "saved":
+        if saved.identity:
+            return saved
+        begin = at_first
+    if begin == "latest":
+        return LogPosition(bounds.identity, bounds.last, bounds.time)
+    first = bounds.first if begin == "earliest" else min(max(int(begin), 1), bounds.last + 1)
+    return LogPosition(bounds.identity, first - 1)
