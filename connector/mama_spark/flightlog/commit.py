@@ -58,7 +58,7 @@ def commit(
     :param app: (query id, batch id) of a micro-batch, (``txnAppId``, ``txnVersion``) of a batch write that has them;
         if the table has recorded this version or a higher one, the parts are added as not committed
     :param extra: the columns named by ``flightLogColumns``; new ones are added to the table
-    :param description: of the write, for readers of the table: goes into the commit as JSON; no secrets
+    :param description: of the run, for readers of the table: goes into the commit as JSON; no secrets
     :raises FlightLogError: another table, a column with another type, a folder with files of others, or a part that is
         not there as its task wrote it; then nothing was committed
     :raises Unavailable: storage cannot be reached, or conflicts do not end
@@ -79,8 +79,9 @@ def commit(
         committed = [] if recorded else [p for p in parts if p.path not in known or active.get(p.path) is False]
         uncommitted = [p for p in (*others, *(parts if recorded else ())) if p.path not in known]
         _require_written(target, [*committed, *(p for p in uncommitted if p.path in named)], files)
-        by_others = recorded and not any(active.get(p.path) for p in parts)  # or by this one, whose answer was lost
-        return CommitPlan(committed, uncommitted, None if recorded else app, by_others)
+        # or by this one, whose answer was lost
+        ours = any(active.get(p.path) for p in parts) if parts else recorded and target.is_described_in(table)
+        return CommitPlan(committed, uncommitted, None if recorded else app, recorded and not ours)
 
     def prove_all() -> None:
         _require_written(target, parts, target.store.list_files(folder))

@@ -42,7 +42,7 @@ class CommitResult:
     :ivar version: of the table afterwards
     :ivar committed: parts added as committed
     :ivar uncommitted: parts added as not committed
-    :ivar recorded: the app transaction had been recorded by the commit of other parts
+    :ivar recorded: the app transaction had been recorded by another write, or another run of this one
     """
 
     version: int
@@ -79,6 +79,10 @@ class TargetTable:
         """What a commit says beside its parts."""
         return None if self.description is None else {_DESCRIPTION: json.dumps(self.description, default=str)}
 
+    def is_described_in(self, table: DeltaTable) -> bool:
+        """Whether one of the newest commits is of this write."""
+        return any({_DESCRIPTION: one.get(_DESCRIPTION)} == self.metadata for one in table.history(_MOST_COMMITS))
+
 
 def described_writes(table: DeltaTable) -> Iterator[dict[str, Any]]:
     """The descriptions of writes in the newest commits, the newest first; Delta keeps them for 30 days by default."""
@@ -93,7 +97,7 @@ class CommitPlan:
     """What one commit adds to the table as it was read.
 
     :ivar app: the app transaction that is recorded with it
-    :ivar recorded: it had been recorded by the commit of other parts
+    :ivar recorded: it had been recorded by another write, or another run of this one
     """
 
     committed: list[Part] = field(default_factory=list)

@@ -107,19 +107,22 @@ def test_batch_that_was_recorded_and_runs_again_is_not_committed_twice(tmp_path:
     assert marks(tmp_path) == [("first-0", True), ("second-0", False)]
 
 
+@pytest.mark.parametrize("events", [1, 0])
 def test_commit_that_meets_itself_because_its_answer_was_lost_has_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: int
 ) -> None:
-    """An object store's client asks again, and hears that the version is there."""
+    """An object store's client asks again, and hears that the version is there. A write without dead letters has no
+    parts by which a commit is known."""
 
     def make_and_conflict(*args: Any, **more: Any) -> int:
         version = add_and_remove(*args, **more)
         raise CommitFailedError(f"version {version} exists")
 
     monkeypatch.setattr(transaction, "add_and_remove", make_and_conflict)
-    result = commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, flights(1)), app=APP)
-    assert not result.recorded
-    assert marks(tmp_path) == [("id-0", True)]
+    parts = stage(tmp_path, STREAM, flights(1)) if events else []
+    assert not commit(str(tmp_path), {}, STREAM, parts, app=APP, description={"run_id": "run-1"}).recorded
+    assert commit(str(tmp_path), {}, STREAM, [], app=APP, description={"run_id": "run-2"}).recorded
+    assert marks(tmp_path) == [("id-0", True)] * events
 
 
 def test_lower_version_than_the_recorded_one_is_not_committed(tmp_path: Path) -> None:

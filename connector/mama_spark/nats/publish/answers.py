@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from mama_spark.contracts.bridge import Acks, BridgeEvent, EventKind, Refusals
 from mama_spark.contracts.errors import MamaError, PublishError, Rejected, Unavailable
-from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.message import Int64s, MessageBatch
 
 from ..connection.socket_connection import MAX_UNWRITTEN, SocketConnection
 from ..errors import not_entitled
@@ -29,7 +29,7 @@ from .stream_router import StreamRouter
 if TYPE_CHECKING:
     from .client_connection import CallersClient
 
-_REMEMBERED = 128 * 1024  #: sends whose topics are kept
+_REMEMBERED = 128 * 1024  #: sends that are kept
 
 
 class NatsAnswers:
@@ -57,7 +57,7 @@ class NatsAnswers:
         self._connection, self._fast_ingest, self._queue = connection, fast_ingest, queue
         self._router, self._warn, self.base = router, warn, connection.next_token
         self._fences, self._conflicts = fences, conflicts
-        self.sent_topics = SentTopics()
+        self.sent = LatestSends()
         self.unacknowledged: deque[tuple[int, Int64s]] = deque()
         self.waiting_for_capacity = False
 
@@ -80,7 +80,7 @@ class NatsAnswers:
         led the message there, and nothing more is published."""
         wanted = self._router.settings.js_domain
         if wanted is None or wanted == domain:
-            if (stray := self._router.stray(stream, lambda: self.sent_topics.of(tokens))) is not None:
+            if (stray := self._router.stray(stream, lambda: self.sent.of(tokens))) is not None:
                 self._queue.fail(stray)
             return stray is not None
         where = "no domain" if domain is None else f"the domain {domain!r}"
@@ -113,7 +113,7 @@ class NatsAnswers:
             self._queue.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
             self._answered(tokens, stored_anew=not reply.duplicate)
         elif isinstance(reply, PublishError):
-            if self._conflicts is not None and self._conflicts.takes(token, reply):
+            if self._conflicts is not None and self._conflicts.takes(token, self.sent.message(token), reply):
                 return
             self._queue.refusals(Refusals(tokens, reply, now))
             self._answered(tokens, refused=True)
@@ -125,7 +125,7 @@ class NatsAnswers:
             text = f"no permission to subscribe to {subject!r}"
             self._queue.event(BridgeEvent(EventKind.CLOSED, text, now, None, error))
             return
-        tokens = self.sent_topics.take(subject, exact)
+        tokens = self.sent.take(subject, exact)
         if len(tokens):
             self._queue.refusals(Refusals(tokens, error, now))
             if self._fast_ingest is not None and self._router.acks.mode == "batch":
@@ -175,20 +175,31 @@ class NatsAnswers:
 class _Run:
     first_token: int
     topics: pa.DictionaryArray
+    messages: MessageBatch | None
 
 
-class SentTopics:
-    """Topics of the latest sends, in runs, oldest first: a permission violation names a subject, and no message. One
-    thread adds, and another one may take."""
+class LatestSends:
+    """The latest sends in runs, oldest first: their topics, and what they expected. A permission violation names a
+    subject, and no message. One thread adds, and another one may take."""
 
     def __init__(self) -> None:
         self._runs: deque[_Run] = deque()
 
-    def add(self, first_token: int, topics: pa.DictionaryArray) -> None:
-        """One run of sends, with tokens from ``first_token`` on."""
-        self._runs.append(_Run(first_token, topics))
+    def add(self, first_token: int, topics: pa.DictionaryArray, messages: MessageBatch | None = None) -> None:
+        """One run of sends, with tokens from ``first_token`` on.
+
+        :param messages: those that :meth:`message` returns
+        """
+        self._runs.append(_Run(first_token, topics, messages))
         while len(self._runs) > 1 and self._runs[1].first_token < first_token - _REMEMBERED:
             self._runs.popleft()
+
+    def message(self, token: int) -> MessageBatch | None:
+        """The message of this send, if it is remembered."""
+        run = next((run for run in reversed(self._runs) if run.first_token <= token), None)
+        if run is None or run.messages is None or token - run.first_token >= len(run.messages):
+            return None
+        return run.messages.slice(token - run.first_token, 1)
 
     def of(self, tokens: Int64s) -> set[str]:
         """The topics of these sends, as far as they are remembered."""

@@ -220,11 +220,13 @@ class NatsBridge(PublisherBridge):
             if self._fences is not None:
                 self._fences.sent = first_token + taken
             answers.waiting_for_capacity = taken < n
-            answers.sent_topics.add(first_token, part.topics.slice(0, taken))
+            answers.sent.add(first_token, part.topics.slice(0, taken))
             return taken
-        answers.sent_topics.add(first_token, part.topics)
+        kept = None
         if self._conflicts is not None:
-            part = self._conflicts.expecting(part, first_token)
+            part = self._conflicts.expecting(part)
+            kept = replace(part, payloads=part.topics.indices)  # payloads are large
+        answers.sent.add(first_token, part.topics, kept)
         if self._fences is not None:
             self._fences.sent = first_token + len(part)
         self._write(part, first_token, order)

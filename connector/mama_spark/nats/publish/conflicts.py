@@ -29,7 +29,6 @@ from ..protocol.direct_get import StoredMessage
 from ..protocol.headers import EXPECTED_LAST, MARKER_REASON
 from .ack_queue import AckQueue
 
-_REMEMBERED = 128 * 1024  #: sends whose expectations are kept
 _TOLD = re.compile(r"\d+$")  #: the revision that was there, where the server says it
 _NOTHING = StoredMessage(0, "", "")
 
@@ -52,7 +51,6 @@ class Conflicts:
 
     def __init__(self, api: JetStream, queue: AckQueue, stream_for: Callable[[str], str]) -> None:
         self._api, self._queue, self._stream_for = api, queue, stream_for
-        self._sent: deque[tuple[int, MessageBatch]] = deque()
         self._refused: deque[_Change] = deque()
         self._removed: dict[str, int] = {}  # keys that do not exist: revision of what says so
 
@@ -60,29 +58,21 @@ class Conflicts:
         """Whether there is something to :meth:`resolve`."""
         return bool(self._refused)
 
-    def expecting(self, part: MessageBatch, first_token: int) -> MessageBatch:
+    def expecting(self, part: MessageBatch) -> MessageBatch:
         """What is to be sent of these messages: that a key does not exist is expected by the revision of its marker."""
-        if part.headers is None:
-            return part
         topics = part.topics.to_pylist() if self._removed else []
-        if not self._removed.keys().isdisjoint(topics):
+        if part.headers is not None and not self._removed.keys().isdisjoint(topics):
             maps = part.headers.to_pylist()
             for topic, entries in zip(topics, maps, strict=True):
                 if (EXPECTED_LAST, ["0"]) in (entries or ()) and topic in self._removed:
                     entries[entries.index((EXPECTED_LAST, ["0"]))] = EXPECTED_LAST, [str(self._removed[topic])]
             part = replace(part, headers=pa.array(maps, HEADERS_TYPE))
-        while len(self._sent) > 1 and self._sent[1][0] < first_token - _REMEMBERED:
-            self._sent.popleft()
-        self._sent.append((first_token, replace(part, payloads=part.topics.indices)))  # payloads are large
         return part
 
-    def takes(self, token: int, refusal: PublishError) -> bool:
-        """Whether :meth:`resolve` will say what this refusal means."""
-        first, part = next((sent for sent in reversed(self._sent) if sent[0] <= token), (0, None))
-        if part is None or token - first >= len(part) or not isinstance(refusal, ExpectationFailed):
+    def takes(self, token: int, message: MessageBatch | None, refusal: PublishError) -> bool:
+        """Whether :meth:`resolve` will say what this refusal of a message means; None: not known any more."""
+        if message is None or message.headers is None or not isinstance(refusal, ExpectationFailed):
             return False
-        message = part.slice(token - first, 1)
-        assert message.headers is not None
         (subject,), (entries,) = message.topics.to_pylist(), message.headers.to_pylist()
         expected = dict(entries or ()).get(EXPECTED_LAST)
         if expected is None or not self._stream_for(subject):
@@ -120,18 +110,22 @@ class Conflicts:
             stream = self._stream_for(change.subject)
             self._queue.acks(Acks(token, np.array([own.sequence]), np.array([True]), stream, now))
         else:
-            self._queue.refusals(Refusals(token, self._conflict(change, found[0]), now))
+            self._queue.refusals(Refusals(token, self._conflict(change, *found), now))
 
-    def _conflict(self, change: _Change, last: StoredMessage) -> PublishError:
+    def _conflict(self, change: _Change, last: StoredMessage, following: StoredMessage) -> PublishError:
         """
         :param last: of the key
+        :param following: the first one of it behind the expected revision
         """
         none, told = change.expected in (0, self._removed.get(change.subject)), _TOLD.search(change.refusal.info)
         revision = int(told[0]) if told else last.sequence  # which may be later
         there = f"the key was at revision {revision}" if revision else "the key had no revision"
         wanted = "it was not to exist" if none else f"{change.expected} was expected"
         kind: type[PublishError] = ExpectationFailed
-        if last.sequence == change.expected:  # whoever was before it was refused, too
+        needed = revision if told else change.expected  # the leader may be another one, which is behind
+        if last.sequence < needed or following.sequence <= change.expected < last.sequence:
+            kind = OutcomeUnknown
+        elif last.sequence == change.expected:  # whoever was before it was refused, too
             kind = NotReady
         elif none and (last.headers.get(kv.OPERATION) in (kv.DELETE, kv.PURGE) or MARKER_REASON in last.headers):
             kind, self._removed[change.subject] = NotReady, last.sequence

@@ -8,10 +8,8 @@ for none is sent again.
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import time
-from collections import deque
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
@@ -80,7 +78,7 @@ logger = logging.getLogger("mama_spark")
 
 MAX_PAYLOAD = 16 << 20
 _RETRY = 0.002  #: seconds until a full socket, or missing readers, are looked at again
-_LOOK, _LAST_LOOK = 0.005, 0.02  #: seconds between looks whether all was written, and when no more comes for now
+_LOOK = 0.005  #: seconds between looks whether all was written
 _KNOWN_TOPICS = 100_000
 
 
@@ -114,9 +112,8 @@ class OpenMamaBridge(PublisherBridge):
         self._full_since: float | None = None
         self._given_up = False
         self._blocked = False
-        self._held: deque[tuple[Int64s, float]] = deque()  # handed over, and when; written or not
-        self._next_look, self._writable_at = 0.0, -math.inf
-        self._flushed = False
+        self._held: list[Int64s] = []  # handed over, and written or not
+        self._next_look = 0.0
 
     def __repr__(self) -> str:
         return f"<OpenMamaBridge on {self.peer!r}>"
@@ -151,7 +148,6 @@ class OpenMamaBridge(PublisherBridge):
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`. Takes nothing while readers are waited for, or one
         of them is slow."""
         self._take(self.peer.poll(0.0))
-        self._flushed = False
         now = time.monotonic()
         if self._readers_until is None:
             self._readers_until = now + self._settings.wait_for_subscribers
@@ -214,32 +210,28 @@ class OpenMamaBridge(PublisherBridge):
         if not self._settings.acks:
             return
         if wanted.any():
-            self._held.append((tokens[wanted], now))
+            self._held.append(tokens[wanted])
         if not wanted.all():
             self._polled.acks.append(Acks(tokens[~wanted], None, None, None, now, level=Ack.NONE))
 
     def _acknowledge_written(self, now: float) -> None:
-        """Acknowledge what was handed over before two looks in a row at which nothing waited for a reader."""
+        """Acknowledge what was handed over, when nothing of it waits for a reader."""
         if not self._held or now < self._next_look:
             return
-        self._next_look = now + (_LAST_LOOK if self._flushed else _LOOK)
-        before, self._writable_at = self._writable_at, now if self.peer.is_writable() else -math.inf
-        written = []
-        while self._held and self._held[0][1] <= min(before, self._writable_at):
-            written.append(self._held.popleft()[0])
-        if written:
-            self._polled.acks.append(Acks(np.concatenate(written), None, None, None, now))
+        self._next_look = now + _LOOK
+        if self.peer.all_written():
+            self._polled.acks.append(Acks(np.concatenate(self._held), None, None, None, now))
+            self._held.clear()
 
     def explain_missing_acks(self) -> str:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
-        return "" if self.peer.is_writable() else "a reader takes nothing, and what was sent waits for it"
+        return "" if self.peer.all_written() else "a reader takes nothing, and what was sent waits for it"
 
     def _refuse(self, tokens: Int64s, error: PublishError, now: float) -> None:
         self._polled.refusals.append(Refusals(tokens, error, now))
 
     def flush(self) -> None:
-        """No more comes for now, so there is time to look twice whether all was written."""
-        self._flushed = True
+        """Whether all was written is looked at in any case."""
 
     # --- receiving -------------------------------------------------------------------------------------------
 

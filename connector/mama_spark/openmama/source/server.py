@@ -89,8 +89,6 @@ class MarketDataServer:
         self._unsent: list[bytes] = []
         self._position = state.at
         self._looked = self._reported = time.monotonic()
-        self._published: _Published | None = None
-        self._writable = False  # nothing waited for a subscriber at the last look
         self._waited = False  # for the subscribers of the last run
         self._saved_counts: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
@@ -206,37 +204,30 @@ class MarketDataServer:
             self._say(self.progress())
 
     def _note_written(self) -> None:
-        """Save what was published before two looks in a row at which nothing waited for a subscriber."""
-        before, self._writable = self._writable, not self._unsent and self._peer.is_writable()
-        if self._writable and before:
-            self._save()
-        if self._writable and self._published is None:
-            self._published = self._now()
+        """Save what was published, when nothing of it waits for a subscriber."""
+        if not self._unsent and self._peer.all_written():
+            self._save(self._now())
 
     def _now(self) -> _Published:
         wanted = self._wanted() if self._waited else self._state.wanted  # or else the next run waits for them
         return _Published(self._position, self._source.take_changed(), wanted, dict(self.counts))
 
-    def _save(self) -> None:
-        published, self._published = self._published, None
-        if published is not None:
-            self._saved_counts = published.counts
-            if published.topics or (published.at, published.wanted) != (self._state.at, self._state.wanted):
-                self._state.save(published.at, published.topics, published.wanted)
+    def _save(self, published: _Published) -> None:
+        self._saved_counts = published.counts
+        if published.topics or (published.at, published.wanted) != (self._state.at, self._state.wanted):
+            self._state.save(published.at, published.topics, published.wanted)
 
     def _end(self) -> None:
         """Wait until subscribers have taken what was published, and save what they have."""
         linger = self._peer.settings.linger
         until = time.monotonic() + linger
-        if self._unsent or not self._peer.is_writable():
+        if self._unsent or not self._peer.all_written():
             self._say(f"ending: waiting up to {linger:g} s until subscribers have taken what was sent")
         while self._unsent and time.monotonic() < until:
             self._serve_peers(_FULL)
         now = self._now()
         if self._peer.close(max(0.0, until - time.monotonic())) and not self._unsent:
-            self._save()
-            self._published = now
-            self._save()
+            self._save(now)
             return
         saved, last = self._state.at, self._position.served
         self._state.save(saved, (), now.wanted)

@@ -20,7 +20,7 @@ import zmq
 from mama_spark.contracts.errors import ConfigError, PublishError, Unavailable
 from mama_spark.contracts.zmq_connections import (
     Connection,
-    all_writable,
+    WrittenProbe,
     connection_of,
     end_context,
     ended,
@@ -84,6 +84,7 @@ class OpenMamaPeer:
         self._naming_sockets: NamingSockets | None = None
         self._poller = zmq.Poller()
         self._connections: set[Connection] = set()  # of readers
+        self._probe: WrittenProbe | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self._out is None else self.endpoint or "open"
@@ -152,6 +153,9 @@ class OpenMamaPeer:
             return True
         if self._in is not None:
             self._in.close(linger=0)
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
         sockets = () if self._out is None else (self._out,)
         written = end_context(self._context, sockets, self.settings.linger if linger is None else linger)
         self._context = self._in = self._out = None
@@ -169,11 +173,15 @@ class OpenMamaPeer:
         """Whether some connected reader subscribed to this topic, or to a prefix of it."""
         return self.readers.wanted(topic.encode())
 
-    def is_writable(self) -> bool:
-        """Whether nothing waits for any reader; see :func:`all_writable`. Where this peer connects, what waits for a
-        reader that is away waits until it is back."""
+    def all_written(self) -> bool:
+        """Whether nothing that was sent waits for any reader. Where this peer connects, what waits for a reader that is
+        away waits until it is back."""
         self._connections -= ended(self._connections)
-        return all_writable(self._connections) and bool(self._connections or not len(self.readers))
+        if not self._connections or self._context is None:
+            return not len(self.readers)
+        if self._probe is None:
+            self._probe = WrittenProbe(self._context)
+        return self._probe.all_written(self._connections)
 
     def send(self, data: bytes) -> bool:
         """Send the octets of a frame; False: a reader's queue is full, and nothing was sent to anybody."""

@@ -192,15 +192,16 @@ class _Committer:
         from mama_spark.flightlog import commit as tables
         from mama_spark.flightlog.schema import DEAD_LETTER_TABLE
 
-        add = partial(tables.commit if committed else tables.abort, app=app)
+        about = self._description(write_id)
+        add = partial(tables.commit if committed else tables.abort, app=app, description=about)
         if (uri := o.dead_letter_table) is not None:
             parts = [p for r in reports for p in r.dead_letter_parts]
             recorded = add(
                 uri, o.storage_options, write_id, parts, extra=job.letter_fields, kind=DEAD_LETTER_TABLE
             ).recorded
         if (uri := o.flight_log) is not None:
-            parts, about = [p for r in reports for p in r.parts], self._description(write_id)
-            recorded = add(uri, o.storage_options, write_id, parts, extra=job.log_fields, description=about).recorded
+            parts = [p for r in reports for p in r.parts]
+            recorded = add(uri, o.storage_options, write_id, parts, extra=job.log_fields).recorded
         return recorded
 
     def _description(self, write_id: WriteId) -> dict[str, Any]:

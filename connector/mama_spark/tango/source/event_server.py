@@ -309,10 +309,10 @@ class EventServer:
         """Topic -> number of connections that subscribed to it."""
         return {} if self._publisher is None else self._publisher.subscribers()
 
-    def is_writable(self) -> bool:
-        """Whether no client holds events back now: the system takes more for each of them."""
+    def all_written(self) -> bool:
+        """Whether no client holds events back now."""
         with self._lock:
-            return self._publisher is None or self._publisher.is_writable()
+            return self._publisher is None or self._publisher.all_written()
 
     # --- in the thread of the GIOP server --------------------------------------------------------------------
 

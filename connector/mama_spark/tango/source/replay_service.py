@@ -118,7 +118,6 @@ class ReplayService:
         self.unregister = False
         self._warned = False
         self._waited = False  # for the clients that were subscribed before
-        self._writable_at: tuple[int, int, int] | None = None  # see _note_written
         self._written_counts = (0, 0)  # records and messages up to `written`
         self._dropped = 0  # messages that clients did not take before the end
         self._counted = self._reported = time.monotonic()
@@ -156,7 +155,7 @@ class ReplayService:
         self._tell_undelivered()
         if self._waited:  # or else the next run waits for them
             self._position.wanted = self._subscriptions()
-        if not self._source.is_writable():
+        if not self._source.all_written():
             self._say(f"ending: waiting up to {LINGER:g} s until clients have taken what was sent")
         position = self._position
         if self._source.close(LINGER):
@@ -271,7 +270,6 @@ class ReplayService:
         position.at = batch.at
         if batch.warning:
             self._warn(batch.warning)
-            self._writable_at = None
         if batch.at.identity != before.identity:
             self._replayer.last, position.written = {}, batch.at.served
         position.written = min(position.written, batch.at.served)
@@ -316,16 +314,12 @@ class ReplayService:
             self._say(f"source: {self._progress()}")
 
     def _note_written(self) -> bool:
-        """What was pushed before two looks at which no client held events back has left this process; whether that is
-        more than before."""
-        before, self._writable_at = self._writable_at, None
-        if not self._source.is_writable():
+        """What was pushed has left this process, when no client holds events back; whether that is more than before."""
+        if not self._source.all_written():
             return False
-        counts, written = self._replayer.counts, self._position.written
-        self._writable_at = self._position.at.served, counts.records, self._source.heard
-        if before is not None:
-            self._position.written, self._written_counts = before[0], before[1:]
-        return self._position.written > written
+        before, self._position.written = self._position.written, self._position.at.served
+        self._written_counts = self._replayer.counts.records, self._source.heard
+        return self._position.written > before
 
     def _tell_undelivered(self) -> None:
         if self._awaited.wanted:

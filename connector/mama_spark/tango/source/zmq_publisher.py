@@ -14,7 +14,7 @@ import zmq
 
 from mama_spark.contracts.zmq_connections import (
     Connection,
-    all_writable,
+    WrittenProbe,
     connection_of,
     end_context,
     ended,
@@ -39,6 +39,7 @@ class ZmqPublisher:
     def __init__(self, host: str, ports: tuple[int, int], hwm: int) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = open_context()
         self._open: list[zmq.Socket[bytes]] = []
+        self._probe: WrittenProbe | None = None
         self._subscribers: dict[bytes, set[Connection]] = {}
         self._sent_since_read = 0
         try:
@@ -51,6 +52,7 @@ class ZmqPublisher:
                 found.setsockopt(zmq.SNDHWM, hwm)
                 found.setsockopt(zmq.IPV6, 1 if ":" in host else 0)
                 found.bind(f"tcp://{f'[{host}]' if ':' in host else host}:{port or '*'}")
+            self._probe = WrittenProbe(self._context)
         except zmq.ZMQError:
             self.close()
             raise
@@ -90,11 +92,12 @@ class ZmqPublisher:
         """Whether a connection had subscribed to a topic when subscription messages were last read."""
         return topic in self._subscribers
 
-    def is_writable(self) -> bool:
-        """Whether nothing waits for any connection that subscribed to something; see :func:`all_writable`."""
+    def all_written(self) -> bool:
+        """Whether nothing waits for any connection that subscribed to something."""
         self._read_subscriptions()
         self._forget_ended()
-        return all_writable({one for found in self._subscribers.values() for one in found})
+        assert self._probe is not None
+        return self._probe.all_written({one for found in self._subscribers.values() for one in found})
 
     def _read_subscriptions(self) -> None:
         self._sent_since_read = 0
@@ -126,4 +129,6 @@ class ZmqPublisher:
 
         :param linger: seconds that waiting events may take; then they are dropped
         """
+        if self._probe is not None:
+            self._probe.close()
         return end_context(self._context, self._open, linger)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from mama_spark.nats.publish.answers import SentTopics
+from mama_spark.nats.publish.answers import LatestSends
 
 
 def topics(*names: str) -> pa.DictionaryArray:
@@ -11,7 +11,7 @@ def topics(*names: str) -> pa.DictionaryArray:
 
 
 def test_sends_to_a_denied_subject_are_found_once() -> None:
-    sent = SentTopics()
+    sent = LatestSends()
     sent.add(5, topics("a", "b", "a"))
     sent.add(8, topics("b", "a"))
     assert sent.take("a", exact=True).tolist() == [5, 7, 9]
@@ -20,14 +20,14 @@ def test_sends_to_a_denied_subject_are_found_once() -> None:
 
 
 def test_a_subject_in_lower_case_is_that_of_every_spelling() -> None:
-    sent = SentTopics()
+    sent = LatestSends()
     sent.add(0, topics("A.b", "a.B", "c"))
     assert sent.take("a.b", exact=True).tolist() == []
     assert sent.take("a.b", exact=False).tolist() == [0, 1]
 
 
 def test_old_sends_are_forgotten() -> None:
-    sent = SentTopics()
+    sent = LatestSends()
     for first in range(0, 400_000, 1_000):
         sent.add(first, topics(*["a"] * 1_000))
     found = sent.take("a", exact=True)
