@@ -116,7 +116,7 @@ class StreamInfo:
     :ivar first, last: sequences; ``deleted``: how many between them are deleted, and ``deleted_sequences`` which, if
         that was asked for
     :ivar sourced: by name of the stream: the sequence up to which it was sourced
-    :ivar now: the time of the server when it answered, RFC 3339
+    :ivar leads_since: its leader, and ``now``: the time of the server when it answered, RFC 3339
     """
 
     config: dict[str, Any]
@@ -131,13 +131,14 @@ class StreamInfo:
     deleted_sequences: Sequence[int]
     consumers: int
     leader: str | None
+    leads_since: str
     sourced: Mapping[str, int]
     now: str
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> StreamInfo:
         """Make it from an answer of the JetStream API, or an element of a list."""
-        state = answer.get("state") or {}
+        state, cluster = answer.get("state") or {}, answer.get("cluster") or {}
         return cls(
             answer["config"],
             str(answer.get("created", "")),
@@ -150,7 +151,8 @@ class StreamInfo:
             int(state.get("num_deleted", 0)),
             state.get("deleted") or (),
             int(state.get("consumer_count", 0)),
-            (answer.get("cluster") or {}).get("leader"),
+            cluster.get("leader"),
+            str(cluster.get("leader_since", "")),
             {str(source["name"]): int(source.get("seq", 0)) for source in answer.get("sources") or ()},
             str(answer.get("ts", "")),
         )
@@ -180,6 +182,12 @@ class StreamInfo:
     def duplicate_window(self) -> float:
         """Seconds."""
         return int(self.config.get("duplicate_window") or 0) / 1e9
+
+    @property
+    def led_for(self) -> float:
+        """Seconds since its leader began to lead it; 0: not known."""
+        since = micros(self.leads_since)
+        return (micros(self.now) - since) / 1e6 if since else 0.0
 
     @property
     def replicas(self) -> int:
