@@ -60,7 +60,7 @@ class Stream:
     :ivar ids: sequence and time of each id in the duplicate window, oldest first; 0 = proposed, and not committed
     :ivar staged: subjects of messages that are proposed, and not committed
     :ivar refuses: it refuses all messages with this
-    :ivar leader: name of the server that leads it, in a cluster
+    :ivar cluster: who leads it since when, in the words of the API, if it is on several servers
     :ivar fast: batches of fast ingest
     """
 
@@ -72,7 +72,7 @@ class Stream:
     ids: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
     staged: dict[str, int] = field(default_factory=dict)
     refuses: Refusal | None = None
-    leader: str | None = None
+    cluster: Mapping[str, str] | None = None
     fast: FastBatches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -234,7 +234,7 @@ class Stream:
         if deleted:
             state["deleted"] = [n for n in range(first, self.last + 1) if n not in messages]
         found = {"config": self.config, "created": text_of(self.created), "state": state}
-        return found if self.leader is None else {**found, "cluster": {"leader": self.leader}}
+        return found if self.cluster is None else {**found, "cluster": self.cluster}
 
 
 def error(status: int, code: int, text: str) -> dict[str, Any]:

@@ -172,7 +172,8 @@ class NatsBatchLedger:
 
     def why_unfenced(self, stream: str, server: str) -> str:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
-        return why_unfenced(self._settings, SentTo.of(server), [self._router.topic_of_each_stream()[stream]])
+        topic = self._router.topic_of_each_stream()[stream]
+        return why_unfenced(self._settings, SentTo.of(server), [topic]).get(topic, "")
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""

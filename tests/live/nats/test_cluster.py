@@ -247,7 +247,7 @@ def test_nothing_overtakes_a_message_whose_connection_was_lost(nats_cluster: Clu
         assert bridge.send(rows, 1) == 1
 
 
-def test_a_second_try_in_order_goes_one_at_a_time_only_until_something_is_new(nats_cluster: Cluster) -> None:
+def test_a_second_try_in_order_goes_one_at_a_time(nats_cluster: Cluster) -> None:
     with Admin(nats_cluster.url) as admin:
         replicated(admin)
         for n in (100, 1_000):

@@ -49,8 +49,9 @@ def test_a_server_that_answers(
     settings: NatsSettings, server: SentTo, other: dict[str, str], topic: str, says: str | None
 ) -> None:
     assert server.own
-    found = why_unfenced(settings, replace(server, **other), [topic])  # type: ignore[arg-type]
-    assert (says in found) if says else not found
+    found = why_unfenced(settings, replace(server, **other), ["t.b", topic])  # type: ignore[arg-type]
+    assert (says in found[topic]) if says else not found
+    assert "t.b" not in found or other, "the leader of this stream answers"
     with Admin(settings.servers[0]) as admin:
         assert not admin.info("T")["state"]["last_seq"], "what it is asked with is not stored"
 
@@ -58,7 +59,7 @@ def test_a_server_that_answers(
 def test_a_server_that_refuses_the_login_is_told_so(tmp_path: Path) -> None:
     with NatsServer(tmp_path, config="authorization { user: me, password: mine }") as server:
         known = SentTo(server.name, "id", server.url.removeprefix("nats://"), True)
-        found = why_unfenced(NatsSettings((server.url,), connect_timeout=5.0), known, ["t.a"])
+        found = why_unfenced(NatsSettings((server.url,), connect_timeout=5.0), known, ["t.a"])["t.a"]
         assert server.ask("varz")["total_connections"] == 1, "there is no connection beside its own"
     assert "it cannot be asked: the server refuses the credentials: Authorization Violation" in found
 
@@ -66,8 +67,8 @@ def test_a_server_that_refuses_the_login_is_told_so(tmp_path: Path) -> None:
 def test_a_server_that_is_gone_and_one_that_is_silent(settings: NatsSettings, server: SentTo) -> None:
     gone = replace(server, address=f"127.0.0.1:{lasting_port()}")
     assert not why_unfenced(settings, gone, ["t.a"])
-    assert "the word of a proxy" in why_unfenced(settings, replace(gone, own=False), ["t.a"])
+    assert "the word of a proxy" in why_unfenced(settings, replace(gone, own=False), ["t.a"])["t.a"]
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         found = why_unfenced(replace(settings, connect_timeout=0.2), replace(server, address=address), ["t.a"])
-    assert found == f"server {server.name!r} at {address} may still have messages: it does not answer"
+    assert found["t.a"] == f"server {server.name!r} at {address} may still have messages: it does not answer"

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from ..jetstream_api import Delivery, JetStream
-from ..jetstream_rules import API, Headers, Stream, error
+from ..jetstream_rules import API, Headers, Stream, error, text_of
 from ..kernel import Host, Scheduler
 from ..network import Network
 from ..sockets import ServerPort
@@ -55,7 +55,8 @@ class Replica:
     """A stream on one server.
 
     :ivar log: all entries; ``applied``: so many of them are in ``stream``; ``committed``: so many are on a majority
-    :ivar leads: it believes so, in ``term``; ``floor``: entries that must be applied before it takes messages
+    :ivar leads: it believes so, in ``term``, ``since`` this time of its host; ``floor``: entries that must be applied
+        before it takes messages
     """
 
     stream: Stream
@@ -64,6 +65,7 @@ class Replica:
     committed: int = 0
     term: int = 0
     leads: bool = False
+    since: float = 0.0
     floor: int = 0
 
     @property
@@ -318,7 +320,7 @@ class Cluster:
         for n in there:
             self._follow(n, name, self.terms[name])
         replica = self.replicas[leader][name]
-        replica.leads, replica.term = True, self.terms[name]
+        replica.leads, replica.term, replica.since = True, self.terms[name], self.hosts[leader].time()
         if replica.log:
             replica.log.append(Entry(replica.term, self.hosts[leader].time()))
         replica.floor = len(replica.log)
@@ -488,7 +490,8 @@ class Cluster:
         if name and not self.replicas[node.name][name].active:
             return
         if name:
-            self.replicas[node.name][name].stream.leader = node.name
+            replica = self.replicas[node.name][name]
+            replica.stream.cluster = {"leader": node.name, "leader_since": text_of(replica.since)}
         for one in node.jetstream.request(message.subject, message.reply, message.payload, node.host.time()):
             node.emit(one)
 

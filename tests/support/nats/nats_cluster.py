@@ -16,7 +16,7 @@ from tests.support.ports import lasting_port
 
 
 def await_replicas(admin: Admin, stream: str) -> None:
-    """Wait until each replica of a stream has joined it and lacks nothing: one that is killed before may elect nobody."""
+    """Wait until each replica of a stream has joined it and lacks nothing: one killed before may elect nobody."""
 
     def joined() -> bool:
         cluster = admin.info(stream).get("cluster", {})

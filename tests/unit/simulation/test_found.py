@@ -15,10 +15,13 @@ from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.outage_reporter import retry_while_unavailable
+from mama_spark.publishing.window.flight import FlightState
+from mama_spark.publishing.window.flight_batch import FlightBatch
 
 from tests.simulation.jetstream_api import JetStream
 from tests.simulation.kernel import Scheduler, Stuck
 from tests.simulation.modules import simulated
+from tests.simulation.nats.replicated import Cluster
 from tests.simulation.network import Network
 from tests.simulation.sockets import ServerPort
 from tests.simulation.stream_server import StreamServer
@@ -98,3 +101,44 @@ def test_a_fast_batch_that_was_lost_with_the_leader_is_sent_again_over_the_same_
         scheduler.run(60.0)
         assert not scheduler.errors
     assert [m.payload for m in stream.messages.values()] == [b"0", b"1", b"2"]
+
+
+def test_a_server_that_leads_again_acknowledges_no_ids_of_proposals_that_came_to_nothing() -> None:
+    """nats-server 2.15.1 keeps some of an earlier attempt, where it loses the lead under load."""
+    rows = [b"%d" % n for n in range(40)]
+    acked: list[bytes] = []
+
+    def note(flights: FlightBatch) -> None:
+        assert flights.messages is not None
+        acked.extend(row for row, state in zip(flights.messages.payloads.to_pylist(), flights.state, strict=True)
+                     if state == FlightState.ACKED)  # fmt: skip
+
+    def task() -> None:
+        bridge = NatsBridge(NatsSettings(("nats://n3:4222",), ack_mode="batch", ordered=True))
+        policy = WindowConfig(64, 32, 5.0, RetryPolicy.doubling(0.25, 5.0, 90.0), ordered=True)
+        bridge.open()
+        config = BatchConfig(on_outage=OnOutage.WAIT_AT_GAP)
+        publisher = BatchPublisher(bridge, policy, on_finished=note, config=config)
+        publisher.start()
+        for some in (rows[:10], rows[10:]):
+            publisher.put(MessageBatch.of(["t.1"] * len(some), some, ids=list(map(bytes.decode, some))))
+            scheduler.wait(lambda: b"9" in stored("n1"), what="the first ones")
+            cluster.elect("S", but={"n2", "n3"})
+        publisher.drain()
+        bridge.close()
+
+    def stored(server: str) -> list[bytes]:
+        return [m.payload for m in cluster.replicas[server]["S"].stream.messages.values()]
+
+    with simulated(), Scheduler(1) as scheduler:
+        cluster = Cluster(scheduler, Network(scheduler), 0.001, 0.0)
+        now = scheduler.host("n1").time()
+        config = {"name": "S", "subjects": ["t.>"], "duplicate_window": 30_000_000_000, "allow_batched": True}
+        cluster.create(config, now, leader="n2")
+        cluster.replicas["n1"]["S"].stream.ids.update((row.decode(), (0, now)) for row in rows[10:20])
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        with contextlib.suppress(Stuck):
+            scheduler.run(120.0)
+        assert not scheduler.errors
+    assert acked == rows
+    assert stored("n1") == rows

@@ -117,7 +117,7 @@ class StreamInfo:
         that was asked for
     :ivar leader: of its replicas, as the one that answered knows; ``led``: it is the leader itself
     :ivar sourced: by name of the stream: the sequence up to which it was sourced
-    :ivar now: the time of the server when it answered, RFC 3339
+    :ivar leads_since: its leader, and ``now``: the time of the server when it answered, RFC 3339
     """
 
     config: dict[str, Any]
@@ -133,6 +133,7 @@ class StreamInfo:
     consumers: int
     leader: str | None
     led: bool
+    leads_since: str
     sourced: Mapping[str, int]
     now: str
 
@@ -155,6 +156,7 @@ class StreamInfo:
             int(state.get("consumer_count", 0)),
             leader,
             leader not in others and (bool(leader) or not cluster),
+            str(cluster.get("leader_since", "")),
             {str(source["name"]): int(source.get("seq", 0)) for source in answer.get("sources") or ()},
             str(answer.get("ts", "")),
         )
@@ -184,6 +186,12 @@ class StreamInfo:
     def duplicate_window(self) -> float:
         """Seconds."""
         return int(self.config.get("duplicate_window") or 0) / 1e9
+
+    @property
+    def led_for(self) -> float:
+        """Seconds since its leader began to lead it; 0: not known."""
+        since = micros(self.leads_since)
+        return (micros(self.now) - since) / 1e6 if since else 0.0
 
     @property
     def replicas(self) -> int:

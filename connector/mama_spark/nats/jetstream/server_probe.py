@@ -71,12 +71,17 @@ class SentTo:
         return f"server {self.name!r} at {self.address}"
 
 
-def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) -> str:
-    """Why what was sent to a server before now may still be stored, for people; empty: it may not. Waits ``SETTLE``
-    seconds, and for answers.
+def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) -> dict[str, str]:
+    """Why what was sent to a server before now may still be stored, for people, by topic; those are not in it of which
+    it may not. Waits ``SETTLE`` seconds, and for answers.
 
     :param topics: one of each stream that was published to
     """
+    why = _why_unfenced(settings, server, topics)
+    return {topic: f"{server} may still have messages: {text}" for topic, text in why.items()}
+
+
+def _why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) -> dict[str, str]:
     pool, why = ServerPool(settings.servers, random.Random(), SILENT), "it does not answer"
     asked, waiting = {server.address}, deque([server.address])
     while waiting:
@@ -87,8 +92,7 @@ def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) 
         try:
             connection.open()
             if connection.info.name == server.name:
-                why = _why_unsettled(connection, server, topics, settings.connect_timeout)
-                break
+                return _why_unsettled(connection, server, topics, settings.connect_timeout)
             others = [address for address in connection.info.connect_urls if address not in asked]
             asked.update(others)
             waiting.extend(others)
@@ -102,26 +106,39 @@ def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) 
             elif target.address == server.address:
                 if server.own:  # the process is gone, and what it had not handed on
                     time.sleep(SETTLE)
-                    return ""
+                    return {}
                 why = "nothing listens there, which may be the word of a proxy or a load balancer"
         finally:
             connection.close()
-    return why and f"{server} may still have messages: {why}"
+    return dict.fromkeys(topics, why)
 
 
-def _why_unsettled(connection: SocketConnection, server: SentTo, topics: Sequence[str], timeout: float) -> str:
+def _why_unsettled(
+    connection: SocketConnection, server: SentTo, topics: Sequence[str], timeout: float
+) -> dict[str, str]:
     if connection.info.id != server.id:  # it was started again
         time.sleep(SETTLE)
-        return ""
+        return {}
+    led = _answered(connection, topics, timeout)
+    text = "it is there, and the leader of the stream does not answer through it"
+    why = dict.fromkeys([topic for topic in topics if topic not in led], text)
+    steady = not led or _answers_steadily(connection, led, timeout)
+    return why if steady else why | dict.fromkeys(led, "it is there, and does not answer steadily")
+
+
+def _answers_steadily(connection: SocketConnection, topics: Sequence[str], timeout: float) -> bool:
     lost, first = connection.loss(), math.inf
     for pause in (*[SETTLE / _QUESTIONS] * _QUESTIONS, 0.0):
         asked = time.monotonic()
-        answers = connection.request_all([(topic, b"", NOBODY) for topic in topics], timeout)
+        answered = _answered(connection, topics, timeout)
         took = time.monotonic() - asked
-        if not all(isinstance(answer, Frame) for answer in answers):
-            return "it is there, and the leader of the stream does not answer through it"
-        if lost() or took > first + _LATE:
-            return "it is there, and does not answer steadily"
+        if len(answered) < len(topics) or lost() or took > first + _LATE:
+            return False
         first = min(first, took)
         connection.drive(pause, lost)
-    return ""
+    return True
+
+
+def _answered(connection: SocketConnection, topics: Sequence[str], timeout: float) -> list[str]:
+    answers = connection.request_all([(topic, b"", NOBODY) for topic in topics], timeout)
+    return [topic for topic, answer in zip(topics, answers, strict=True) if isinstance(answer, Frame)]

@@ -72,7 +72,7 @@ class NatsAnswers:
             if len(tokens) and not self._is_elsewhere(c.stream, c.domain, tokens):
                 repeated, known = bool(duplicates.any()), sequences if self._router.acks.mode == "message" else None
                 self._queue.acks(Acks(tokens, known, duplicates if repeated else None, c.stream, now, c.domain))
-                self._answered(tokens, stored_anew=not repeated)
+                self._answered(tokens, stored_anew=0 if repeated else int(sequences.max()))
 
     def _is_elsewhere(self, stream: str, domain: str | None, tokens: Int64s) -> bool:
         """Whether an acknowledgement comes from another domain than that of the settings, where a stream takes the same
@@ -90,7 +90,7 @@ class NatsAnswers:
         )
         return True
 
-    def _answered(self, tokens: Int64s, *, refused: bool = False, stored_anew: bool = False) -> None:
+    def _answered(self, tokens: Int64s, *, refused: bool = False, stored_anew: int = 0) -> None:
         if self._fast_ingest is not None and self._fast_ingest.sending_alone:
             self._fast_ingest.on_answer(tokens, refused=refused, stored_anew=stored_anew)
 
@@ -111,7 +111,7 @@ class NatsAnswers:
             duplicate = np.array([True]) if reply.duplicate else None
             known = np.array([reply.sequence]) if self._router.acks.mode == "message" else None
             self._queue.acks(Acks(tokens, known, duplicate, reply.stream, now, reply.domain))
-            self._answered(tokens, stored_anew=not reply.duplicate)
+            self._answered(tokens, stored_anew=0 if reply.duplicate else reply.sequence)
         elif isinstance(reply, PublishError):
             if self._conflicts is not None and self._conflicts.takes(token, self.sent.message(token), reply):
                 return

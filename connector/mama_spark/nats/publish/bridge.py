@@ -335,6 +335,8 @@ class NatsBridge(PublisherBridge):
             with contextlib.suppress(Unavailable):  # what the server has not read ends with the connection
                 connection.ping(self.settings.retry_deadline)
         connection.listener = None
+        if self._fast_ingest is not None:
+            self._fast_ingest.close()
         if self._fences is not None:
             self._fences.close()
             self._fences = None

@@ -38,6 +38,7 @@ from ..protocol.frames import ReplySubject as ReplyTo
 from ..settings import NatsSettings
 from .ack_queue import AckQueue
 from .stream_router import StreamRouter
+from .undecided import UndecidedStreams
 
 MAX_FLOW = 500
 #: Seconds without an answer after which a batch is ended; otherwise its last messages would never be acknowledged.
@@ -71,12 +72,9 @@ class _Probe:
 class FastIngestPublisher:
     """Batches of one bridge, on the thread that drives the connection.
 
-    Some streams count an id as stored once its message is proposed (see ``AckModeChoice.dedup_is_safe``). To these,
-    messages are sent one at a time while earlier ones may be undecided: at the beginning (an earlier attempt of the
-    task may have sent the same ids) and after a send whose outcome is unknown. The first message that is stored anew
-    ends this: its leader has then decided all earlier messages. While one of them is not answered, the next one is sent
-    only when the publisher was told that the outcome is unknown: it then sends the same message again, and none that
-    would be stored before it.
+    To :class:`.UndecidedStreams` messages are sent one at a time. While one of them is not answered, the next one is
+    sent only when the publisher was told that the outcome is unknown: it then sends the same message again, and none
+    that would be stored before it.
 
     After a refused message, which ends its batch, messages are sent one by one, too, so that each gets its own answer:
     all at once, or in order one at a time.
@@ -101,7 +99,7 @@ class FastIngestPublisher:
         self._open: dict[str, _OpenBatch] = {}  # by stream; accepts messages
         self._by_id: dict[str, _OpenBatch] = {}  # by batch id; has unsettled messages
         self._waiting_for_capacity = False  # messages wait for capacity
-        self._safe_streams: set[str] = set()  # streams without undecided earlier messages
+        self._undecided = UndecidedStreams(connection, settings)
         self._probe: _Probe | None = None
         self._alone = 0  # messages that must be stored one by one before a batch begins
         self._resolved: Callable[[], None] | None = None
@@ -137,7 +135,7 @@ class FastIngestPublisher:
                 self._ack_queue.refused or any(o.stream == stream for o in self._by_id.values())
             ):
                 return 0  # refused messages are resent first: a new batch would overtake them
-            unsafe = stream not in self._safe_streams and not self._router.dedup_is_safe(stream)
+            unsafe = stream in self._undecided and not self._router.dedup_is_safe(stream)
             if unsafe or (self._alone and self._settings.ordered):
                 return self._send_probe(stream, rows, first_token)
             if self._alone:
@@ -267,8 +265,11 @@ class FastIngestPublisher:
         """Whether messages were sent outside of batches: their answers must be passed to :meth:`on_answer`."""
         return self._probe is not None or self._alone > 0
 
-    def on_answer(self, tokens: Int64s, *, refused: bool = False, stored_anew: bool = False) -> None:
-        """Apply answers to messages that were sent alone."""
+    def on_answer(self, tokens: Int64s, *, refused: bool = False, stored_anew: int = 0) -> None:
+        """Apply answers to messages that were sent alone.
+
+        :param stored_anew: the last sequence; 0: they were not
+        """
         if refused:
             self._go_on_alone()
         self._alone = max(0, self._alone - (0 if refused else len(tokens)))
@@ -277,7 +278,7 @@ class FastIngestPublisher:
             return
         self._probe = None
         if stored_anew:
-            self._safe_streams.add(probe.stream)
+            self._undecided.stored_anew(probe.stream, stored_anew)
         self._ack_queue.wake()
 
     def on_denied(self, tokens: Int64s, error: PublishError) -> None:
@@ -291,6 +292,10 @@ class FastIngestPublisher:
 
     def _go_on_alone(self) -> None:
         self._alone = ALONE_IN_ORDER if self._settings.ordered else ALONE
+
+    def close(self) -> None:
+        """No answers are waited for any more."""
+        self._undecided.close()
 
     def on_disconnected(self) -> None:
         """The connection is lost, and with it the answers under way."""
@@ -320,8 +325,7 @@ class FastIngestPublisher:
                 self._waiting_for_capacity = False
                 self._ack_queue.wake()
         for tokens, error in settled.refused:
-            if error.may_have_landed:
-                self._safe_streams.discard(stream)
+            self._undecided.seen(stream)
             self._ack_queue.refusals(Refusals(tokens, error, now))
 
     def resolve(self, done: Callable[[], None]) -> bool:

@@ -47,19 +47,19 @@ class RowsOfStream(NamedTuple):
     rows: Int64s
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Left:
     """Sends ``[first, end)`` over a connection that is left.
 
-    :ivar asked: streams of which its server is asked
-    :ivar why: by each of them that may still store some
+    :ivar asked: a topic of each stream of which its server is asked
+    :ivar why: by each stream that may still store some
     """
 
     first: int
     end: int
     server: SentTo
     at: float
-    asked: set[str] = field(default_factory=set)
+    asked: dict[str, str] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -143,7 +143,7 @@ class Fences:
                 there = rows[(mine >= left.first) & (mine < left.end)]
                 if len(there):
                     if stream not in left.asked:
-                        self._begin_probes(left, {**self._subjects(), stream: subject})
+                        self._ask_server(left, {**self._subjects(), stream: subject})
                     if (reason := left.why.get(stream)) is not None:
                         found[there] = True
                         since, why = min(since, left.at), reason
@@ -202,27 +202,32 @@ class Fences:
             self._forget(fence)
         self._fences.clear()
 
-    # --- connections that are left: a thread for each stream --------------------------------------------------------
+    # --- connections that are left: a thread for each --------------------------------------------------------------
 
-    def _begin_probes(self, left: _Left, subjects: Mapping[str, str]) -> None:
-        for stream in subjects.keys() - left.asked:
-            left.asked.add(stream)
+    def _ask_server(self, left: _Left, subjects: Mapping[str, str]) -> None:
+        begun = bool(left.asked)
+        for stream in subjects.keys() - left.asked.keys():
+            left.asked[stream] = subjects[stream]
             left.why[stream] = f"{left.server} has not answered for what it has"
-            args = (left, stream, subjects[stream])
-            threading.Thread(target=self._probe, args=args, name="mama-probe", daemon=True).start()
+        if not begun:
+            threading.Thread(target=self._probe, args=(left,), name="mama-probe", daemon=True).start()
 
-    def _probe(self, left: _Left, stream: str, subject: str) -> None:
+    def _probe(self, left: _Left) -> None:
         warned = self._clock()
-        while not self._closed.is_set():
+        while not self._closed.is_set() and left in self._left:
+            topics = {stream: left.asked[stream] for stream in list(left.why)}
             try:
-                why = why_unfenced(self._settings, left.server, [subject])
+                found = why_unfenced(self._settings, left.server, list(topics.values())) if topics else {}
             except Exception as e:  # noqa: BLE001 - rows wait until this thread says something
-                why = f"{left.server} may still have messages, and cannot be asked: {e}"
-            if not why:
-                del left.why[stream]
-                return
-            left.why[stream] = why
-            if self._clock() >= warned + WARNING_INTERVAL:
-                warned = self._clock()
+                found = dict.fromkeys(
+                    topics.values(), f"{left.server} may still have messages, and cannot be asked: {e}"
+                )
+            for stream, topic in topics.items():
+                if topic in found:
+                    left.why[stream] = found[topic]
+                else:
+                    del left.why[stream]
+            if found and self._clock() >= warned + WARNING_INTERVAL:
+                warned, why = self._clock(), next(iter(found.values()))
                 logger.warning("%s; rows that were sent there wait until that is known (option onSilentServer)", why)
             self._closed.wait(_PROBE_AGAIN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -94,7 +95,9 @@ def test_what_was_sent_over_another_connection_is_certain_when_its_server_says_s
 ) -> None:
     why = ["silent"]
     monkeypatch.setattr(module, "_PROBE_AGAIN", 0.001)
-    monkeypatch.setattr(module, "why_unfenced", lambda settings, server, topics: why[0] if server == A else "?")
+    monkeypatch.setattr(
+        module, "why_unfenced", lambda settings, server, topics: {"t": why[0]} if why and server == A else {}
+    )
     fences.sent = 10
     fences.disconnected()
     connection.lead_to(B)
@@ -106,7 +109,7 @@ def test_what_was_sent_over_another_connection_is_certain_when_its_server_says_s
     assert ask(fences, 3).why, "it says so from the beginning"  # type: ignore[union-attr]
     eventually(lambda: (there := ask(fences, 3)) is not None and there.why == "silent", "it is asked")
     assert ask(fences, 3).since == 100.0  # type: ignore[union-attr]
-    why[0] = ""
+    why.clear()
     eventually(lambda: not held(fences, 3), "it has said so")
     assert held(fences, 3, 11) == [11]
     assert fences.sent_to() == (B.text,)
@@ -115,8 +118,11 @@ def test_what_was_sent_over_another_connection_is_certain_when_its_server_says_s
 def test_a_stream_without_a_leader_holds_no_rows_of_others(
     fences: Fences, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def why_unfenced(settings: object, server: SentTo, subjects: list[str]) -> str:
-        return "" if subjects == ["t"] else "no leader"
+    probes: set[threading.Thread] = set()
+
+    def why_unfenced(settings: object, server: SentTo, topics: list[str]) -> dict[str, str]:
+        probes.add(threading.current_thread())
+        return dict.fromkeys(set(topics) - {"t"}, "no leader")
 
     monkeypatch.setattr(module, "_PROBE_AGAIN", 0.001)
     monkeypatch.setattr(module, "why_unfenced", why_unfenced)
@@ -136,6 +142,8 @@ def test_a_stream_without_a_leader_holds_no_rows_of_others(
     eventually(lambda: held(fences, 11, others=[3, 12]) == [3, 12], "the probe of the one says that all is there")
     assert fences.sent_to() == (A.text, B.text), "the other one is waited for"
     fences.close()
+    (probe,) = probes
+    probe.join()
 
 
 def test_a_connection_that_nothing_was_sent_over_is_not_asked_about(fences: Fences, connection: Connection) -> None:

@@ -1,0 +1,86 @@
+"""When messages to a replicated stream need not go alone any more."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+from mama_spark.nats.connection.expected_answers import ExpectedAnswers
+from mama_spark.nats.publish.undecided import UndecidedStreams
+from mama_spark.nats.settings import NatsSettings
+
+from tests.support.tables import each
+
+YOUNG, OLD = "2026-01-01T00:00:00.5Z", "2025-12-31T23:58:00Z"
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.answers, self.asked = ExpectedAnswers(b"_INBOX."), list[tuple[str, bytes]]()
+
+    def publish(self, subject: str, payload: bytes, reply: bytes) -> None:
+        self.asked.append((subject, reply))
+
+    def answer(self, payload: bytes, question: int = -1) -> None:
+        frame: Any = SimpleNamespace(subject=self.asked[question][1], payload=payload)
+        assert self.answers.take(frame)
+
+
+def streams_over(connection: Any) -> UndecidedStreams:
+    return UndecidedStreams(connection, NatsSettings(max_in_flight=3))
+
+
+def info(since: str | None, last: int = 7) -> bytes:
+    """Of a stream that knows ids for a minute."""
+    cluster = {"leader": "n1"} | ({"leader_since": since} if since else {})
+    config = {"name": "S", "duplicate_window": 60_000_000_000}
+    found = {"config": config, "cluster": cluster, "ts": "2026-01-01T00:00:01Z"}
+    return orjson.dumps({**found, "state": {"last_seq": last}})
+
+
+@each(
+    "answer, alone",
+    [
+        pytest.param(info(OLD), False, id="it leads for longer than ids are known"),
+        pytest.param(info(YOUNG), True, id="it leads since a moment ago"),
+        pytest.param(info(None), True, id="it does not say since when"),
+        pytest.param(info(OLD, last=6), True, id="it leads no more, and does not know it: it lacks the message"),
+        pytest.param(b'{"error": {"code": 503, "err_code": 10008}}', True, id="nobody leads"),
+        pytest.param(b"", True, id="nobody is there"),
+    ],
+)
+def test_one_that_is_stored_by_a_leader_since_long_is_enough(answer: bytes, alone: bool) -> None:
+    streams = streams_over(connection := Connection())
+    assert "S" in streams
+    streams.stored_anew("S", 7)
+    assert "S" in streams, "nobody has said who leads"
+    connection.answer(answer)
+    assert [subject for subject, _ in connection.asked] == ["$JS.API.STREAM.INFO.S"]
+    assert ("S" in streams) is alone
+
+
+def test_else_as_many_as_an_earlier_attempt_may_have_had_in_flight() -> None:
+    streams, seen = streams_over(Connection()), []
+    for sequence in range(3):
+        seen.append("S" in streams)
+        streams.stored_anew("S", sequence)
+    assert seen == [True] * 3
+    assert "S" not in streams
+    assert "O" in streams, "another stream"
+
+
+def test_what_a_batch_did_not_store_begins_it_anew() -> None:
+    streams = streams_over(connection := Connection())
+    streams.stored_anew("S", 1)
+    connection.answer(info(OLD))
+    streams.seen("S")
+    assert "S" in streams
+    streams.stored_anew("S", 7)
+    connection.answer(info(OLD), question=0)
+    assert "S" in streams, "asked before that"
+    connection.answer(info(OLD))
+    assert "S" not in streams
+    streams.close()
+    assert not len(connection.answers)
