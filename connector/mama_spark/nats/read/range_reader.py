@@ -21,7 +21,7 @@ from ..protocol.parser import ProtocolError
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers, delivery_numbers, records_of, records_up_to
 from .consumer_course import ConsumerCourse, SubscriptionBroken
 from .log_connection import LogConnection
-from .pull_subscription import PullSubscription
+from .pull_subscription import REQUEST_BYTES, ROWS, PullSubscription
 
 _SILENCE = 0.5  #: seconds without a record after which the state of the consumer is requested
 _INFO_TIMEOUT = 3.0
@@ -35,6 +35,7 @@ class SequenceRange:
 
     :ivar newest: of what there is when the read begins, only the last of each subject; all of what comes meanwhile, or
         follows where a consumer was lost
+    :ivar stored: a sequence that the stream has had, whatever a leader says that has not caught up
     """
 
     after: int
@@ -43,6 +44,7 @@ class SequenceRange:
     headers: bool = True
     payloads: bool = True
     newest: bool = False
+    stored: int = 0
 
 
 T = TypeVar("T")
@@ -97,6 +99,8 @@ class RangeReader(Generic[T]):
         if self._stream.replicas < 2 and not self._exhausted:
             return False  # the consumer is where the stream is
         self._exhausted = False
+        if self._logs.stream(self._stream.name).last < self._wanted.stored:
+            return True
         for subject in self._wanted.filters or [">"]:
             found = self._api.message(self._stream.name, seq=self._course.position + 1, next_by_subj=subject)
             if found is not None and found.sequence <= self._wanted.up_to:
@@ -143,9 +147,12 @@ class RangeReader(Generic[T]):
     def _consume(self, consumer: str) -> Generator[T, None, bool]:
         """Read one consumer; returns whether nothing is left of the range."""
         connection, course, wanted = self._logs.connection(), self._course, self._wanted
-        counted = wanted.newest and not wanted.headers
+        most = None
+        if wanted.newest:
+            size = self._stream.size // max(1, self._stream.messages) if wanted.payloads else 0
+            most = max(1, min(ROWS, REQUEST_BYTES // max(1, size)))
         subscription = PullSubscription(
-            connection, self._stream.name, consumer, course.position, wanted.up_to, counted=counted
+            connection, self._stream.name, consumer, course.position, wanted.up_to, most=most
         )
         self._logs.subscriptions.add(subscription)
         try:

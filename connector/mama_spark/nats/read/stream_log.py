@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -22,7 +21,7 @@ from ..protocol.direct_get import micros
 from ..subjects import PROGRESS_METADATA, filters_of, may_store, shows_progress, stores_text
 from . import retention
 from .append import append
-from .current import find_current, read_current, records_of_stored
+from .current import read_newest, records_of_stored
 from .log_connection import LogConnection
 from .range_reader import Convert, RangeReader, SequenceRange, as_records
 from .ranges import match_range, merge_ranges, missing_ranges
@@ -102,7 +101,7 @@ class NatsLog(RecordLog):
 
     def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        wanted = SequenceRange(after, up_to, filters_of(topics))
+        wanted = SequenceRange(after, up_to, filters_of(topics), stored=up_to)
         yield from self.read_as(wanted, as_records(wanted, views=True))
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
@@ -123,16 +122,22 @@ class NatsLog(RecordLog):
         found = self._api.message(self.name, last_by_subj=topic)
         return None if found is None else records_of_stored([found])
 
-    def current(self, topics: Sequence[str] = ()) -> CurrentRecords:
+    @property
+    def keeps_one(self) -> bool:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        filters = filters_of(topics)
-        found = find_current(self._logs, self._logs.stream(self.name), filters)
-        stored = self._count(filters, 0) if len(found) else 0
-        return replace(found, spread=max(1.0, stored / max(1, len(found))))
+        return self.info.limit("max_msgs_per_subject") == 1
+
+    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return read_newest(self._logs, self._logs.stream(self.name), filters_of(topics), payloads)
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return read_current(self._logs, self.info, filters_of(topics), wanted)
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. By their range, or from a consumer of all that is
+        current, whichever delivers less."""
+        filters, before, last = filters_of(topics), int(wanted.sequences[0]) - 1, int(wanted.sequences[-1])
+        newest = wanted.before + len(wanted) < self._count(filters, before) - self._count(filters, last)
+        found = SequenceRange(0 if newest else before, last, filters, newest=newest, stored=last)
+        return map(wanted.among, self.read_as(found, as_records(found)))
 
     def state(self) -> LogState:
         """See :class:`~mama_spark.contracts.served_log.ServedLog`."""

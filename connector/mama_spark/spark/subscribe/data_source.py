@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,15 @@ from pyspark.sql.types import StructType
 
 from mama_spark.contracts.errors import ConfigError, MamaError, OptionError, Unavailable
 from mama_spark.contracts.middlewares import imported
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, RecordLogBridge, time_of, went_back
+from mama_spark.contracts.record_log import (
+    Bounds,
+    CurrentRecords,
+    RecordLog,
+    RecordLogBridge,
+    Records,
+    time_of,
+    went_back,
+)
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.options.stream_names import matching_streams
 from mama_spark.publishing.window.reconnecting import ask_logs
@@ -48,6 +56,7 @@ from .schema import MessageColumns, message_columns_of, schema_of
 
 logger = logging.getLogger("mama_spark")
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 #: Seconds between two lookups of new streams.
@@ -73,6 +82,8 @@ def batch_reader(
     for name, value in (("Offsets", options.starting_offsets), ("Timestamp", options.starting_timestamp)):
         if value in ("latest", "now"):
             raise OptionError(f"option starting{name}={value} is for streams: a batch would read nothing")
+    if options.current and options.min_partitions is not None:
+        raise OptionError("option minPartitions has no effect with latestPerTopic in a batch: one task reads a stream")
     options = options.loaded_at(loaded_at).sized_for(cluster_cores)
     return MamaSubReader(options, message_columns_of(schema, options))
 
@@ -102,9 +113,7 @@ class MamaSubReader(LogReader, DataSourceReader):
             start, bounds = self.first(bridge)
             o = self.options
             if o.current:
-                logs = {name: bridge.log(name) for name in bounds}
-                found = [self.plan_current(log, log.opened.identity, log.current(o.topics)) for log in logs.values()]
-                return [task for tasks in found for task in tasks]
+                return [LogPartition(ReadRange(name, b.identity, 0, b.last, b.last)) for name, b in bounds.items()]
             logs = {} if o.ending_time is None else {name: bridge.log(name) for name in bounds}
             end = ending_offsets(bounds, o.ending_offsets, sequences_at(logs, o.ending_time))
             start, losses = reconcile(start, bounds)
@@ -112,6 +121,14 @@ class MamaSubReader(LogReader, DataSourceReader):
             return self.plan(bridge, ranges(start, end))
 
         return ask_logs(self.options, plan)
+
+    def records(self, log: RecordLog, partition: LogPartition, after: int) -> Iterator[Records]:
+        """See :class:`LogReader`. What is current comes when all was read, so nothing came before an outage."""
+        if not self.options.current:
+            return super().records(log, partition, after)
+        from .current_rows import last_of_each
+
+        return last_of_each(log.current(self.options.topics))
 
 
 class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -125,7 +142,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         self._triggered_at = float("-inf")  # when the last micro-batch was planned
         self._initial: Offsets | None = None
         self._replacing: set[str] = set()  # streams that remove what newer records replace
-        self._snapshots = SnapshotCache()
+        self._listed: OfThisProcess[tuple[str, str], CurrentRecords] = OfThisProcess()
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, Bounds] = {}
         self._stream_names: set[str] = set()
@@ -143,25 +160,32 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         start, bounds = self.first(bridge)
         if self.options.current:
             for name, found in bounds.items():
-                current = self._snapshots.take(bridge.log(name), self.options.topics)
-                start[name] = replace(start[name], snapshot=current.as_of)
+                log = bridge.log(name)
+                ends = [log.opened.last, *(self._list(log).sequences[-1:] if not log.keeps_one else ())]
+                start[name] = replace(start[name], snapshot=int(max(ends)))
                 if self._target is not None:  # the whole snapshot is in the first run
-                    self._target[name] = replace(found, last=max(found.last, current.as_of), time=None)
+                    self._target[name] = replace(found, last=max(found.last, int(max(ends))), time=None)
         return start
 
     def plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
         """As for a batch, and tasks for what is left of snapshots."""
-        tasks = []
+        tasks, other = list[LogPartition](), list[ReadRange]()
         for r in whole:
-            if r.snapshot is not None and (log := self.find(bridge, r)) is not None:
-                current = self._current(log, r.snapshot).within(r.after, r.up_to)
-                tasks += self.plan_current(log, r.identity, current)
-        return tasks + super().plan(bridge, [r for r in whole if r.snapshot is None])
+            log = None if r.snapshot is None else self.find(bridge, r)
+            if log is None or log.keeps_one:
+                other.append(r)
+            else:
+                tasks.append(LogPartition(r, current=self._list(log).within(r.after, r.up_to)))
+        return tasks + super().plan(bridge, other)
 
-    def _current(self, log: RecordLog, snapshot: int) -> CurrentRecords:
-        """As it was found when the snapshot began, or when this process first asked for it."""
-        known = self._snapshots.get(log)
-        return (self._snapshots.take(log, self.options.topics) if known is None else known).within(0, snapshot)
+    def _list(self, log: RecordLog) -> CurrentRecords:
+        """What is current, as it was found when the snapshot began, or when this process first asked for it."""
+        key = log.name, log.opened.identity
+        if key not in self._listed:
+            from .current_rows import current_records
+
+            self._listed[key] = current_records(log.current(self.options.topics, payloads=False))
+        return self._listed[key]
 
     @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -201,9 +225,9 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         limits, selective = BatchLimits(records, o.max_rows_per_trigger), bool(o.topics or o.pattern)
 
         def end(bridge: RecordLogBridge) -> Offsets:
-            begun = {name: p.snapshot for name, p in now.items() if p.in_snapshot and p.snapshot and name in bounds}
-            current = {name: self._current(bridge.log(name), snapshot) for name, snapshot in begun.items()}
-            return next_offsets(bridge, now, bounds, o.topics, limits, selective=selective, snapshots=current)
+            logs = [bridge.log(name) for name, p in now.items() if p.in_snapshot and name in bounds]
+            listed = {log.name: self._list(log) for log in logs if not log.keeps_one}
+            return next_offsets(bridge, now, bounds, o.topics, limits, selective=selective, snapshots=listed)
 
         return ask_logs(o, end)
 
@@ -317,23 +341,11 @@ def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:
     return replace(now, last=target.last, time=target.time) if target.last < now.last else now
 
 
-class SnapshotCache:
-    """What is current in the logs that a query reads, found once. A copy in another process has none."""
+class OfThisProcess(dict[K, T]):
+    """A copy in another process is empty."""
 
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], CurrentRecords] = {}
-
-    def __reduce__(self) -> tuple[type[SnapshotCache], tuple[()]]:
-        return SnapshotCache, ()
-
-    def get(self, log: RecordLog) -> CurrentRecords | None:
-        return self._found.get((log.name, log.opened.identity))
-
-    def take(self, log: RecordLog, topics: Sequence[str]) -> CurrentRecords:
-        """Without the topics: what has changed since is left to the changes."""
-        found = replace(log.current(topics), topics=None)
-        self._found[log.name, log.opened.identity] = found
-        return found
+    def __reduce__(self) -> tuple[type[OfThisProcess[K, T]], tuple[()]]:
+        return OfThisProcess, ()
 
 
 class PlanAhead(Generic[T]):
