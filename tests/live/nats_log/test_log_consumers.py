@@ -167,19 +167,6 @@ def test_a_replica_that_is_behind_the_leader_ends_no_range(
         assert not everything(log.read(MANY, MANY + 5, [f"{full}.0"])), "nothing follows"
 
 
-def test_a_new_leader_that_has_not_caught_up_ends_no_range_that_was_stored(
-    shared: NatsServer, full: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with reading(shared.url) as logs:
-        logs.api = api = _BehindApi(logs.api, 2)  # type: ignore[assignment]
-        log = logs.log(full)
-        log.info.config["num_replicas"] = 3
-        stream, message = logs.stream, api.message
-        monkeypatch.setattr(api, "message", lambda *a, **k: None if api.behind else message(*a, **k), raising=False)
-        monkeypatch.setattr(logs, "stream", lambda name: replace(stream(name), last=0 if api.behind else 3000))
-        assert len(everything(log.read_views(0, 3000))) == 3000
-
-
 def test_a_range_that_no_replica_has_is_no_end_but_an_outage(shared: NatsServer, full: str) -> None:
     with reading(shared.url, timeout=0.5) as logs:
         logs.api = _BehindApi(logs.api, 1_000_000)  # type: ignore[assignment]

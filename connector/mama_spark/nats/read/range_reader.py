@@ -35,7 +35,6 @@ class SequenceRange:
 
     :ivar newest: of what there is when the read begins, only the last of each subject; all of what comes meanwhile, or
         follows where a consumer was lost
-    :ivar stored: a sequence that the stream has had, whatever a leader says that has not caught up
     """
 
     after: int
@@ -44,7 +43,6 @@ class SequenceRange:
     headers: bool = True
     payloads: bool = True
     newest: bool = False
-    stored: int = 0
 
 
 T = TypeVar("T")
@@ -99,8 +97,6 @@ class RangeReader(Generic[T]):
         if self._stream.replicas < 2 and not self._exhausted:
             return False  # the consumer is where the stream is
         self._exhausted = False
-        if self._logs.stream(self._stream.name).last < self._wanted.stored:
-            return True
         for subject in self._wanted.filters or [">"]:
             found = self._api.message(self._stream.name, seq=self._course.position + 1, next_by_subj=subject)
             if found is not None and found.sequence <= self._wanted.up_to:

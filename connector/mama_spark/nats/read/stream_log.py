@@ -101,7 +101,7 @@ class NatsLog(RecordLog):
 
     def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        wanted = SequenceRange(after, up_to, filters_of(topics), stored=up_to)
+        wanted = SequenceRange(after, up_to, filters_of(topics))
         yield from self.read_as(wanted, as_records(wanted, views=True))
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
@@ -136,7 +136,7 @@ class NatsLog(RecordLog):
         current, whichever delivers less."""
         filters, before, last = filters_of(topics), int(wanted.sequences[0]) - 1, int(wanted.sequences[-1])
         newest = wanted.before + len(wanted) < self._count(filters, before) - self._count(filters, last)
-        found = SequenceRange(0 if newest else before, last, filters, newest=newest, stored=last)
+        found = SequenceRange(0 if newest else before, last, filters, newest=newest)
         return map(wanted.among, self.read_as(found, as_records(found)))
 
     def state(self) -> LogState:
