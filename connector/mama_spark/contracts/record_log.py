@@ -203,7 +203,8 @@ class RecordLog(Protocol):
         """The records with ``after < sequence <= up_to`` on one of ``topics`` (wildcards allowed; none = all), in
         order and in batches of a few thousand. Deleted records are left out: :meth:`missing` lists them.
 
-        The same range gives the same records, unless some of them were deleted meanwhile.
+        The same range gives the same records, unless some of them were deleted meanwhile. ``up_to`` is a sequence that
+        :meth:`bounds` has told: a replicated log waits for a replica that has it.
         """
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:

@@ -115,6 +115,7 @@ class StreamInfo:
     :ivar created: text of the server; another stream of the same name has another one
     :ivar first, last: sequences; ``deleted``: how many between them are deleted, and ``deleted_sequences`` which, if
         that was asked for
+    :ivar leader: of its replicas, as the one that answered knows; ``led``: it is the leader itself
     :ivar sourced: by name of the stream: the sequence up to which it was sourced
     :ivar now: the time of the server when it answered, RFC 3339
     """
@@ -131,13 +132,15 @@ class StreamInfo:
     deleted_sequences: Sequence[int]
     consumers: int
     leader: str | None
+    led: bool
     sourced: Mapping[str, int]
     now: str
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> StreamInfo:
         """Make it from an answer of the JetStream API, or an element of a list."""
-        state = answer.get("state") or {}
+        state, cluster = answer.get("state") or {}, answer.get("cluster") or {}
+        leader, others = cluster.get("leader"), [one.get("name") for one in cluster.get("replicas") or ()]
         return cls(
             answer["config"],
             str(answer.get("created", "")),
@@ -150,7 +153,8 @@ class StreamInfo:
             int(state.get("num_deleted", 0)),
             state.get("deleted") or (),
             int(state.get("consumer_count", 0)),
-            (answer.get("cluster") or {}).get("leader"),
+            leader,
+            leader not in others and (bool(leader) or not cluster),
             {str(source["name"]): int(source.get("seq", 0)) for source in answer.get("sources") or ()},
             str(answer.get("ts", "")),
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mama_spark.contracts.errors import ClientClosed, ConfigError
+import contextlib
+
+from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 
 from ..connection.pool import POOL
 from ..connection.socket_connection import SocketConnection
@@ -12,6 +14,9 @@ from ..protocol.acks import AckColumns, Reply
 from ..settings import NatsSettings
 from .consumer_course import SubscriptionBroken
 from .pull_subscription import PullSubscription
+
+#: Seconds in which a new leader applies what another replica had. A stream that is still behind was restored.
+_CATCH_UP = 5.0
 
 
 class LogConnection:
@@ -49,7 +54,34 @@ class LogConnection:
         return self._connection
 
     def stream(self, name: str, **details: bool) -> StreamInfo:
-        """:raises ConfigError: there is no such stream, or the permissions hide it"""
+        """The stream; where its last sequence is below one that was told before, after some seconds.
+
+        :raises ConfigError: there is no such stream, or the permissions hide it
+        """
+        found, key = self._ask(name, details), f"the last sequence of stream {name!r}"
+        created, last = self.connection().cached(key) or ("", 0)
+        if found.replicas > 1 and found.created == created and found.last < last:
+            with contextlib.suppress(Unavailable):
+                found = self.stream_with(name, last, min(_CATCH_UP, self.timeout), **details)
+        self.connection().cache(key, (found.created, found.last))
+        return found
+
+    def stream_with(self, name: str, sequence: int, timeout: float | None = None, **details: bool) -> StreamInfo:
+        """The stream as a leader tells it that has this sequence. A new leader answers before it has applied all that
+        others have, and while there is none, any replica does (nats-server 2.15).
+
+        :raises Unavailable: none has it within the time limit
+        """
+
+        def look(_: float) -> StreamInfo:
+            found = self._ask(name, details)
+            if found.last < sequence or not found.led:
+                raise Unavailable(f"its leader, {found.leader}, is at sequence {found.last} and lacks {sequence}")
+            return found
+
+        return self.api.retry(f"the read of stream {name!r}", look, timeout)
+
+    def _ask(self, name: str, details: dict[str, bool]) -> StreamInfo:
         try:
             found = self.api.stream(name, **details)
         except ApiError as e:

@@ -1,12 +1,13 @@
 """Reads a range of a stream: one consumer after another (:mod:`.consumer_course`) until the range is read.
 
 It is read when a record at or after its end was delivered, when a new consumer has nothing pending, or when two in a
-row delivered nothing and say so later; and when the leader of the stream has no more of it: a consumer may be at a
-replica that does not have all of it yet, which is waited for.
+row delivered nothing and say so later; and when the leader of the stream has its end and no more of it: a consumer may
+be at a replica that does not have all of it yet, and so may a new leader, which is waited for.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _REPLICA_BEHIND = 0.05
 class SequenceRange:
     """The records ``after < sequence <= up_to`` on ``filters`` (none = all).
 
+    :ivar up_to: a sequence that the stream has; ``sys.maxsize``: all that it has, also what comes meanwhile
     :ivar newest: of what there is when the read begins, only the last of each subject; all of what comes meanwhile, or
         follows where a consumer was lost
     """
@@ -97,6 +99,9 @@ class RangeReader(Generic[T]):
         if self._stream.replicas < 2 and not self._exhausted:
             return False  # the consumer is where the stream is
         self._exhausted = False
+        if self._stream.replicas > 1:
+            end = self._stream.last if self._wanted.up_to == sys.maxsize else self._wanted.up_to
+            self._logs.stream_with(self._stream.name, end)
         for subject in self._wanted.filters or [">"]:
             found = self._api.message(self._stream.name, seq=self._course.position + 1, next_by_subj=subject)
             if found is not None and found.sequence <= self._wanted.up_to:
