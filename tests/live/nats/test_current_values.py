@@ -205,6 +205,23 @@ def test_a_stream_is_its_snapshot_in_parts_then_each_change_once_whatever_restar
     assert query.batch() == []
 
 
+def test_a_bucket_that_is_made_again_brings_changes_and_its_checkpoint_goes_on(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    options = {"bucket": "again", "failOnDataLoss": "false"}
+    admin._run(bucket(admin, "again").put("a", b"old"))
+    query = StreamQuery(nats_server.url, **options)
+    assert keys(query.batch()) == {"a": (b"old", 1, "put")}
+    admin.api("STREAM.DELETE.KV_again")
+    kv = bucket(admin, "again", history=2)
+    found = []
+    for value in (b"1", b"2"):
+        admin._run(kv.put("a", value))
+        query = StreamQuery(nats_server.url, query.offset, **options)
+        found.append(keys(query.batch()))
+    assert found == [{"a": (b"1", 1, "put")}, {"a": (b"2", 2, "put")}]
+
+
 def test_where_a_value_a_key_is_kept_a_batch_is_of_the_moment_of_its_task_and_a_stream_leaves_newer_ones_to_the_changes(
     nats_server: NatsServer, admin: Admin
 ) -> None:

@@ -200,13 +200,15 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
 
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        before = from_json(start)
+        before = self._position(start)
         bounds, back = ask_logs(self.options, lambda bridge: self._look(bridge, before))
         self._latest = bounds
         if self._target is not None:  # streams that are newer are for another run
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
         now, losses = reconcile(before, bounds, back, self._replacing)
         self.handle_losses(losses)
+        if self.options.current:  # streams that are new have no snapshot
+            now = {name: replace(p, snapshot=p.snapshot or 0) for name, p in now.items()}
         if self._target is None and not losses and self._waits_for_more(now, bounds):
             return start
         if self._target is not None:
@@ -216,6 +218,17 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         if whole := ranges(before, from_json(end)):
             self._ahead.begin((start, end), lambda: self._plan_tasks(whole))
         return end
+
+    def _position(self, given: dict[str, Any]) -> Offsets:
+        """:raises ConfigError: it is not of a query of this kind"""
+        found, current = from_json(given), self.options.current
+        if any((p.snapshot is not None) != current for p in found.values()):
+            this, that = ("with", "without") if current else ("without", "with")
+            raise ConfigError(
+                f"the checkpoint is of a query {that} latestPerTopic, and this one is {this} it: give this one a "
+                "checkpointLocation of its own, or set latestPerTopic as it was"
+            )
+        return found
 
     def _end_of_batch(self, now: Offsets, bounds: Mapping[str, Bounds], limit: ReadLimit) -> Offsets:
         o = self.options
@@ -271,7 +284,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
         if (planned := self._ahead.take((start, end))) is not None:
             return planned
-        whole = ranges(from_json(start), from_json(end))
+        whole = ranges(self._position(start), self._position(end))
         return self._plan_tasks(whole) if whole else []
 
     def _plan_tasks(self, whole: list[ReadRange]) -> list[LogPartition]:

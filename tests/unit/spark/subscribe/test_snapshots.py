@@ -24,6 +24,7 @@ from mama_spark.spark.subscribe.offsets import (
     to_json,
     within_snapshots,
 )
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.nats.mamasub import rows_of
 from tests.support.spark.memory_harness import FilledLog
@@ -125,6 +126,27 @@ def test_one_task_reads_a_batch(log: FilledLog) -> None:
     source = log.source(latestPerTopic="true", minPartitions="2")
     with pytest.raises(OptionError, match="minPartitions has no effect with latestPerTopic in a batch"):
         source.reader(source.schema())
+
+
+@each(
+    ("options", "checkpoint", "said"),
+    [
+        (
+            {"latestPerTopic": "true"},
+            StreamPosition(2, "a"),
+            "is of a query without latestPerTopic, and this one is with",
+        ),
+        ({}, StreamPosition(2, "a", snapshot=0), "is of a query with latestPerTopic, and this one is without"),
+    ],
+)
+def test_a_checkpoint_of_the_other_kind_is_refused(
+    log: FilledLog, options: dict[str, str], checkpoint: StreamPosition, said: str
+) -> None:
+    source = log.source(**options)
+    reader, offset = source.streamReader(source.schema()), to_json({"S": checkpoint})
+    for ask in (lambda: reader.latestOffset(offset, ReadAllAvailable()), lambda: reader.partitions(offset, offset)):
+        with pytest.raises(ConfigError, match=said):
+            ask()
 
 
 def test_a_middleware_without_last_values_says_so(log: FilledLog) -> None:
