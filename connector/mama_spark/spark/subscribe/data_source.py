@@ -10,16 +10,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from threading import Thread
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from mama_spark.contracts.errors import ConfigError, MamaError, OptionError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, OptionError
 from mama_spark.contracts.middlewares import imported
 from mama_spark.contracts.record_log import (
     Bounds,
@@ -52,12 +50,10 @@ from .offsets import (
     to_json,
     within_snapshots,
 )
+from .plan_ahead import OfThisProcess, PlanAhead
 from .schema import MessageColumns, message_columns_of, schema_of
 
 logger = logging.getLogger("mama_spark")
-
-K = TypeVar("K")
-T = TypeVar("T")
 
 #: Seconds between two lookups of new streams.
 STREAM_LOOKUP_INTERVAL = 5.0
@@ -352,56 +348,3 @@ def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:
     if target is None or target.identity != now.identity:
         return Bounds(now.first, now.first - 1, now.identity)
     return replace(now, last=target.last, time=target.time) if target.last < now.last else now
-
-
-class OfThisProcess(dict[K, T]):
-    """A copy in another process is empty."""
-
-    def __reduce__(self) -> tuple[type[OfThisProcess[K, T]], tuple[()]]:
-        return OfThisProcess, ()
-
-
-class PlanAhead(Generic[T]):
-    """Plans a micro-batch while Spark writes its offsets down: at most one plan, made by a thread of its own. A copy in
-    another process has none.
-
-    Between the newest offset of a micro-batch and its tasks, Spark writes a file and plans the query. A plan asks the
-    broker several questions; the answers are there when Spark wants the tasks.
-    """
-
-    def __init__(self) -> None:
-        self._key: Any = None
-        self._plan: Future[T] | None = None
-
-    def __reduce__(self) -> tuple[type[PlanAhead[T]], tuple[()]]:
-        return PlanAhead, ()
-
-    def begin(self, key: Any, make: Callable[[], T]) -> None:
-        """Begin the plan of ``key``; one that was not taken is forgotten.
-
-        :param make: called in another thread
-        """
-        plan: Future[T] = Future()
-        self._key, self._plan = key, plan
-
-        def run() -> None:
-            try:
-                plan.set_result(make())
-            except BaseException as e:  # noqa: BLE001  for who takes the plan
-                plan.set_exception(e)
-
-        Thread(target=run, name="mamasub-plan", daemon=True).start()
-
-    def take(self, key: Any) -> T | None:
-        """The plan of ``key``, which is waited for. None if it was not begun, was taken, or failed: a plan that begins
-        now says why, without what changed in the middle of this one.
-
-        :raises Unavailable: the broker did not answer in time; to ask again would wait as long once more
-        """
-        plan, self._plan = self._plan, None
-        if plan is None or self._key != key:
-            return None
-        error = plan.exception()
-        if isinstance(error, Unavailable):
-            raise error
-        return plan.result() if error is None else None
