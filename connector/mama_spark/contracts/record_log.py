@@ -273,7 +273,7 @@ class RecordLog(Protocol):
         raise ConfigError(f"option latestPerTopic: {self.name!r} is of a middleware that keeps no last value")
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """Those of these that are still there, in order.
+        """Those of these that are still there.
 
         :param topics: those that :meth:`current` was asked for
         """
