@@ -21,7 +21,8 @@ _STATE = pa.schema([("key", pa.string()), ("revision", pa.int64()), ("operation"
 _EXAMPLES = 5
 _QUESTION = f"""
 WITH have AS (SELECT key, max(revision) AS revision, count(*) AS rows FROM log WHERE operation = 'put' GROUP BY key),
- wanted AS (SELECT key, revision FROM bucket WHERE operation = 'put'),
+ last AS (SELECT *, row_number() OVER (PARTITION BY key ORDER BY revision DESC) AS number FROM bucket),
+ wanted AS (SELECT key, revision FROM last WHERE number = 1 AND operation = 'put'),
  compared AS (SELECT coalesce(w.key, h.key) AS key, h.revision AS here, w.revision AS there,
   CASE WHEN h.rows IS NULL THEN 'missing' WHEN w.key IS NULL THEN 'extra' WHEN h.rows > 1 THEN 'twice'
    WHEN h.revision IS DISTINCT FROM w.revision THEN 'other' ELSE 'same' END AS kind
@@ -74,8 +75,8 @@ def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
 
 
 def _state(log: RecordLog, buckets: Any) -> Iterator[pa.RecordBatch]:
-    """The last change of each key."""
-    for records in log.read_current(log.current()):
+    """Changes of keys, the last of each among them."""
+    for records in log.current():
         operations = buckets.operations_of(records.headers, len(records))
         keys = buckets.keys_of(records.topics.cast(pa.string()))
         yield pa.RecordBatch.from_arrays([keys, pa.array(records.sequences), operations], schema=_STATE)

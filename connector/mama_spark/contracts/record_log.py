@@ -11,7 +11,7 @@ A record log is named by a URL: ``nats://host:4222/STREAM``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, Self
 
@@ -155,61 +155,34 @@ class MatchRange:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRecords:
-    """Which records of a log are the last of their topics, as of one sequence of it.
+    """Some of the records of a log that are the last of their topics.
 
-    :ivar as_of: that sequence
-    :ivar sequences: of the records, ascending
-    :ivar topics: of each; None: not wanted, so that records which are gone are left out
+    :ivar sequences: theirs, ascending
     :ivar before: how many current ones precede these
-    :ivar spread: how many records of these topics there are for a current one
     """
 
-    as_of: int
     sequences: Int64s
-    topics: pa.Array | None
     before: int = 0
-    spread: float = 1.0
-
-    @classmethod
-    def of(cls, as_of: int, sequences: Sequence[Int64s], topics: Sequence[pa.Array]) -> CurrentRecords:
-        """Of batches of records, ascending, the last of each topic."""
-        if not sequences:
-            return cls(as_of, np.zeros(0, np.int64), pa.array([], pa.string()))
-        numbers, names = np.concatenate(sequences), pa.concat_arrays([one.cast(pa.string()) for one in topics])
-        codes = names.dictionary_encode().indices.to_numpy()
-        rows = np.zeros(int(codes.max()) + 1, np.int64)
-        rows[codes] = np.arange(len(codes))  # of several of a topic, the last
-        rows.sort()
-        return cls(as_of, numbers[rows], names.take(pa.array(rows)), spread=len(codes) / len(rows))
 
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def among(self, sequences: Int64s) -> tuple[Int64s, Int64s]:
-        """Those of these that have one of ``sequences``, none of which is above the last: rows here, and there."""
-        place = np.searchsorted(self.sequences, sequences)
-        there = np.flatnonzero(self.sequences[place] == sequences)
-        return place[there], there
-
-    def slice(self, start: int, stop: int) -> CurrentRecords:
-        """Those from ``start`` to ``stop``; shares memory."""
-        topics = None if self.topics is None else self.topics.slice(start, stop - start)
-        return replace(self, sequences=self.sequences[start:stop], topics=topics, before=self.before + start)
-
-    def take(self, rows: Bools) -> CurrentRecords:
-        """Those of ``rows``; copies."""
-        topics = None if self.topics is None else self.topics.filter(pa.array(rows))
-        return replace(self, sequences=self.sequences[rows], topics=topics)
-
-    @property
-    def divisible(self) -> bool:
-        """Whether to read a part of them costs less than to read all: most of what is stored is current."""
-        return self.spread <= 2.0
-
     def within(self, after: int, up_to: int) -> CurrentRecords:
-        """Those with ``after < sequence <= up_to``."""
+        """Those with ``after < sequence <= up_to``; shares memory."""
         start, stop = np.searchsorted(self.sequences, [after, up_to], "right").tolist()
-        return self.slice(start, stop)
+        return CurrentRecords(self.sequences[start:stop], self.before + start)
+
+    def among(self, records: Records) -> Records:
+        """Those of ``records`` that are."""
+        return records.take(np.flatnonzero(is_among(records.sequences, self.sequences)))
+
+
+def is_among(numbers: Int64s, some: Int64s) -> Bools:
+    """Whether each of these is one of ``some``, which ascend."""
+    if not len(some):
+        return np.zeros(len(numbers), np.bool_)
+    found: Bools = some[np.minimum(np.searchsorted(some, numbers), len(some) - 1)] == numbers
+    return found
 
 
 class RecordLog(Protocol):
@@ -283,18 +256,27 @@ class RecordLog(Protocol):
         """When it was created, microseconds since the epoch; None: the middleware does not say."""
         return None
 
-    def current(self, topics: Sequence[str] = ()) -> CurrentRecords:
-        """The last record of each of ``topics`` (wildcards allowed; none = all), as of a sequence that is not below the
-        end that the log had when it was asked.
+    @property
+    def keeps_one(self) -> bool:
+        """It keeps one record of each topic, so all that it has is current."""
+        return False
 
+    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
+        """Records, ascending, on ``topics`` (wildcards allowed; none = all), up to a sequence that is not below the end
+        that the log had when it was asked: the last one of each topic is what its topic had last at that sequence.
+
+        :param payloads: false: they, and headers, may be left out
         :raises ConfigError: the middleware cannot tell
         """
         raise ConfigError(f"option latestPerTopic: {self.name!r} is of a middleware that keeps no last value")
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """These records, in any order. Where one is gone, what its topic has last instead, if ``wanted`` names that.
-        ``topics`` are those that :meth:`current` was asked for."""
-        raise ConfigError(f"stream {self.name!r}: this middleware keeps no last value of a topic")
+        """Those of these that are still there.
+
+        :param topics: those that :meth:`current` was asked for
+        """
+        for records in self.read(int(wanted.sequences[0]) - 1, int(wanted.sequences[-1]), topics):
+            yield wanted.among(records)
 
     # --- what some can do better ---
 

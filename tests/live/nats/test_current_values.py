@@ -6,19 +6,19 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import DataLost
-from mama_spark.nats.jetstream.answers import NO_MESSAGE, ApiError
-from mama_spark.nats.read.current import find_current, read_current
+from mama_spark.nats.read import range_reader
+from mama_spark.nats.read.current import read_newest
 from mama_spark.nats.read.stream_log import NatsLog
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SubscribeOptions
 from mama_spark.registry import log_bridge
 from mama_spark.spark.formats import MamaSubDataSource
+from mama_spark.spark.subscribe.current_rows import current_records
 from mama_spark.testing.waiting import eventually
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
@@ -116,9 +116,10 @@ def changing(admin: Admin, subjects: list[str]) -> Iterator[None]:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_snapshot_is_the_state_at_its_sequence_while_others_write(
-    nats_server: NatsServer, admin: Admin, sparse: bool
+    nats_server: NatsServer, admin: Admin, sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More keys than a request brings: a server loses the last message of a subject at which one ends by its size."""
+    monkeypatch.setattr(range_reader, "REQUEST_BYTES", 10_000)
     name, n = f"busy{int(sparse)}", 12_000
     admin.create_stream(f"KV_{name}", [f"$KV.{name}.>"])
     topics = [f"$KV.{name}.{key}" for key in range(n)]
@@ -129,19 +130,17 @@ def test_a_snapshot_is_the_state_at_its_sequence_while_others_write(
         for _ in range(2):
             query = StreamQuery(nats_server.url, bucket=name, includeDeleted="true")
             found.append((query.offset[f"KV_{name}"]["snapshot"], query.batch()))
-            found.append(read_planned(nats_server.url, bucket=name))
+            found.append(read_all(nats_server.url, bucket=name))
     history = read(nats_server.url, bucket=name, latestPerTopic="false")
     for snapshot, rows in found:
         assert keys(rows) == state_at(snapshot, history)
     assert all(len(rows) == n for _, rows in found)
 
 
-def read_planned(url: str, **options: str) -> tuple[int, list[dict[str, Any]]]:
+def read_all(url: str, **options: str) -> tuple[int, list[dict[str, Any]]]:
     """The rows of a batch, and the sequence as of which they are."""
-    source = MamaSubDataSource({"url": url, **options})
-    reader = source.reader(source.schema())
-    tasks = reader.partitions()
-    return tasks[0].range.snapshot or 0, rows_of(reader, tasks)
+    rows = read(url, **options)
+    return max(row["revision"] for row in rows), rows
 
 
 @pytest.mark.thorough
@@ -157,46 +156,15 @@ def test_a_snapshot_is_the_state_at_its_sequence_whichever_replica_is_late(tmp_p
             node.kill()
             with changing(admin, topics):
                 for _ in range(2):
-                    found.append(read_planned(cluster.url, bucket="three"))
+                    found.append(read_all(cluster.url, bucket="three"))
                 node.spawn()
                 for _ in range(3):  # it catches up meanwhile, and may have the consumers
-                    found.append(read_planned(cluster.url, bucket="three"))
+                    found.append(read_all(cluster.url, bucket="three"))
             node.wait_ready()
         history = read(cluster.url, bucket="three", latestPerTopic="false")
     for snapshot, rows in found:
         assert keys(rows) == state_at(snapshot, history)
     assert all(len(rows) == len(topics) for _, rows in found)
-
-
-def test_what_a_new_leader_does_not_have_yet_is_not_taken_for_gone(
-    nats_server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It answers that there is no such message; the consumer was on a replica that is ahead."""
-    admin.create_stream("BEHIND", ["behind.>"])
-    topics = [f"behind.{key}" for key in range(100)]
-    for value in (b"old", b"current"):
-        store(admin, "BEHIND", [(topic, value, None) for topic in topics])
-    options = SubscribeOptions.parse({"url": nats_server.url, "stream": "BEHIND"})
-    with contextlib.closing(log_bridge(options, 10.0)) as bridge:
-        bridge.open()
-        log = bridge.log("BEHIND")
-        assert isinstance(log, NatsLog)
-        snapshot = log.current()
-        store(admin, "BEHIND", [(topic, b"later", None) for topic in topics])
-        ask, stream, answers = (
-            log._api.request_all,
-            log._logs.stream,
-            iter([[ApiError("none", NO_MESSAGE)] * 100, None] * 2),
-        )
-        monkeypatch.setattr(log._api, "request_all", lambda calls: next(answers, None) or ask(calls))
-        lasts = iter([150, 200, 150])
-        monkeypatch.setattr(
-            log._logs, "stream", lambda name: (one := stream(name)) and replace(one, last=next(lasts, one.last))
-        )
-        three = replace(log.info, config={**log.info.config, "num_replicas": 3})
-        for wanted in (snapshot, replace(snapshot, topics=None)):
-            found = list(read_current(log._logs, three, [], replace(wanted, spread=100.0)))
-            assert sorted(n for one in found for n in one.sequences.tolist()) == list(range(101, 201))
 
 
 def test_all_that_is_current_is_found_though_it_has_changed_since_the_stream_was_asked(
@@ -212,8 +180,8 @@ def test_all_that_is_current_is_found_though_it_has_changed_since_the_stream_was
         log = bridge.log("CHANGED")
         assert isinstance(log, NatsLog)
         store(admin, "CHANGED", topics)
-        found = find_current(log._logs, log.info, [])
-    assert (found.as_of, found.sequences.tolist()) == (20_000, list(range(10_001, 20_001)))
+        found = current_records(read_newest(log._logs, log.info, [], True))
+    assert found.sequences.tolist() == list(range(10_001, 20_001))
 
 
 def test_a_stream_is_its_snapshot_in_parts_then_each_change_once_whatever_restarts(
@@ -240,7 +208,24 @@ def test_a_stream_is_its_snapshot_in_parts_then_each_change_once_whatever_restar
     assert query.batch() == []
 
 
-def test_where_a_value_a_key_is_kept_a_batch_brings_newer_ones_and_a_stream_leaves_them_to_the_changes(
+def test_a_bucket_that_is_made_again_brings_changes_and_its_checkpoint_goes_on(
+    nats_server: NatsServer, admin: Admin
+) -> None:
+    options = {"bucket": "again", "failOnDataLoss": "false"}
+    admin._run(bucket(admin, "again").put("a", b"old"))
+    query = StreamQuery(nats_server.url, **options)
+    assert keys(query.batch()) == {"a": (b"old", 1, "put")}
+    admin.api("STREAM.DELETE.KV_again")
+    kv = bucket(admin, "again", history=2)
+    found = []
+    for value in (b"1", b"2"):
+        admin._run(kv.put("a", value))
+        query = StreamQuery(nats_server.url, query.offset, **options)
+        found.append(keys(query.batch()))
+    assert found == [{"a": (b"1", 1, "put")}, {"a": (b"2", 2, "put")}]
+
+
+def test_where_a_value_a_key_is_kept_a_batch_is_of_the_moment_of_its_task_and_a_stream_leaves_newer_ones_to_the_changes(
     nats_server: NatsServer, admin: Admin
 ) -> None:
     kv, run = bucket(admin, "one"), admin._run
@@ -253,7 +238,7 @@ def test_where_a_value_a_key_is_kept_a_batch_brings_newer_ones_and_a_stream_leav
         run(kv.put("a", b"new"))
     run(kv.delete("b"))
     run(kv.put("d", b"new"))
-    assert keys(rows_of(reader, tasks)) == {"c": (b"old", 3, "put"), "a": (b"new", 5, "put")}
+    assert keys(rows_of(reader, tasks)) == {"c": (b"old", 3, "put"), "a": (b"new", 5, "put"), "d": (b"new", 7, "put")}
     assert keys(query.batch()) == {"c": (b"old", 3, "put")}
     assert keys(query.batch()) == {"a": (b"new", 5, "put"), "b": (None, 6, "delete"), "d": (b"new", 7, "put")}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from mama_spark.contracts.errors import ConfigError, Rejected, Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, RecordLogBridge, Records
+from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records
 from mama_spark.contracts.topics import TopicFilter
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol.commands import MAX_STRING
@@ -212,13 +212,17 @@ class MalamuteLog(RecordLog):
             after = reached
         return found
 
-    def current(self, topics: Sequence[str] = ()) -> CurrentRecords:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return find_current(self, topics)
-
-    def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return read_current(self, wanted, topics)
+    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. A broker has no index of subjects, so all is read.
+        What was removed before that, for newer messages of its subject, is replaced by what was stored meanwhile: up to
+        a sequence up to which nothing was removed while the last part was read."""
+        after = 0
+        while (last := self.bounds().last) > after:
+            missing = self.missing(after, last)
+            yield from self.read(after, last, topics)
+            if self.missing(after, last) == missing:
+                return
+            after = last
 
     @property
     def replaces(self) -> bool:

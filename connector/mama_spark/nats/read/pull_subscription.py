@@ -31,8 +31,7 @@ ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, bytes about
 
 _REQUEST_ENDED = ("MaxBytes", "Batch Completed", "Request Timeout", "Requests Pending")
 _FEW = 256  #: up to as many records, one request is enough
-#: Bytes of a message without its payload, at most: header block and subjects.
-MAX_HEADER_BLOCK = 128 * 1024
+_ANY_BYTES = 1 << 40
 _UNLIMITED = 1_000_000  #: messages of one pull request: more than fit into its bytes
 
 
@@ -41,8 +40,8 @@ class PullSubscription:
 
     :param after: sequence after which it begins
     :param up_to: last sequence, beyond which nothing is requested; None: what comes is read without an end
-    :param counted: requests end by their number of messages, which are small: one that ends by its bytes costs a
-        message where the consumer began with the last of each subject (nats-server 2.15)
+    :param most: messages of a request, which then does not end by its bytes: that costs a message where the consumer
+        began with the last of each subject (nats-server 2.15)
     """
 
     def __init__(
@@ -53,13 +52,13 @@ class PullSubscription:
         after: int,
         up_to: int | None,
         *,
-        counted: bool = False,
+        most: int | None = None,
     ) -> None:
         self.connection, self.stream, self.consumer, self._up_to = connection, stream, consumer, up_to
         self._wanted = _UNLIMITED if up_to is None else up_to - after
-        self._most_bytes = REQUEST_BYTES
-        if counted:
-            self._wanted, self._most_bytes = min(ROWS, self._wanted), ROWS * MAX_HEADER_BLOCK
+        self._most_bytes, self._requests = REQUEST_BYTES, 1 if self._wanted <= _FEW else OPEN_REQUESTS
+        if most is not None:
+            self._wanted, self._most_bytes = min(most, self._wanted), _ANY_BYTES
         self.next_subject = f"{connection.api_prefix}CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.inbox = new_inbox()
         self._buffers: deque[DeliveryBuffer] = deque()
@@ -78,10 +77,8 @@ class PullSubscription:
         :raises SubscriptionBroken: the connection is lost
         """
         self._sid = self.connection.subscribe_soon(f"{self.inbox}.*", self._on_frame, self._bulk)
-        few = self._wanted <= _FEW
-        self._to_renew = (
-            [self._most_bytes] if few else [self._most_bytes * (i + 1) // OPEN_REQUESTS for i in range(OPEN_REQUESTS)]
-        )  # of different sizes, so that they do not end together
+        n = self._requests  # of different sizes, so that they do not end together
+        self._to_renew = [self._most_bytes * (i + 1) // n for i in range(n)]
         with self.connection.turn:
             self._renew()
         if self._error is not None:

@@ -22,7 +22,7 @@ from ..protocol.parser import ProtocolError
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers, delivery_numbers, records_of, records_up_to
 from .consumer_course import ConsumerCourse, SubscriptionBroken
 from .log_connection import LogConnection
-from .pull_subscription import PullSubscription
+from .pull_subscription import REQUEST_BYTES, ROWS, PullSubscription
 
 _SILENCE = 0.5  #: seconds without a record after which the state of the consumer is requested
 _INFO_TIMEOUT = 3.0
@@ -148,9 +148,12 @@ class RangeReader(Generic[T]):
     def _consume(self, consumer: str) -> Generator[T, None, bool]:
         """Read one consumer; returns whether nothing is left of the range."""
         connection, course, wanted = self._logs.connection(), self._course, self._wanted
-        counted = wanted.newest and not wanted.headers
+        most = None
+        if wanted.newest:
+            size = self._stream.size // max(1, self._stream.messages) if wanted.payloads else 0
+            most = max(1, min(ROWS, REQUEST_BYTES // max(1, size)))
         subscription = PullSubscription(
-            connection, self._stream.name, consumer, course.position, wanted.up_to, counted=counted
+            connection, self._stream.name, consumer, course.position, wanted.up_to, most=most
         )
         self._logs.subscriptions.add(subscription)
         try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
+
+import numpy as np
 
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.message import MessageBatch
@@ -16,13 +17,13 @@ from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, 
 from mama_spark.contracts.served_log import LogState
 
 from ..jetstream.answers import NO_CONSUMER, NO_SEQUENCE, ApiError, ConsumerInfo, StreamInfo
-from ..jetstream.client import JetStream
+from ..jetstream.client import AT_ONCE, JetStream, message_of
 from ..jetstream.consumers import most_consumers, probe
 from ..protocol.direct_get import micros
 from ..subjects import PROGRESS_METADATA, filters_of, may_store, shows_progress, stores_text
 from . import retention
 from .append import append
-from .current import find_current, read_current, records_of_stored
+from .current import read_newest, records_of_stored
 from .log_connection import LogConnection
 from .range_reader import Convert, RangeReader, SequenceRange, as_records
 from .ranges import match_range, merge_ranges, missing_ranges
@@ -123,16 +124,31 @@ class NatsLog(RecordLog):
         found = self._api.message(self.name, last_by_subj=topic)
         return None if found is None else records_of_stored([found])
 
-    def current(self, topics: Sequence[str] = ()) -> CurrentRecords:
+    @property
+    def keeps_one(self) -> bool:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        filters = filters_of(topics)
-        found = find_current(self._logs, self._logs.stream(self.name), filters)
-        stored = self._count(filters, 0) if len(found) else 0
-        return replace(found, spread=max(1.0, stored / max(1, len(found))))
+        return self.info.limit("max_msgs_per_subject") == 1
+
+    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return read_newest(self._logs, self._logs.stream(self.name), filters_of(topics), payloads)
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return read_current(self._logs, self.info, filters_of(topics), wanted)
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. By their range, or from a consumer of all that is
+        current, whichever delivers less. That one lacks those whose topics have changed since, which come last."""
+        filters, before, last = filters_of(topics), int(wanted.sequences[0]) - 1, int(wanted.sequences[-1])
+        newest = wanted.before + len(wanted) < self._count(filters, before) - self._count(filters, last)
+        found = SequenceRange(0 if newest else before, last, filters, newest=newest)
+        came = [np.zeros(0, np.int64)]
+        for records in map(wanted.among, self.read_as(found, as_records(found))):
+            came.append(records.sequences)
+            yield records
+        left = np.setdiff1d(wanted.sequences, np.concatenate(came)).tolist() if newest else []
+        for i in range(0, len(left), AT_ONCE):
+            calls = [(f"STREAM.MSG.GET.{self.name}", {"seq": one}) for one in left[i : i + AT_ONCE]]
+            answers = self._api.request_all(calls)  # what does not come is left to the changes
+            if messages := [message_of(answer) for answer in answers if isinstance(answer, dict)]:
+                yield records_of_stored(messages)
 
     def state(self) -> LogState:
         """See :class:`~mama_spark.contracts.served_log.ServedLog`."""

@@ -1,59 +1,66 @@
-"""The last record of each topic in ``mamasub``: tasks that read some of them, and the read of one task."""
+"""The last record of each topic in ``mamasub``, among records that ascend."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from tempfile import SpooledTemporaryFile
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from mama_spark.contracts.record_log import CurrentRecords, RecordLog, Records
-from mama_spark.options import SubscribeOptions
+from mama_spark.contracts.message import HEADERS_TYPE, Int64s
+from mama_spark.contracts.record_log import CurrentRecords, Records, is_among
 
-from .message_columns import operations_of
-from .schema import PUT, MessageColumns
-from .task_ranges import task_count
-
-
-def divided(current: CurrentRecords, o: SubscribeOptions, cores: int, most: int | None) -> list[CurrentRecords]:
-    """The part of each task.
-
-    :param cores: tasks that run at once
-    :param most: tasks, at most
-    """
-    n = o.min_partitions or (task_count(len(current), None, cores) if current.divisible else 1)
-    n = min(n, len(current), most or n)
-    edges = [len(current) * i // n for i in range(n + 1)] if n else []
-    return [current.slice(a, b) for a, b in pairwise(edges)]
+_HELD = pa.schema(
+    {"sequence": pa.int64(), "time": pa.int64(), "topic": pa.string(), "payload": pa.binary(), "headers": HEADERS_TYPE}
+)
+_IN_MEMORY = 32 << 20  #: bytes that are not in a file
 
 
-class CurrentRead:
-    """Reads the part of one task; after an outage, what was not read yet.
+def last_of_each(batches: Iterable[Records]) -> Iterator[Records]:
+    """The last record of each topic, in order. All are held until the last one has come, in a file if they are many; in
+    memory stay 16 bytes of each, and the topics that have several."""
+    hashes, faults = list[Int64s](), list[Mapping[int, str]]()
+    with SpooledTemporaryFile(_IN_MEMORY) as file:
+        with pa.ipc.new_stream(file, _HELD) as held:
+            for records in map(_last_in_batch, batches):
+                topics, n = records.topics.cast(pa.string()), len(records)
+                headers = pa.nulls(n, HEADERS_TYPE) if records.headers is None else records.headers
+                columns = [records.sequences, records.times, topics, records.payloads.cast(pa.binary()), headers]
+                held.write_batch(pa.RecordBatch.from_arrays([*map(pa.array, columns)], schema=_HELD))
+                hashes.append(np.fromiter(map(hash, topics.to_pylist()), np.int64, n))
+                faults.append(records.faults)
 
-    :param columns: say what a deletion is
-    """
+        def again() -> Iterator[tuple[pa.RecordBatch, Int64s, Mapping[int, str]]]:
+            file.seek(0)
+            return zip(pa.ipc.open_stream(file), hashes, faults, strict=True)
 
-    def __init__(self, o: SubscribeOptions, columns: MessageColumns, wanted: CurrentRecords) -> None:
-        self._o, self._columns, self._wanted = o, columns, wanted
-        self._read: list[Records] = []
+        known = np.sort(np.concatenate([*hashes, np.zeros(0, np.int64)]))
+        several, last, replaced = np.unique(known[1:][known[1:] == known[:-1]]), dict[str, int](), list[int]()
+        for batch, codes, _ in again() if len(several) else ():
+            rows = pa.array(np.flatnonzero(is_among(codes, several)))
+            for topic, sequence in zip(
+                *(batch[name].take(rows).to_pylist() for name in ("topic", "sequence")), strict=True
+            ):
+                replaced += [last[topic]] if topic in last else []
+                last[topic] = sequence
+        gone = np.sort(np.array(replaced, np.int64))
+        for batch, _, faulty in again():
+            numbers, times = batch["sequence"].to_numpy(), batch["time"].to_numpy()
+            headers = batch["headers"] if batch["headers"].null_count < len(batch) else None
+            records = Records(numbers, times, batch["topic"], batch["payload"], headers, faulty)
+            yield records.take(np.flatnonzero(~is_among(numbers, gone)))
 
-    def records(self, log: RecordLog, _: int) -> Iterator[Records]:
-        """Those that are left, without deleted ones, if they are not wanted."""
-        for records in log.read_current(self._left(), self._o.topics):
-            if self._o.include_deleted:
-                yield records
-            else:
-                puts = pc.equal(operations_of(records, self._columns.key_value), PUT)
-                yield records.take(np.flatnonzero(puts.to_numpy(zero_copy_only=False)))
-            self._read.append(Records(records.sequences, records.times, records.topics, pa.nulls(len(records))))
 
-    def _left(self) -> CurrentRecords:
-        if not self._read:
-            return self._wanted
-        if (topics := self._wanted.topics) is None:
-            read = np.concatenate([records.sequences for records in self._read])
-            return self._wanted.take(~np.isin(self._wanted.sequences, read))
-        known = pa.chunked_array([records.topics.cast(pa.string()) for records in self._read])
-        return self._wanted.take(pc.invert(pc.is_in(topics, known)).to_numpy(zero_copy_only=False))
+def _last_in_batch(records: Records) -> Records:
+    codes = records.topics.cast(pa.string()).dictionary_encode().indices.to_numpy()
+    rows = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    rows[codes] = np.arange(len(codes))
+    rows.sort()
+    return records.take(rows)
+
+
+def current_records(batches: Iterable[Records]) -> CurrentRecords:
+    """Which are the last of their topics."""
+    found = [records.sequences for records in last_of_each(batches)]
+    return CurrentRecords(np.concatenate([*found, np.zeros(0, np.int64)]))

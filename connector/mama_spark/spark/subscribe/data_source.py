@@ -9,19 +9,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from threading import Thread
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from mama_spark.contracts.errors import ConfigError, MamaError, OptionError, Unavailable
+from mama_spark.contracts.errors import ConfigError, MamaError, OptionError
 from mama_spark.contracts.middlewares import imported
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, RecordLogBridge, time_of, went_back
+from mama_spark.contracts.record_log import (
+    Bounds,
+    CurrentRecords,
+    RecordLog,
+    RecordLogBridge,
+    Records,
+    time_of,
+    went_back,
+)
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.options.stream_names import matching_streams
 from mama_spark.publishing.window.reconnecting import ask_logs
@@ -44,11 +50,10 @@ from .offsets import (
     to_json,
     within_snapshots,
 )
+from .plan_ahead import OfThisProcess, PlanAhead
 from .schema import MessageColumns, message_columns_of, schema_of
 
 logger = logging.getLogger("mama_spark")
-
-T = TypeVar("T")
 
 #: Seconds between two lookups of new streams.
 STREAM_LOOKUP_INTERVAL = 5.0
@@ -73,6 +78,8 @@ def batch_reader(
     for name, value in (("Offsets", options.starting_offsets), ("Timestamp", options.starting_timestamp)):
         if value in ("latest", "now"):
             raise OptionError(f"option starting{name}={value} is for streams: a batch would read nothing")
+    if options.current and options.min_partitions is not None:
+        raise OptionError("option minPartitions has no effect with latestPerTopic in a batch: one task reads a stream")
     options = options.loaded_at(loaded_at).sized_for(cluster_cores)
     return MamaSubReader(options, message_columns_of(schema, options))
 
@@ -102,9 +109,7 @@ class MamaSubReader(LogReader, DataSourceReader):
             start, bounds = self.first(bridge)
             o = self.options
             if o.current:
-                logs = {name: bridge.log(name) for name in bounds}
-                found = [self.plan_current(log, log.opened.identity, log.current(o.topics)) for log in logs.values()]
-                return [task for tasks in found for task in tasks]
+                return [LogPartition(ReadRange(name, b.identity, 0, b.last, b.last)) for name, b in bounds.items()]
             logs = {} if o.ending_time is None else {name: bridge.log(name) for name in bounds}
             end = ending_offsets(bounds, o.ending_offsets, sequences_at(logs, o.ending_time))
             start, losses = reconcile(start, bounds)
@@ -112,6 +117,14 @@ class MamaSubReader(LogReader, DataSourceReader):
             return self.plan(bridge, ranges(start, end))
 
         return ask_logs(self.options, plan)
+
+    def records(self, log: RecordLog, partition: LogPartition, after: int) -> Iterator[Records]:
+        """See :class:`LogReader`. What is current comes when all was read, so nothing came before an outage."""
+        if not self.options.current:
+            return super().records(log, partition, after)
+        from .current_rows import last_of_each
+
+        return last_of_each(log.current(self.options.topics))
 
 
 class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -125,7 +138,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         self._triggered_at = float("-inf")  # when the last micro-batch was planned
         self._initial: Offsets | None = None
         self._replacing: set[str] = set()  # streams that remove what newer records replace
-        self._snapshots = SnapshotCache()
+        self._listed: OfThisProcess[tuple[str, str], CurrentRecords] = OfThisProcess()
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, Bounds] = {}
         self._stream_names: set[str] = set()
@@ -143,25 +156,32 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         start, bounds = self.first(bridge)
         if self.options.current:
             for name, found in bounds.items():
-                current = self._snapshots.take(bridge.log(name), self.options.topics)
-                start[name] = replace(start[name], snapshot=current.as_of)
+                log = bridge.log(name)
+                ends = [log.opened.last, *(self._list(log).sequences[-1:] if not log.keeps_one else ())]
+                start[name] = replace(start[name], snapshot=int(max(ends)))
                 if self._target is not None:  # the whole snapshot is in the first run
-                    self._target[name] = replace(found, last=max(found.last, current.as_of), time=None)
+                    self._target[name] = replace(found, last=max(found.last, int(max(ends))), time=None)
         return start
 
     def plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
         """As for a batch, and tasks for what is left of snapshots."""
-        tasks = []
+        tasks, other = list[LogPartition](), list[ReadRange]()
         for r in whole:
-            if r.snapshot is not None and (log := self.find(bridge, r)) is not None:
-                current = self._current(log, r.snapshot).within(r.after, r.up_to)
-                tasks += self.plan_current(log, r.identity, current)
-        return tasks + super().plan(bridge, [r for r in whole if r.snapshot is None])
+            log = None if r.snapshot is None else self.find(bridge, r)
+            if log is None or log.keeps_one:
+                other.append(r)
+            else:
+                tasks.append(LogPartition(r, current=self._list(log).within(r.after, r.up_to)))
+        return tasks + super().plan(bridge, other)
 
-    def _current(self, log: RecordLog, snapshot: int) -> CurrentRecords:
-        """As it was found when the snapshot began, or when this process first asked for it."""
-        known = self._snapshots.get(log)
-        return (self._snapshots.take(log, self.options.topics) if known is None else known).within(0, snapshot)
+    def _list(self, log: RecordLog) -> CurrentRecords:
+        """What is current, as it was found when the snapshot began, or when this process first asked for it."""
+        key = log.name, log.opened.identity
+        if key not in self._listed:
+            from .current_rows import current_records
+
+            self._listed[key] = current_records(log.current(self.options.topics, payloads=False))
+        return self._listed[key]
 
     @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -176,13 +196,15 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
 
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        before = from_json(start)
+        before = self._position(start)
         bounds, back = ask_logs(self.options, lambda bridge: self._look(bridge, before))
         self._latest = bounds
         if self._target is not None:  # streams that are newer are for another run
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
         now, losses = reconcile(before, bounds, back, self._replacing)
         self.handle_losses(losses)
+        if self.options.current:  # streams that are new have no snapshot
+            now = {name: replace(p, snapshot=p.snapshot or 0) for name, p in now.items()}
         if self._target is None and not losses and self._waits_for_more(now, bounds):
             return start
         if self._target is not None:
@@ -193,6 +215,17 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
             self._ahead.begin((start, end), lambda: self._plan_tasks(whole))
         return end
 
+    def _position(self, given: dict[str, Any]) -> Offsets:
+        """:raises ConfigError: it is not of a query of this kind"""
+        found, current = from_json(given), self.options.current
+        if any((p.snapshot is not None) != current for p in found.values()):
+            this, that = ("with", "without") if current else ("without", "with")
+            raise ConfigError(
+                f"the checkpoint is of a query {that} latestPerTopic, and this one is {this} it: give this one a "
+                "checkpointLocation of its own, or set latestPerTopic as it was"
+            )
+        return found
+
     def _end_of_batch(self, now: Offsets, bounds: Mapping[str, Bounds], limit: ReadLimit) -> Offsets:
         o = self.options
         if not isinstance(limit, ReadMaxRows):
@@ -201,9 +234,9 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         limits, selective = BatchLimits(records, o.max_rows_per_trigger), bool(o.topics or o.pattern)
 
         def end(bridge: RecordLogBridge) -> Offsets:
-            begun = {name: p.snapshot for name, p in now.items() if p.in_snapshot and p.snapshot and name in bounds}
-            current = {name: self._current(bridge.log(name), snapshot) for name, snapshot in begun.items()}
-            return next_offsets(bridge, now, bounds, o.topics, limits, selective=selective, snapshots=current)
+            logs = [bridge.log(name) for name, p in now.items() if p.in_snapshot and name in bounds]
+            listed = {log.name: self._list(log) for log in logs if not log.keeps_one}
+            return next_offsets(bridge, now, bounds, o.topics, limits, selective=selective, snapshots=listed)
 
         return ask_logs(o, end)
 
@@ -247,7 +280,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
         if (planned := self._ahead.take((start, end))) is not None:
             return planned
-        whole = ranges(from_json(start), from_json(end))
+        whole = ranges(self._position(start), self._position(end))
         return self._plan_tasks(whole) if whole else []
 
     def _plan_tasks(self, whole: list[ReadRange]) -> list[LogPartition]:
@@ -315,68 +348,3 @@ def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:
     if target is None or target.identity != now.identity:
         return Bounds(now.first, now.first - 1, now.identity)
     return replace(now, last=target.last, time=target.time) if target.last < now.last else now
-
-
-class SnapshotCache:
-    """What is current in the logs that a query reads, found once. A copy in another process has none."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], CurrentRecords] = {}
-
-    def __reduce__(self) -> tuple[type[SnapshotCache], tuple[()]]:
-        return SnapshotCache, ()
-
-    def get(self, log: RecordLog) -> CurrentRecords | None:
-        return self._found.get((log.name, log.opened.identity))
-
-    def take(self, log: RecordLog, topics: Sequence[str]) -> CurrentRecords:
-        """Without the topics: what has changed since is left to the changes."""
-        found = replace(log.current(topics), topics=None)
-        self._found[log.name, log.opened.identity] = found
-        return found
-
-
-class PlanAhead(Generic[T]):
-    """Plans a micro-batch while Spark writes its offsets down: at most one plan, made by a thread of its own. A copy in
-    another process has none.
-
-    Between the newest offset of a micro-batch and its tasks, Spark writes a file and plans the query. A plan asks the
-    broker several questions; the answers are there when Spark wants the tasks.
-    """
-
-    def __init__(self) -> None:
-        self._key: Any = None
-        self._plan: Future[T] | None = None
-
-    def __reduce__(self) -> tuple[type[PlanAhead[T]], tuple[()]]:
-        return PlanAhead, ()
-
-    def begin(self, key: Any, make: Callable[[], T]) -> None:
-        """Begin the plan of ``key``; one that was not taken is forgotten.
-
-        :param make: called in another thread
-        """
-        plan: Future[T] = Future()
-        self._key, self._plan = key, plan
-
-        def run() -> None:
-            try:
-                plan.set_result(make())
-            except BaseException as e:  # noqa: BLE001  for who takes the plan
-                plan.set_exception(e)
-
-        Thread(target=run, name="mamasub-plan", daemon=True).start()
-
-    def take(self, key: Any) -> T | None:
-        """The plan of ``key``, which is waited for. None if it was not begun, was taken, or failed: a plan that begins
-        now says why, without what changed in the middle of this one.
-
-        :raises Unavailable: the broker did not answer in time; to ask again would wait as long once more
-        """
-        plan, self._plan = self._plan, None
-        if plan is None or self._key != key:
-            return None
-        error = plan.exception()
-        if isinstance(error, Unavailable):
-            raise error
-        return plan.result() if error is None else None

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
@@ -25,7 +27,7 @@ from mama_spark.registry import log_bridge, logs_to_read
 from ..gc_freeze import exempt_modules
 from ..plain_errors import plain_errors
 from .offsets import Loss, Offsets, ReadRange, data_lost, starting_offsets
-from .schema import MessageColumns
+from .schema import PUT, MessageColumns
 from .task_ranges import split_ranges, task_count
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class LogPartition(InputPartition):
     """The range that one task reads.
 
     :ivar known_gaps: gaps that were known, and tolerated, when the batch was planned
-    :ivar current: the records of a snapshot that are read; None: all of the range
+    :ivar current: the records of a snapshot that are read, where the log has others in its range
     """
 
     range: ReadRange
@@ -87,17 +89,13 @@ class LogReader:
         o, r = self.options, partition.range
 
         def check(found: RecordLog) -> None:
-            tolerant = partition.current is not None or self.takes_newest(found)
+            tolerant = self._tolerant(found, r)
             self.handle_losses(_losses_while_reading(found, r, None if tolerant else partition.known_gaps))
 
-        def read_all(found: RecordLog, after: int) -> Iterator[Records]:
-            return found.read_views(after, r.up_to, o.topics)
+        def read(found: RecordLog, after: int) -> Iterator[Records]:
+            records = self.records(found, partition, after)
+            return records if r.snapshot is None or o.include_deleted else map(self._puts, records)
 
-        read: ReadLog = read_all
-        if partition.current is not None:
-            from .current_rows import CurrentRead
-
-            read = CurrentRead(o, self.columns, partition.current).records
         unpacking = RowUnpacker(o, self.columns, r.stream)
         find, span = partial(self.find, r=r), self._span(r)
         try:
@@ -114,6 +112,24 @@ class LogReader:
                 metrics.count("undecodable", unpacking.undecodable)
             if span is not None:
                 span.end()
+
+    def records(self, log: RecordLog, partition: LogPartition, after: int) -> Iterator[Records]:
+        """What a task reads, behind a sequence."""
+        r, topics = partition.range, self.options.topics
+        if partition.current is None:
+            return log.read_views(after, r.up_to, topics)
+        left = partition.current.within(after, r.up_to)
+        return log.read_current(left, topics) if len(left) else iter(())
+
+    def _puts(self, records: Records) -> Records:
+        """Without those that delete their topics."""
+        from .message_columns import operations_of
+
+        puts = pc.equal(operations_of(records, self.columns.key_value), PUT)
+        return records.take(np.flatnonzero(puts.to_numpy(zero_copy_only=False)))
+
+    def _tolerant(self, log: RecordLog, r: ReadRange) -> bool:
+        return r.snapshot is not None or self.takes_newest(log)
 
     def takes_newest(self, log: RecordLog) -> bool:
         """Whether what is missing in a log was replaced by what the query reads."""
@@ -140,16 +156,6 @@ class LogReader:
         self.handle_losses([Loss(r.stream, whole, STREAM_RECREATED)])
         return None
 
-    def plan_current(self, log: RecordLog, identity: str, current: CurrentRecords) -> list[LogPartition]:
-        """Tasks for what is current."""
-        from .current_rows import divided
-
-        cores = self.options.parallelism or len(os.sched_getaffinity(0))
-        parts = divided(current, self.options, cores, most_tasks(log, self.options.min_partitions))
-        ends = [(int(part.sequences[0]) - 1, int(part.sequences[-1])) for part in parts]
-        whole = [ReadRange(log.name, identity, *end, current.as_of) for end in ends]
-        return [LogPartition(r, current=part) for r, part in zip(whole, parts, strict=True)]
-
     def plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
         """Tasks for these ranges. Records that are missing in them now are lost."""
         gaps_by_stream: dict[str, tuple[tuple[int, int], ...]] = {}
@@ -158,7 +164,7 @@ class LogReader:
         for r in whole:
             if (found := self.find(bridge, r)) is not None:
                 logs[r.stream], most[r.stream] = found, most_tasks(found, self.options.min_partitions)
-                gaps = () if self.takes_newest(found) else tuple(found.missing_when_opened(r.after, r.up_to))
+                gaps = () if self._tolerant(found, r) else tuple(found.missing_when_opened(r.after, r.up_to))
                 gaps_by_stream[r.stream] = gaps
                 self.handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]

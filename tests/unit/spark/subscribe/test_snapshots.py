@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, Records
+from mama_spark.contracts.message import HEADERS_TYPE
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, Records
 from mama_spark.options import BATCH_READ, STREAM_READ, SubscribeOptions
-from mama_spark.spark.subscribe.current_rows import CurrentRead, divided
+from mama_spark.spark.subscribe import current_rows
+from mama_spark.spark.subscribe.current_rows import current_records, last_of_each
 from mama_spark.spark.subscribe.offsets import (
     ReadRange,
     StreamPosition,
@@ -22,8 +24,9 @@ from mama_spark.spark.subscribe.offsets import (
     to_json,
     within_snapshots,
 )
-from mama_spark.spark.subscribe.schema import MessageColumns
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.support.nats.mamasub import rows_of
 from tests.support.spark.memory_harness import FilledLog
 from tests.support.tables import each
 
@@ -50,43 +53,50 @@ def test_what_newer_records_replaced_is_no_loss(position: StreamPosition, replac
     assert len(losses) == lost
 
 
-def test_tasks_share_what_is_current_where_that_is_most_of_what_is_stored() -> None:
-    many = CurrentRecords(10**6, np.arange(10**6), None)
-    parts = divided(many, OPTIONS, 8, None)
-    assert len(parts) == 8
-    assert (sum(map(len, parts)), parts[1].before, int(parts[1].sequences[0])) == (10**6, 125_000, 125_000)
-    assert len(divided(replace(many, spread=5.0), OPTIONS, 8, None)) == 1
-    assert len(divided(many, replace(OPTIONS, min_partitions=20), 8, 3)) == 3
-    assert divided(many.slice(0, 0), OPTIONS, 8, None) == []
+def batch(first: int, topics: str, faults: dict[int, str] | None = None) -> Records:
+    numbers = np.arange(first, first + len(topics))
+    payloads = pa.array([b"%d" % n for n in numbers], pa.binary())
+    headers = pa.array([[("x", [topic])] if topic == "h" else None for topic in topics], HEADERS_TYPE)
+    return Records(numbers, numbers * 10, pa.array([*topics]).dictionary_encode(), payloads, headers, faults or {})
 
 
-class _Cut(RecordLog):
-    """Ends after half of what is wanted, once."""
+@pytest.mark.parametrize("same_hash", [False, True])
+def test_the_last_of_each_topic_is_left_of_records_that_ascend(
+    same_hash: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if same_hash:
+        monkeypatch.setattr(current_rows, "hash", lambda _: 7, raising=False)
+    monkeypatch.setattr(current_rows, "_IN_MEMORY", 1)
+    batches = [batch(1, "abca"), batch(11, "hbd", {0: "a fault", 1: "another"}), batch(21, "aeb"), batch(31, "")]
+    found = list(last_of_each(iter(batches)))
+    assert [
+        (int(n), t, v)
+        for some in found
+        for n, t, v in zip(some.sequences, some.topics.to_pylist(), some.payloads.to_pylist(), strict=True)
+    ] == [(n, topic, b"%d" % n) for n, topic in ((3, "c"), (11, "h"), (13, "d"), (21, "a"), (22, "e"), (23, "b"))]
+    assert [time for some in found for time in some.times.tolist()] == [30, 110, 130, 210, 220, 230]
+    assert [dict(some.faults) for some in found if some.faults] == [{0: "a fault"}]
+    assert [some.headers.to_pylist() for some in found if some.headers is not None] == [[[("x", ["h"])], None]]
+    assert current_records(batches).sequences.tolist() == [3, 11, 13, 21, 22, 23]
+    assert len(current_records([])) == 0
 
-    cut = False
 
-    def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
-        assert wanted.topics is not None
-        names = wanted.topics.to_pylist()
-        some = names if self.cut else names[: len(names) // 2]
-        n = len(some)
-        yield Records(np.arange(n) + 100, np.zeros(n, np.int64), pa.array(some), pa.array([b""] * n))
-        if not self.cut:
-            self.cut = True
-            raise Unavailable("an outage")
+def test_nothing_comes_before_an_outage() -> None:
+    """So what is read again after it comes once."""
+
+    def cut() -> Iterator[Records]:
+        yield batch(1, "abc")
+        raise Unavailable("an outage")
+
+    with pytest.raises(Unavailable):
+        next(last_of_each(cut()))
 
 
-def test_after_an_outage_a_task_reads_what_it_has_not_read_also_where_newer_values_came_instead() -> None:
-    log, wanted = _Cut(), CurrentRecords(4, np.arange(1, 5), pa.array(["a", "b", "c", "d"]))  # type: ignore[abstract]
-    read = CurrentRead(OPTIONS, MessageColumns(pa.schema([]), pa.schema([])), wanted)
-    found: list[str] = []
-    for _ in range(2):
-        try:
-            for records in read.records(log, 0):
-                found += records.topics.to_pylist()
-        except Unavailable:
-            continue
-    assert found == ["a", "b", "c", "d"]
+def test_current_records_are_divided_by_sequence() -> None:
+    current = CurrentRecords(np.array([2, 5, 6, 9]))
+    part = current.within(2, 6)
+    assert (part.sequences.tolist(), part.before, len(current.within(6, 8))) == ([5, 6], 1, 0)
+    assert part.among(batch(1, "abcdefghij")).sequences.tolist() == [5, 6]
 
 
 @each(
@@ -112,9 +122,36 @@ def test_a_bucket_is_read_as_it_is_now_unless_its_history_is_wanted() -> None:
     assert not SubscribeOptions.parse(history, BATCH_READ).current
 
 
+def test_one_task_reads_a_batch(log: FilledLog) -> None:
+    source = log.source(latestPerTopic="true", minPartitions="2")
+    with pytest.raises(OptionError, match="minPartitions has no effect with latestPerTopic in a batch"):
+        source.reader(source.schema())
+
+
+@each(
+    ("options", "checkpoint", "said"),
+    [
+        (
+            {"latestPerTopic": "true"},
+            StreamPosition(2, "a"),
+            "is of a query without latestPerTopic, and this one is with",
+        ),
+        ({}, StreamPosition(2, "a", snapshot=0), "is of a query with latestPerTopic, and this one is without"),
+    ],
+)
+def test_a_checkpoint_of_the_other_kind_is_refused(
+    log: FilledLog, options: dict[str, str], checkpoint: StreamPosition, said: str
+) -> None:
+    source = log.source(**options)
+    reader, offset = source.streamReader(source.schema()), to_json({"S": checkpoint})
+    for ask in (lambda: reader.latestOffset(offset, ReadAllAvailable()), lambda: reader.partitions(offset, offset)):
+        with pytest.raises(ConfigError, match=said):
+            ask()
+
+
 def test_a_middleware_without_last_values_says_so(log: FilledLog) -> None:
     log.put(1)
     source = log.source(latestPerTopic="true")
     reader = source.reader(source.schema())
     with pytest.raises(ConfigError, match=r"option latestPerTopic: .* is of a middleware that keeps no last value"):
-        reader.partitions()
+        rows_of(reader, reader.partitions())

@@ -19,7 +19,8 @@ from mama_spark.memory.logs import MemoryLogs
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.register import sized_for
 from mama_spark.spark.subscribe import task_ranges
-from mama_spark.spark.subscribe.data_source import MamaSubReader, MamaSubStreamReader, PlanAhead
+from mama_spark.spark.subscribe.data_source import MamaSubReader, MamaSubStreamReader
+from mama_spark.spark.subscribe.plan_ahead import PlanAhead
 from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.testing.waiting import eventually
 from pyspark import cloudpickle
