@@ -24,7 +24,9 @@ class _OnNats(BridgeSuite):
             return NatsBridge(NatsSettings((nats_server.url,), stream="T", **{**self.options, **options}))
 
         with Admin(nats_server.url) as admin:
-            batched = {"allow_batched": True} if "ack_mode" in self.options else {}  # which servers before 2.14 do not know
+            batched = (
+                {"allow_batched": True} if "ack_mode" in self.options else {}
+            )  # which servers before 2.14 do not know
             admin.create_stream("T", ["t.>"], **batched)
             yield SuiteSetup(
                 make=make,
