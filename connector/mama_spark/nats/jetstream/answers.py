@@ -22,6 +22,7 @@ NAME_TAKEN, OVERLAP = 10058, 10065
 CREATE_FAILED = 10049
 #: JetStream is off for the account, or for the server.
 OFF = (10039, 10076)
+FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
 #: In :class:`ApiError`: no responders, so JetStream is off for the server or the account.
 NO_RESPONDERS = 503
 

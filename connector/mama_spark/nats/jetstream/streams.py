@@ -17,6 +17,7 @@ from ..settings import DEFAULT_API_PREFIX, NatsSettings
 from ..subjects import Filters
 from .answers import (
     CREATE_FAILED,
+    FAST_SINCE,
     NO_RESPONDERS,
     NO_STREAM,
     OFF,
@@ -182,7 +183,8 @@ def create_all(api: JetStream, configs: Sequence[dict[str, Any]], settings: Nats
         "storage": "file",
         "num_replicas": 1,
         "duplicate_window": int(duplicate_window(settings) * 1e9),
-        "allow_batched": True,
+        # some older servers refuse, some ignore what they do not know
+        **({"allow_batched": True} if api.connection().info.version_numbers >= FAST_SINCE else {}),
     }
     answers = api.request_all([(f"STREAM.CREATE.{config['name']}", {**common, **config}) for config in configs])
     return [_created(config["name"], answer) for config, answer in zip(configs, answers, strict=True)]

@@ -16,6 +16,7 @@ from mama_spark.contracts.message import BYTES_OF_HEADERS, Bools, Int64s, Messag
 
 EXPECTED_STREAM = "Nats-Expected-Stream"
 EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
+TTL_SINCE = (2, 11)  #: first version of the server that honours TTLs, and leaves markers of what expired
 TTL = "Nats-TTL"  #: of the message, in seconds or with a unit of Go
 MARKER_REASON = "Nats-Marker-Reason"  #: set by the server: why the previous message of the subject was deleted
 MAX_AGE = "MaxAge"  #: reason: its time to live has passed

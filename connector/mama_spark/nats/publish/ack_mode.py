@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 
 from mama_spark.contracts.errors import ConfigError
 
-from ..jetstream.answers import StreamInfo
+from ..jetstream.answers import FAST_SINCE, StreamInfo
 from ..settings import NatsSettings
-
-FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
 
 
 class AckModeChoice:

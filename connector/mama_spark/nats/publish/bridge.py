@@ -164,6 +164,9 @@ class NatsBridge(PublisherBridge):
         looked_into = "" if self._conflicts is None or batch.ids is None else hd.EXPECTED_LAST
         bad, non_retriable = hd.check(batch, most, looked_into)
         names = batch.topics.dictionary
+        if self._connection is not None and self._connection.info.version_numbers < hd.TTL_SINCE:
+            error = BadRow(f"{self.connected_to} keeps a message with {hd.TTL} for ever: 2.11 or newer removes it")
+            bad.update((row, error) for row in hd.rows_with(batch, hd.TTL).tolist() if row not in bad)
         rejections = self._router.rejections(self._connection, names, self.capabilities.max_topic)
         if non_retriable is not None:
             bad.update((row, bad.get(row, error)) for row, error in self._expecting_an_id(batch).items())

@@ -118,7 +118,8 @@ class PayloadPlaces:
         if not pa.types.is_binary_view(payloads.type):
             bounds, octets = payload_bounds(payloads), payloads.buffers()[2] or pa.py_buffer(b"")
             return cls([octets], np.zeros(len(at), np.int64), bounds[at], bounds[at + 1] - bounds[at])
-        held, views = payloads.buffers()[1:], payload_views(payloads)[at].astype(np.int64)
+        held = [held or pa.py_buffer(b"") for held in payloads.buffers()[1:]]
+        views = payload_views(payloads)[at].astype(np.int64)
         which, begins, sizes = views[:, 2] + 1, views[:, 3], views[:, 0]
         short = sizes <= INLINE  # they lie in the views
         which[short], begins[short] = 0, 16 * (payloads.offset + at[short]) + 4

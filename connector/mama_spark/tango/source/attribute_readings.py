@@ -187,6 +187,6 @@ def _converted(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
 def _integers(value: Any) -> npt.NDArray[Any]:
     """Convert integers below and above 2^63 in one list, which numpy would convert to floats."""
     found = np.array(value, object)
-    if all(isinstance(number, int) for number in found.ravel()):
+    if all(isinstance(number, int) and number >= 0 for number in found.ravel()):  # numpy 1 takes -1 for 2^64 - 1
         return found.astype(np.uint64)
     return np.asarray(value)

@@ -30,6 +30,7 @@ class FakeConnection:
         self.replies: list[Any] = list(answers)
         self.asked: list[tuple[str, bytes, float]] = []
         self.closed, self.up, self.api_prefix = False, True, "$JS.API."
+        self.info = SimpleNamespace(version_numbers=(2, 15))
         self.waited: list[float] = []
 
     def drive(self, timeout: float, done: Callable[[], bool]) -> None:

@@ -1,0 +1,43 @@
+"""What an older server does not know is not asked of it, or refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.jetstream.streams import create
+
+from tests.support.tables import each
+
+
+def connected(version: tuple[int, int]) -> Any:
+    return SimpleNamespace(info=SimpleNamespace(version_numbers=version, max_payload=1000), server=f"{version}")
+
+
+@each("version, batched", [((2, 10), None), ((2, 12), None), ((2, 14), True), ((3, 0), True)])
+def test_streams_are_made_with_fast_ingest_where_the_server_has_it(version: tuple[int, int], batched: object) -> None:
+    asked: list[Any] = []
+
+    def answer(calls: list[Any]) -> list[Any]:
+        asked.extend(body for _, body in calls)
+        return [{"config": body} for _, body in calls]
+
+    api: Any = SimpleNamespace(connection=lambda: connected(version), request_all=answer)
+    create(api, "S", ["s.>"], NatsSettings())
+    assert [body.get("allow_batched") for body in asked] == [batched]
+
+
+@each("version, refused", [((2, 10), [1]), ((2, 11), []), ((3, 0), [])])
+def test_a_message_that_shall_expire_is_refused_where_it_would_not(
+    version: tuple[int, int], refused: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bridge = NatsBridge(NatsSettings())
+    bridge._connection = connected(version)
+    monkeypatch.setattr(bridge._router, "rejections", lambda *_: {})
+    rows: list[dict[str, list[str]] | None] = [None, {"Nats-TTL": ["5s"]}]
+    rejected = bridge.prepare(MessageBatch.of(["t"] * 2, [b""] * 2, rows)).rejected
+    assert [row for row, _ in rejected] == refused
+    assert all("2.11" in str(error) for _, error in rejected)
