@@ -150,8 +150,8 @@ def report(log: Path, seconds: float) -> None:
 Delivery report
 {summarise(str(log), {}).text()}
 
-The write took {seconds:.1f} s in all, {ROWS / seconds:,.0f} rows/s: a cold JVM reads CSV and starts workers before the first row, and commits
-after the last. README.md has the rates of a warm one.
+The write took {seconds:.1f} s in all, {ROWS / seconds:,.0f} rows/s: a cold JVM reads CSV and starts
+workers before the first row, and commits after the last. README.md has the rates of a warm one.
 
 The same with plots: {report_page(str(log)).save(log.parent / "report.html")}
 
