@@ -24,7 +24,7 @@ $(TESTING) .run/compiled: export PYTHONDONTWRITEBYTECODE :=
 # Test processes have many threads; an arena for each would keep what other threads have freed.
 $(TESTING): export MALLOC_ARENA_MAX ?= 2
 
-.PHONY: help setup setup-run setup-test setup-dev run demo-tango test test-all test-matrix test-originals explore coverage mutate check format bench serve wheel pictures recipes-check docs docs-serve clean
+.PHONY: help setup setup-run setup-test setup-dev run demo-tango test test-all test-matrix test-originals explore coverage mutate check format bench serve wheel release pictures recipes-check docs docs-serve clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -110,6 +110,10 @@ wheel: ## the wheel, in dist/, with jobs and configuration files
 	@scripts/setup.sh python
 	@$(ENV) python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	@ls dist/*.whl
+
+release: ## sdist and wheel of the last commit, in dist/, tried with each Python that is here (PYTHONS="python3.12 ...")
+	@scripts/setup.sh java
+	@$(ENV) python scripts/release.py
 
 recipes-check: setup ## the recipes of conf/docker, compose and kubernetes with hadolint, kubeconform, helm and others (needs Go)
 	@$(ENV) python scripts/recipes_check.py

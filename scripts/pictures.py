@@ -33,7 +33,7 @@ WIDTH, REPORT_HEIGHT = 1000, 1150
 
 def publish(url: str, log: Path) -> None:
     """The flights, as ``make run`` does."""
-    spark = demo.session()
+    spark = demo.session(FOLDER)
     try:
         demo.publish(spark, demo.flights_csv(FOLDER), url, log)
     finally:

@@ -2,6 +2,7 @@
 # Make this clone able to run: Python environment, Java, Delta jars. Idempotent; seconds when there is nothing to do.
 #
 #   scripts/setup.sh python an environment with nothing in it, for `make wheel`
+#   scripts/setup.sh java   that, and Java, for `make release`
 #   scripts/setup.sh run    what `make run` and `make serve` need
 #   scripts/setup.sh test   what `make test` needs: Python packages, Java and jars
 #   scripts/setup.sh dev    also the Python packages of `make check` and `make docs`
@@ -93,7 +94,7 @@ pip_install() { # extras, unless they or more are there
     stamped "installed-$all_extras" "$(fingerprint "$all_extras")" && return
     want=$(fingerprint "$1")
     stamped "installed-$1" "$want" && return
-    say "pip install mama-spark[$1] (some 500 MB the first time)"
+    say "pip install mama-spark[$1] (500 MB the first time, which take minutes)"
     $venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$1]"
     echo "$want" >"$venv/.installed-$1"
 }
@@ -243,14 +244,15 @@ kafka)
     scripts/in-env python scripts/fetch_kafka.py
     exit
     ;;
-python)
+python | java)
     make_venv
+    [ $what = python ] || find_or_install_java
     exit
     ;;
 run) extras=local,demo,malamute,report,cli,top ;;
 test) extras=local,demo,test ;;
 dev | all) extras=$all_extras ;;
-*) die "unknown: $what (python, run, test, dev, all, gcc or kafka)" ;;
+*) die "unknown: $what (python, java, run, test, dev, all, gcc or kafka)" ;;
 esac
 
 make_venv

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .spark.write_progress import progress
     from .telemetry.spans import trace_context
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "LastWrite", "ManagedPublisher", "QueryProgress", "announced", "flight_log", "lag", "last_line", "last_write",
     "merge_changes", "progress", "register", "report", "stopping", "trace_context",

@@ -32,7 +32,7 @@ def register(spark: SparkSession) -> None:
     """Register ``mamapub``, ``mamasub`` and ``mamadiscovery`` in ``spark``, send the package to its workers, and make
     ``spark`` the active session of this thread::
 
-        spark-submit --py-files mama_spark-0.1.0-py3-none-any.whl job.py     # job.py: mama_spark.register(spark)
+        spark-submit --py-files mama_spark-0.2.0-py3-none-any.whl job.py     # job.py: mama_spark.register(spark)
 
     Needed once where the package is not installed, and once in each further thread that reads or writes, because Spark
     fails there with ``DATA_SOURCE_NOT_FOUND`` otherwise::
