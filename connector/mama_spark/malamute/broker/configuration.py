@@ -41,7 +41,7 @@ class EventsTable:
     )  # fmt: skip
     max_age: float = option(
         "duration", duration_or_none, CHANGES_KEPT, "events",
-        "How long an event is kept for readers; 0: for ever.", shown="7d",
+        "How long events are kept; 0: for ever.", shown="7d",
     )  # fmt: skip
     max_octets: int | None = option("size", byte_size, None, "events", "Most bytes of all events.", shown="no limit")
 
