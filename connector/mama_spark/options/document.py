@@ -33,9 +33,8 @@ def markdown() -> str:
         "",
         "Generated from the declarations in the source by `make docs`; `make check` fails when stale.",
         "",
-        "Names of options are case-insensitive. An unknown name is an error, and so is an option without effect, but for "
-        "those of a transport in a `mama.properties` file. Keys of files are in the annotated "
-        "[configuration files](configuration.md).",
+        "Names are case-insensitive. An unknown name is an error, and so is an option without effect, but for those of "
+        "a transport in a `mama.properties` file. [Configuration files](configuration.md) show their keys.",
         "",
         "- A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`; a number alone is milliseconds, in options only.",
         f"- {TIMES}.",

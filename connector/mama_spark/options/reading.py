@@ -104,19 +104,20 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     starting_offsets: Offsets = option(
         "`earliest`, `latest`, `now`, time, JSON", offsets("earliest", "latest", times=True), "earliest", _WHAT,
         "[Where a new query begins](../how-to/read-messages.md#where-a-query-begins-and-ends); a checkpoint wins. "
-        'JSON: `{"ORDERS": 17}`, -1 latest, -2 earliest.',
+        'A time (UTC where it names no zone), or JSON: `{"ORDERS": 17}`, -1 latest, -2 earliest.',
     )  # fmt: skip
     starting_timestamp: int | str | None = option(
         "time", instant, None, _WHAT,
-        "A time or `now`, instead of `startingOffsets`; a time in the future is `latest`.",
+        "A time (UTC where it names no zone) or `now`, instead of `startingOffsets`; one in the future is `latest`.",
     )  # fmt: skip
     ending_offsets: Offsets = option(
         "`latest`, `now`, time, JSON", offsets("latest", times=True), "latest", _WHAT,
-        "Where the read ends: at its planning, at `load()`, before a time, before sequences.", scope=BATCHES,
+        "Where the read ends: at its planning, at `load()`, before a time (UTC where it names no zone), before sequences.",
+        scope=BATCHES,
     )  # fmt: skip
     ending_timestamp: int | str | None = option(
         "time", instant, None, _WHAT,
-        "A time or `now`, instead of `endingOffsets`.", scope=BATCHES,
+        "A time (UTC where it names no zone) or `now`, instead of `endingOffsets`.", scope=BATCHES,
     )  # fmt: skip
     min_offsets_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,

@@ -1,4 +1,4 @@
-"""``mama docs options``: the options of all formats as Markdown, or with the keys of all configuration files as JSON."""
+"""``mama docs options``: the options of all formats as Markdown, or with the keys of all files as JSON."""
 
 from __future__ import annotations
 

@@ -90,8 +90,7 @@ class JetStreamSettings:
     )  # fmt: skip
     on_silent_server: str = option(
         "`wait`, `publish`", one_of("wait", "publish"), "wait", _GROUP,
-        "When a server that messages were sent to [does not "
-        "answer](failures.md#what-stands-still-with-exactlyonce): wait, or send them again after 4 s.",
+        "When a server that messages were sent to does not answer: wait, or send them again after 4 s.",
     )  # fmt: skip
     buffer: int = option(
         "size", positive_size, 64 * 1024 * 1024, _GROUP,
