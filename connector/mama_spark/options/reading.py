@@ -112,7 +112,8 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
     ending_offsets: Offsets = option(
         "`latest`, `now`, time, JSON", offsets("latest", times=True), "latest", _WHAT,
-        "Where the read ends: at its planning, at `load()`, before a time (UTC where it names no zone), before sequences.",
+        "Where the read ends: at its planning, at `load()`, before a time (UTC where it names no zone), "
+        "before sequences.",
         scope=BATCHES,
     )  # fmt: skip
     ending_timestamp: int | str | None = option(
