@@ -99,7 +99,9 @@ def micro_batch(result: Result) -> list[str]:
 
 
 def markdown(result: Result) -> str:
+    """Of payloads of 100 bytes."""
     packages = "Spark, Python, nats-server, nats-py, pyarrow"
+    result = {**result, "runs": [run for run in result["runs"] if run["size"] == 100]}
     return part(result["facts"], packages, *table(result), "", *reading(result), *micro_batch(result))
 
 

@@ -7,7 +7,6 @@ python scripts/command_reference.py --check    fail when the page is out of date
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +21,16 @@ HEAD = """# Commands
 Generated from the argument parser by `make docs`; `make check` fails when it is out of date.
 
 `mama COMMAND --help` prints the same. Tables, bars and colors need a terminal and the extra `cli`
-(`pip install 'mama-spark[cli]'`); `NO_COLOR` switches colors off. Every command takes `--json`: one line of JSON,
-or one for each message, event or line (`{"text": ...}`); `mama top` with `--once`.
+(`pip install 'mama-spark[cli]'`); `NO_COLOR` switches colors off. In most commands:
 
-`--url URL`, or `URL` alone (not of `pub`, `sub`, `audit`), is the server or log that a command is about or reads from;
-servers have a [default](configuration.md#where-nats-is). `--to` is where `record` and `mama-source` write to.
-`-o NAME=VALUE`, also `--option NAME=VALUE`, gives an option of a format.
+| argument | meaning |
+|---|---|
+| `--json` | one line of JSON, or one for each message, event or line (`{"text": ...}`); `mama top` with `--once` |
+| `--url URL`; not of `pub`, `sub`, `audit`: `URL` | server or log ([default](configuration.md#where-nats-is)) |
+| `-o NAME=VALUE`, `--option NAME=VALUE` | an option of a format, or of the connection to the log |
+| `PATH` | folder or URL of the flight log |
+| `--storage NAME=VALUE` | storage option of delta-rs, for a table |
+| `--metrics HOST:PORT` | serve Prometheus text at /metrics there (extra `prometheus`) |
 
 `eval "$(mama completion bash)"` in `~/.bashrc` (likewise `zsh`; for fish `mama completion fish | source`) completes
 commands, options and files.
@@ -68,24 +71,22 @@ def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
     ]
     takes = f" Also `--url`, and options of [`{of[0]}`](options.md#{of[0]})." if of else ""
     yield f"{_sentence(command.description or summary)}{takes}\n"
-    if command.usage:
-        yield "\n".join(["```", *(line.strip() for line in command.usage.splitlines()), "```", ""])
-    if command.epilog:
-        lines = [line.strip() for line in command.epilog.splitlines() if line.startswith(" ")]
-        yield "\n".join(["```", *lines, "```", ""])
-    yield "| argument | default | meaning |"
-    yield "|---|---|---|"
-    for action in command._actions:
-        if not isinstance(action, argparse._HelpAction) and not _is_shared(action):
-            yield f"| {_spelling(action)} | {' | '.join(_default_and_meaning(action))} |"
-    yield ""
+    blocks = [
+        [line.strip() for line in (command.epilog or "").splitlines() if line.startswith(" ")],
+        [
+            f"{_spelling(action):<27} {_meaning(action)}".rstrip()
+            for action in command._actions
+            if not isinstance(action, argparse._HelpAction) and not _is_shared(action)
+        ],
+    ]
+    yield "\n".join(["```", *"\n\n".join("\n".join(lines) for lines in blocks if lines).splitlines(), "```", ""])
 
 
 def _is_shared(action: argparse.Action) -> bool:
-    """The head of the page explains it: JSON, the servers, and options of a format."""
-    return "--json" in action.option_strings or (action.help or "").startswith(
-        ("as --url", "servers; the scheme", "any option of ")
-    )
+    """The head of the page explains it."""
+    return not {"--json", "--option", "--storage", "--metrics"}.isdisjoint(action.option_strings) or (
+        action.help or ""
+    ).startswith(("as --url", "servers; the scheme", "folder or URL of the flight log"))
 
 
 def _sentence(text: str) -> str:
@@ -96,23 +97,16 @@ def _sentence(text: str) -> str:
 def _spelling(action: argparse.Action) -> str:
     """Option strings with the name of their value, or the name of a positional argument."""
     value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
-    if action.choices:
+    if action.choices and action.option_strings:
         value = "{" + ",".join(map(str, action.choices)) + "}"
-    if not action.option_strings:
-        return f"`{action.metavar or action.dest}`"
-    return ", ".join(f"`{f'{name} {value}'.strip()}`" for name in action.option_strings)
+    return " ".join([", ".join(action.option_strings), value]).strip()
 
 
-def _default_and_meaning(action: argparse.Action) -> tuple[str, str]:
-    """The help text with cells of the table kept apart; a default that it names in brackets is the cell before."""
-    text = ((action.help or "") % {**vars(action), "prog": "mama"}).replace("|", r"\|")
-    told = re.search(r" ?\(default:? ([^()]*)\)", text)
-    shown = "`" + str(action.default) + "`" if action.default not in (None, False, []) else ""
-    if action.required and action.option_strings:
-        shown = "required"
-    if told and told[1] != str(action.default):
-        shown = told[1]
-    return shown, text.replace(told[0], "") if told else text
+def _meaning(action: argparse.Action) -> str:
+    """The help text, with the default where it does not name one."""
+    text = (action.help or "") % {**vars(action), "prog": "mama"}
+    told = action.default in (None, False, []) or "default" in text
+    return text if told else f"{text} (default {action.default})"
 
 
 def main(words: list[str]) -> int:

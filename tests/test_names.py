@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from mama_spark.cli.commands.docs import files
+from mama_spark.options.document import described
+
 ROOT = Path(__file__).resolve().parent.parent
 #: These say nothing alone, but are parts of names that do: dead letters, lease keepers, frame readers.
 ALONE = {"Letter", "Keeper", "Reader", "Store", "Loop", "Link", "Pool", "Place", "Kind", "Slot", "Stored"}
@@ -106,8 +109,7 @@ def test_a_duration_is_in_seconds_or_its_name_has_its_unit() -> None:
 
 
 def test_every_duration_in_a_configuration_file_has_its_unit() -> None:
-    pages = [*(ROOT / "docs" / "reference").glob("*.md")]
-    names = {name for page in pages for name in re.findall(r"\| `(\w+)` \| duration \|", page.read_text("utf-8"))}
+    names = {one.get("key", one.get("option", "")) for one in described(files()) if one["type"] == "duration"}
     assert len(names) > 20
     for path in (ROOT / "conf").glob("*.toml"):
         given = re.findall(r"(?m)^(?:# )?(\w+) *= *\"?([\d.]+)\"? *(?:#.*)?$", path.read_text(encoding="utf-8"))

@@ -143,6 +143,7 @@ def about_kafka(result: Result) -> list[str]:
 def markdown(result: Result) -> str:
     """Rows of five columns, and the stages of a row: rates of the others are those of ``bench.steady``."""
     columns = rows_of(result, WAYS, {0: "json"}, "way")
+    result = {**result, "runs": [run for run in result["runs"] if run["size"] == 100]}
     return part(result["facts"], "Spark, Python, nats-server, pyarrow", *columns, *profile(result))
 
 

@@ -51,19 +51,6 @@ def simulations(result: Result) -> list[str]:
     return lines
 
 
-def grown(result: Result) -> list[str]:
-    """A line a simulation: what it measured for the fewest and for the most."""
-    lines = ["| what there is more of | from | to | costs |", "|---|--:|--:|---|"]
-    for name, measured in result["measured"].items():
-        one, fewest, most = SIMULATIONS[name], measured[0], measured[-1]
-        columns = {one.grows: one.columns[one.grows]} if one.grows else one.columns
-        costs = "; ".join(
-            f"{what}: {_number(fewest[column])} to {_number(most[column])}" for column, what in columns.items()
-        )
-        lines.append(f"| {one.title} | {fewest['size']:,.0f} | {most['size']:,.0f} | {costs} |")
-    return lines
-
-
 def clusters(c: Coefficients) -> list[str]:
     lines = [
         "| rows a second | streams | cores of servers | with three replicas | cores that publish | cores that read "
@@ -86,20 +73,14 @@ def _cores(value: float) -> str:
 def model(result: Result) -> list[str]:
     c = Coefficients.of(json.loads(RATES.read_text()), result)
     return [
-        "| what | coefficient |", "|---|--:|",
-        f"| executor, a row that is published | {1e6 * c.publish:.1f} µs |",
-        f"| server, a row that is published, to a stream set | {1e6 * c.serve:.1f} µs |",
-        f"| all servers of a cluster, the same where another server takes the row | {1e6 * c.routed:.1f} µs |",
+        "| what | costs |", "|---|--:|",
+        f"| all servers, a row that is published | {1e6 * c.routed:.1f} µs |",
         f"| the same with three replicas | {1e6 * c.replicated:.1f} µs |",
-        f"| executor and server, a row that is read | {1e6 * c.read:.1f} and {1e6 * c.serve_read:.1f} µs |",
         f"| driver, a partition that is committed | {1e6 * c.report:.0f} µs |",
         f"| driver, a file that the flight log has, in each commit | {1e6 * c.file:.1f} µs, "
         f"{c.file_memory:,.0f} bytes of memory |",
         f"| driver, a micro-batch whose file was merged, in each commit | {1e6 * c.merged:.1f} µs |",
-        f"| flight log, a million rows | {c.log:.1f} MB |",
         f"| discovery, a million sources that are announced | {c.source / 1e3:.1f} GB in streams |",
-        f"| checkpoint of a reader of discovery, a micro-batch, with 10,000 sources | {c.discovered:.0f} bytes |",
-        f"| checkpoint of a reader of messages, a micro-batch, a stream | {c.offset:.0f} bytes |",
         "",
         *clusters(c),
         "",
@@ -114,7 +95,7 @@ def text(result: Result) -> str:
 
 
 def markdown(result: Result) -> str:
-    return part(result["facts"], "deltalake", *model(result), *grown(result))
+    return part(result["facts"], "deltalake", *model(result))
 
 
 def write(result: Result) -> None:

@@ -277,7 +277,8 @@ def text(result: Result) -> str:
 
 
 def markdown(result: Result) -> str:
-    body = [*compared(result), "", *runs_table(result["runs"], beside=False)]
+    of_100 = [run for run in result["runs"] if run["size"] != 1000]
+    body = [*compared(result), "", *runs_table(of_100, beside=False)]
     packages = "Spark, Python, nats-server, pyarrow"
     return part(result["facts"], packages, *_sessions(result), *about_kafka(result), *body)
 

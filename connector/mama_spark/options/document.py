@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from .declare import CONNECTION, Options, camel, declarations
+from .declare import CONNECTION, Declared, Options, camel, declarations
 from .reading import DiscoveryOptions, SubscribeOptions
 from .sink import SinkOptions
 from .times import TIMES
@@ -26,53 +26,47 @@ class FileSection(NamedTuple):
     spelling: Callable[[str], str] = str
 
 
-def markdown(files: Sequence[FileSection] = ()) -> str:
-    """The whole page.
-
-    :param files: configuration files of programs, described after the formats
-    """
+def markdown() -> str:
+    """The whole page."""
     lines = [
         "# Options",
         "",
         "Generated from the declarations in the source by `make docs`; `make check` fails when stale.",
         "",
-        "Names of options are case-insensitive; keys of files are not. An unknown name is an error, and so is an "
-        "option that has no effect: of another format, of streams or batches, of another middleware (column "
-        "`only for`), or the `path` of `.save()`, `.load()` and `.start()`. An option of a transport in a "
-        "`mama.properties` file is left out where it has no effect.",
+        "Names are case-insensitive. An unknown name is an error, and so is an option without effect, but for those of "
+        "a transport in a `mama.properties` file. [Configuration files](configuration.md) show their keys.",
         "",
-        "A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`. A number alone is milliseconds in an option; files "
-        "and arguments of programs need the unit.",
-        "",
-        f"{TIMES}. A number that counts seconds, micro- or nanoseconds is refused.",
-        "",
-        "A size is a number of bytes, or has a unit: `64 KiB`, `1 MiB`, `2 GiB`. A boolean is `true`/`false`, "
-        "`on`/`off`, `yes`/`no` or `1`/`0`; in files, `true` or `false`.",
+        "- A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`; a number alone is milliseconds, in options only.",
+        f"- {TIMES}.",
+        "- A size is a number of bytes, or has a unit: `64 KiB`, `1 MiB`, `2 GiB`.",
+        "- A boolean is `true`/`false`, `on`/`off`, `yes`/`no` or `1`/`0`; in files, `true` or `false`.",
         "",
         "## Connection, of every format",
         "",
-        *_option_table(SinkOptions, CONNECTION),
+        *_HEAD,
+        *(row for row, declared in _rows(SinkOptions) if declared.group == CONNECTION),
     ]
+    before: dict[str, str] = {}
     for options in _FORMATS:
         lines += ["", f"## `{options.FORMAT}`"]
-        taken = [declared for _, declared in declarations(options) if declared.is_of(options)]
-        for group in dict.fromkeys(declared.group for declared in taken):
-            if group != CONNECTION:
-                lines += ["", f"### {group}", "", *_option_table(options, group)]
+        taken = {row: declared for row, declared in _rows(options) if declared.group != CONNECTION}
+        for format_name in dict.fromkeys(before.values()):
+            same = [row.split()[1] for row in taken if before.get(row) == format_name]
+            lines += ["", f"As [`{format_name}`](#{format_name}): {', '.join(same)}."] if same else []
+        for group in dict.fromkeys(declared.group for row, declared in taken.items() if row not in before):
+            lines += ["", f"### {group}", "", *_HEAD]
+            lines += [row for row, declared in taken.items() if declared.group == group and row not in before]
+        before = dict.fromkeys(taken, options.FORMAT) | before
         if options is SinkOptions:
             lines += [
                 "",
                 "`storage.*` is passed to delta-rs, for the tables: `storage.aws_endpoint_url`, ... Never logged.",
             ]
-    for file in files:
-        lines += ["", f"## {file.heading}"]
-        for heading, table in file.tables:
-            lines += ["", f"### {heading}", "", *_table(table, file.spelling)]
     return "\n".join(lines) + "\n"
 
 
 def described(files: Sequence[FileSection] = ()) -> Iterator[dict[str, str]]:
-    """What :func:`markdown` has in its tables, one option of a format or key of a file at a time."""
+    """The options of all formats, one after the other, and the keys of files."""
     for options in _FORMATS:
         for name, one in declarations(options):
             if one.is_of(options):
@@ -89,18 +83,12 @@ def described(files: Sequence[FileSection] = ()) -> Iterator[dict[str, str]]:
                 }  # fmt: skip
 
 
-def _option_table(options: type[Options], group: str) -> list[str]:
-    """The options of one group of a format, with where they have an effect."""
-    rows = ["| option | type | default | only for | meaning |", "|---|---|---|---|---|"]
+_HEAD = ("| option | type | default | only for | meaning |", "|---|---|---|---|---|")
+
+
+def _rows(options: type[Options]) -> Iterator[tuple[str, Declared]]:
+    """The options of a format, each as a line of a table, with where it has an effect."""
     for name, one in declarations(options):
-        if one.group == group and one.is_of(options):
+        if one.is_of(options):
             alias = f" (or `{one.alias}`)" if one.alias else ""
-            rows.append(f"| `{camel(name)}`{alias} | {one.kind} | {one.shown} | {one.scope.text()} | {one.doc} |")
-    return rows
-
-
-def _table(declared: type, spelling: Callable[[str], str]) -> list[str]:
-    """All keys of a table of a file."""
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    rows += [f"| `{spelling(name)}` | {one.kind} | {one.shown} | {one.doc} |" for name, one in declarations(declared)]
-    return rows
+            yield f"| `{camel(name)}`{alias} | {one.kind} | {one.shown} | {one.scope.text()} | {one.doc} |", one

@@ -27,23 +27,22 @@ class ReadOptions(TransportOptions):
 
     max_offsets_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
-        "Most records of a micro-batch. `mamasub` counts those that match `topics` or `pattern` over NATS and `mama "
-        "broker`, else all records of the stream.", shown="unlimited", scope=STREAMS,
+        "Most records of a micro-batch; over NATS and `mama broker`, `mamasub` counts those that match.",
+        shown="unlimited", scope=STREAMS,
     )  # fmt: skip
     fail_on_data_loss: bool = option("boolean", boolean, True, _HOW, f"{_LOSS} the loss is logged.")
     tango: bool = option(
         "boolean", boolean, False, _WHAT,
-        "The stream was written by a recorder of Tango events (`mama record`). `mamasub` has a column `tango`, a "
-        "struct; to `mamadiscovery` the devices are sources.",
+        "The stream is of a recorder of Tango events: a column `tango`; devices are sources.",
     )  # fmt: skip
     omnm: bool = option(
         "boolean", boolean, False, _WHAT,
-        "Payloads are OpenMAMA messages (OMNM), or records of their recorder (`mama record`). `mamasub` has a column "
-        "`mama`, a struct, or the columns of `fields`; to `mamadiscovery` the peers of the naming service are sources.",
+        "Payloads are OpenMAMA messages, or of their recorder: a column `mama`, or those of `fields`; peers are "
+        "sources.",
     )  # fmt: skip
     wait_timeout: float = option(
         "duration", duration, 30.0, _HOW,
-        "Longest wait for the middleware before a read fails (and Spark retries it).", shown="30s",
+        "Longest wait for the middleware before a read fails.", shown="30s",
     )  # fmt: skip
     metrics: str = option("`off`, `otel`, `module:function`", metrics_setup, "off", _HOW, "As the option of `mamapub`.")
 
@@ -70,56 +69,52 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
 
     topics: tuple[str, ...] = option(
         "topics", topic_patterns, (), _WHAT,
-        "Topics to read, separated by commas, with wildcards: `*` one part, `>` all that follow. Needed, or `stream`. "
-        "A matching stream that appears while a query runs is read from its beginning. Malamute: without `stream`, all "
-        "durable streams are read.", shown="all of `stream`",
+        "Topics, separated by commas, with wildcards: `*` one part, `>` all that follow; matching streams that "
+        "appear later are read from their beginning.", shown="all of `stream`",
     )  # fmt: skip
     bucket: str | None = option(
         "text", text, None, _WHAT,
-        "Key-value bucket to read, instead of `stream`: its columns are `key`, `value`, `revision`, `operation`, "
-        "`timestamp` and `headers`, and `topics` are patterns of keys. Implies `latestPerTopic`; with "
-        "`latestPerTopic=false`, the history that the bucket keeps, in order.", scope=NATS,
+        "Key-value bucket, with [columns](columns.md#columns-that-mamasub-emits) of its own; `topics` are patterns "
+        "of keys. Implies `latestPerTopic`; with `latestPerTopic=false`, the history that is kept.", scope=NATS,
     )  # fmt: skip
     latest_per_topic: bool | None = option(
         "boolean", boolean, None, _WHAT,
-        "Read the last message of each topic, as of one moment, with a column `operation`. A stream begins with these, "
-        "and goes on with what comes after them.", shown="`false`; with `bucket`, `true`", scope=STORED,
+        "Read the last message of each topic, with a column `operation`; a stream goes on with what comes after.",
+        shown="`false`; with `bucket`, `true`", scope=STORED,
     )  # fmt: skip
     include_deleted: bool = option(
         "boolean", boolean, False, _WHAT,
-        "With `latestPerTopic`: a topic (or key) whose last message says that it was deleted, purged or has expired is "
-        "a row, too. What comes after that, in a stream, always has them.", scope=NATS,
+        "With `latestPerTopic`: also topics whose last message says that the value is deleted, purged or expired.",
+        scope=NATS,
     )  # fmt: skip
     pattern: str | None = option(
         "regular expression", text, None, _WHAT,
-        "Read subjects that match, as READ of the protocol does (RE2, not anchored): `^temp\\.`. Instead of `topics`.",
+        "Subjects that match (RE2, not anchored): `^temp\\.`.",
         scope=MALAMUTE,
     )  # fmt: skip
     stream: str | None = option(
         "text", text, None, _WHAT,
-        "JetStream stream, or durable stream of Malamute, to read.",
+        "Stream to read.",
         shown="found from the topics; Malamute: the one of the `url`",
     )  # fmt: skip
     streams: tuple[str, ...] = option(
         "names", stream_patterns, (), _WHAT,
-        "Streams to read as one source, separated by commas: `orders-{0..7}`, `orders-*`. A stream that appears while "
-        "a query runs is read from its beginning. Instead of `stream`.", scope=NATS,
+        "Streams to read as one source, separated by commas: `orders-{0..7}`, `orders-*`.", scope=NATS,
     )  # fmt: skip
     starting_offsets: Offsets = option(
         "`earliest`, `latest`, `now`, time, JSON", offsets("earliest", "latest", times=True), "earliest", _WHAT,
-        "Where a new query begins; a checkpoint wins. `latest`: after the first micro-batch is planned, tens of "
-        "seconds after `start()` on a busy machine. `now`: records stored since `load()`, by the driver's clock. A "
-        "time (UTC where it names no zone): records stored at or after it. JSON: the first sequence of each stream, "
-        '`{"ORDERS": 17}`; -1 = latest, -2 = earliest.',
+        "[Where a new query begins](../how-to/read-messages.md#where-a-query-begins-and-ends); a checkpoint wins. "
+        'A time (UTC where it names no zone), or JSON: `{"ORDERS": 17}`, -1 latest, -2 earliest.',
     )  # fmt: skip
     starting_timestamp: int | str | None = option(
         "time", instant, None, _WHAT,
-        "A time (UTC where it names no zone) or `now`, instead of `startingOffsets`. A time in the future is `latest`.",
+        "A time (UTC where it names no zone) or `now`, instead of `startingOffsets`; one in the future is `latest`.",
     )  # fmt: skip
     ending_offsets: Offsets = option(
         "`latest`, `now`, time, JSON", offsets("latest", times=True), "latest", _WHAT,
-        "Where the read ends: at its planning (`latest`), at `load()` (`now`), before the first record stored at or "
-        "after a time (UTC where it names no zone); in JSON, before a sequence.", scope=BATCHES,
+        "Where the read ends: at its planning, at `load()`, before a time (UTC where it names no zone), "
+        "before sequences.",
+        scope=BATCHES,
     )  # fmt: skip
     ending_timestamp: int | str | None = option(
         "time", instant, None, _WHAT,
@@ -127,75 +122,66 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
     min_offsets_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
-        "A micro-batch waits for this many records (counted as `maxOffsetsPerTrigger`), or for `maxTriggerDelay`. The "
-        "first one, and those of `availableNow`, do not wait.", shown="no wait", scope=STREAMS,
+        "A micro-batch after the first waits for so many records, or for `maxTriggerDelay`.",
+        shown="no wait", scope=STREAMS,
     )  # fmt: skip
     max_trigger_delay: float = option(
         "duration", duration, 900.0, _HOW,
-        "With `minOffsetsPerTrigger`: longest time since the last micro-batch.", shown="15m", scope=STREAMS,
+        "Longest wait for `minOffsetsPerTrigger`.", shown="15m", scope=STREAMS,
     )  # fmt: skip
     max_rows_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
-        "Rows of a micro-batch of packed messages, about: estimated from its first messages. At least one message of "
-        "each stream.", shown="unlimited", scope=STREAMS,
+        "Rows of a micro-batch of packed messages, estimated.", shown="unlimited", scope=STREAMS,
     )  # fmt: skip
     min_partitions: int | None = option(
         "integer", integer(1, 10_000), None, _HOW,
-        "Tasks of a read, at least, by ranges of sequences. Default: `parallelism`, at most one for 10,000 rows and at "
-        "least one for 250,000.", shown="`parallelism`",
+        "Tasks of a read, at least. Default: `parallelism`, at most one for 10,000 rows and at least one for "
+        "250,000.", shown="`parallelism`",
     )  # fmt: skip
     parallelism: int | None = option(
         "integer", integer(1, 10_000), None, _HOW,
-        "Tasks that the cluster runs at once. Default: `defaultParallelism` of the session last given to "
-        "`mama_spark.register(spark)`; without it, the cores of the driver's machine.", shown="as registered",
+        "Tasks that the cluster runs at once. Default: of the session given to `mama_spark.register(spark)`, or "
+        "the cores of the driver's machine.", shown="as registered",
     )  # fmt: skip
     fields: tuple[tuple[str, str], ...] = option(
         "columns", field_columns, (), _WHAT,
-        "With `omnm`: fields that become columns: `wBidPrice double, wAskSize int`. Types: boolean, tinyint, smallint, "
-        "int, bigint, float, double, decimal(p,s), string, binary, timestamp, array<...>; default: of the "
-        "`dictionary`. A value that does not fit is null, with the reason in `mama.reason`.",
+        "With `omnm`: [fields that become columns](../how-to/connect-openmama.md#fields-as-typed-columns), "
+        "`wBidPrice double, wAskSize int`; types by default of the `dictionary`.",
         shown="all, in the map `mama.fields`",
     )  # fmt: skip
     dictionary: str | None = option(
         "path or `feed`", text, None, _WHAT,
-        "With `fields`: data dictionary of types and numbers, a file on the driver (lines `fid|name|type`), or `feed`: "
-        "as recorded in the stream. Fields are then found by number, too.",
+        "With `fields`: data dictionary on the driver (lines `fid|name|type`), or `feed`: as recorded.",
     )  # fmt: skip
     gc_freeze: bool = option("boolean", boolean, False, _HOW, "As the option of `mamapub`.", scope=STREAMS)
     unpack: bool = option(
         "boolean", boolean, True, _HOW,
-        "Each row of a packed message is a row, with `pack_index`. `false`: each message is a row.",
+        "Each row of a packed message is a row.",
     )  # fmt: skip
     decompress: bool = option(
         "boolean", boolean, False, _HOW,
-        "Decompress payloads by their header `Content-Encoding` (`gzip`, `deflate`, `zstd`, `br`, `lz4`, `bzip2`), and "
-        "drop the header. A payload that is corrupt, too large or of another encoding fails, or keeps its bytes in "
-        "`value` with the reason in `pack_error`, by `failOnCorrupt` or `mode`.",
+        "[Decompress](../how-to/read-messages.md#compressed-payloads) payloads by their header `Content-Encoding`.",
     )  # fmt: skip
     max_decompressed_bytes: int = option(
-        "integer", integer(1, 1 << 30), 64 << 20, _HOW, "With `decompress`: most bytes of one decompressed payload."
+        "integer", integer(1, 1 << 30), 64 << 20, _HOW, "Most bytes of one decompressed payload."
     )
     trace_context: str = option(
         "`off`, `column`, `links`", one_of("off", "column", "links"), "off", _HOW,
-        "Header `traceparent` (W3C): as a column (`column`), or as links of a span for each task, 128 at most, by the "
-        "executor's tracer provider (`links`; extra `otel`).",
+        "Header `traceparent` ([traces](metrics.md#traces)): as a column, or as links of a span for each task.",
     )  # fmt: skip
     include_headers: bool = option("boolean", boolean, True, _HOW, "Fill the column `headers`.")
     fail_on_corrupt: bool = option(
         "boolean", boolean, False, _HOW,
-        "Fail at a packed message, record or OpenMAMA message that cannot be read. `false`: a row with its bytes in "
-        "`value` and the reason in `pack_error`, `tango.reason` or `mama.reason`. Where `.schema()` names columns of "
-        "packs, `mode` decides.",
+        "Fail at a message that cannot be read; `false`: a row with the reason.",
     )  # fmt: skip
     mode: str | None = option(
         "`FAILFAST`, `PERMISSIVE`, `DROPMALFORMED`", one_of("failfast", "permissive", "dropmalformed"), None, _HOW,
-        "A message that does not fit the columns of `.schema()`: fail and show both schemas; or a row in which they "
-        "are null, with the bytes in `value` and the reason in `pack_error`; or no row, counted in the executor's log. "
-        "As Spark's readers of JSON and CSV.", shown="`FAILFAST`; `PERMISSIVE` if the schema names `pack_error`",
+        "A message that [does not fit `.schema()`](../how-to/read-packed-messages.md#read-typed-columns): fail, a "
+        "row with the reason, or none.", shown="`FAILFAST`; `PERMISSIVE` if the schema names `pack_error`",
     )  # fmt: skip
     progress_consumer: str | None = option(
         "text", text, None, _HOW,
-        "Durable consumer that shows the query's progress at the broker. The checkpoint decides.",
+        "Durable consumer that shows the query's progress at the broker.",
         scope=Scope(streaming=True, bridges=("nats",)),
     )  # fmt: skip
 
@@ -313,8 +299,8 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
 
     starting_offsets: str | tuple[tuple[str, int], ...] = option(
         "`image`, `earliest`, `latest`, JSON", offsets("image", "earliest", "latest"), "image", _WHAT,
-        "Where a new query begins; a checkpoint wins. `image`: with the sources at this moment; `earliest`, `latest`: "
-        'with the oldest or the next change; JSON: `{"MAMA_EVENTS": 17}`.', scope=STREAMS,
+        "Where a new query begins: with the sources at this moment, the oldest or the next change, or a sequence, "
+        '`{"MAMA_EVENTS": 17}`.', scope=STREAMS,
     )  # fmt: skip
     fail_on_data_loss: bool = option(
         "boolean", boolean, True, _HOW, f"{_LOSS} the loss is a row of kind `gap`.", scope=STREAMS
@@ -324,7 +310,7 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
     )
     advisories: bool = option(
         "boolean", boolean, True, _WHAT,
-        "Rows for readers that come and go, from the broker's advisories.",
+        "Rows for readers that come and go.",
         scope=Scope(streaming=True, bridges=("nats",)),
     )  # fmt: skip
 

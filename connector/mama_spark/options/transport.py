@@ -36,25 +36,24 @@ class TransportOptions(Options):
 
     url: tuple[str, ...] = option(
         "URLs", urls, (DEFAULT_SERVER,), CONNECT,
-        "Servers, separated by commas. The scheme picks the middleware: `nats`, `tls` (NATS over TLS), `mlp` "
-        "(Malamute: `mlp://host:9999/stream`), `tango` (an event source: `tango://lab`, with `log`), `oz`, `zmq` "
-        "(OpenMAMA: `oz://host:5756` is a name server, `oz://host:5557?mode=direct` a program), `memory`. Without "
-        "`url` and `transport`: the environment variable `NATS_URL`, then the NATS context (`NATS_CONTEXT`, or the "
-        "selected one) with its login and TLS files.", shown=DEFAULT_SERVER, alias="servers",
+        "Servers, separated by commas; the scheme picks the middleware: `nats`, `tls`, `mlp` "
+        "(`mlp://host:9999/stream`), `tango` (`tango://lab`, with `log`), `oz`, `zmq` (a name server, or a "
+        "program: `oz://host:5557?mode=direct`), `memory`. Without `url` and `transport`, the "
+        "[environment](configuration.md#where-nats-is) says it.", shown=DEFAULT_SERVER, alias="servers",
     )  # fmt: skip
     credentials: str | None = option(
         "path", file_path, None, CONNECT,
-        "Credentials file (JWT and nkey seed), readable on every executor.", secret=True, scope=NATS,
+        "Credentials file (JWT and nkey seed), on every executor.", secret=True, scope=NATS,
     )  # fmt: skip
     nkey_seed: str | None = option(
-        "path", file_path, None, CONNECT, "File with an nkey seed, readable on every executor.", secret=True, scope=NATS
+        "path", file_path, None, CONNECT, "File with an nkey seed, on every executor.", secret=True, scope=NATS
     )
     user: str | None = option("text", text, None, CONNECT, "User name.", secret=True)
     password: str | None = option("text", text, None, CONNECT, "Password of `user`.", secret=True)
     token: str | None = option("text", text, None, CONNECT, "Authentication token.", secret=True, scope=NATS)
     tls_ca: str | None = option(
         "path", file_path, None, CONNECT,
-        "CA certificates that the server's certificate is checked against.", scope=NATS,
+        "CA certificates.", scope=NATS,
     )  # fmt: skip
     tls_cert: str | None = option(
         "path", file_path, None, CONNECT, "Client certificate; goes with `tlsKey`.", scope=NATS
@@ -62,7 +61,7 @@ class TransportOptions(Options):
     tls_key: str | None = option("path", file_path, None, CONNECT, "Private key of `tlsCert`.", secret=True, scope=NATS)
     tls_handshake_first: bool = option(
         "boolean", boolean, False, CONNECT,
-        "Begin TLS before the server's greeting, for a server with `handshake_first`.", scope=NATS,
+        "For a server with `handshake_first`.", scope=NATS,
     )  # fmt: skip
     connect_timeout: float = option(
         "duration", duration, 5.0, CONNECT,
@@ -70,37 +69,37 @@ class TransportOptions(Options):
     )  # fmt: skip
     js_domain: str | None = option(
         "text", single_token, None, CONNECT,
-        "JetStream domain of the streams. An acknowledgement of another domain does not count.",
+        "JetStream domain of the streams.",
         shown="that of the server", scope=NATS,
     )  # fmt: skip
     js_api_prefix: str | None = option(
         "subject", subject_prefix, None, CONNECT,
-        "Prefix of JetStream requests, where the account imports the API of another account: `JS.acme`. Excludes "
-        "`jsDomain`.", shown="`$JS.API`", scope=NATS,
+        "Prefix of JetStream requests, where the account imports another's API: `JS.acme`.",
+        shown="`$JS.API`", scope=NATS,
     )  # fmt: skip
     curve_server_key: str | None = option(
-        "Z85 key", text, None, CONNECT, "Public key of the broker; encrypts the connection (CURVE).", scope=MALAMUTE
+        "Z85 key", text, None, CONNECT, "Public key of the broker (CURVE).", scope=MALAMUTE
     )
     curve_public_key: str | None = option(
         "Z85 key", text, None, CONNECT,
-        "Public key of the client; goes with `curveSecretKey`.", shown="a new one", scope=MALAMUTE,
+        "Public key of the client, with `curveSecretKey`.", shown="a new one", scope=MALAMUTE,
     )  # fmt: skip
     curve_secret_key: str | None = option(
         "Z85 key", text, None, CONNECT, "Secret key of `curvePublicKey`.", secret=True, scope=MALAMUTE
     )
     bridge: str | None = option(
         ", ".join(f"`{name}`" for name in sorted(MIDDLEWARES)), _bridge, None, CONNECT,
-        "Middleware of a `transport` of a properties file.", shown="by the scheme of `url`",
+        "Middleware of a `transport`.", shown="by the scheme of `url`",
     )  # fmt: skip
     transport: str | None = option(
         "text", text, None, CONNECT,
-        "Transport of a `mama.properties` file: its lines `mama.<bridge>.transport.<transport>.<option>` count as "
-        "given; an option given here wins.",
+        "Transport of a `mama.properties` file, whose lines `mama.<bridge>.transport.<transport>.<option>` count "
+        "as given.",
     )  # fmt: skip
     properties: str | None = option(
         "path", text, None, CONNECT,
-        "The `mama.properties` file, readable on the driver. Without `transport`, only field names and numbers of "
-        "source records are taken from it.", shown="the first one along `WOMBAT_PATH`",
+        "The `mama.properties` file, on the driver; without `transport`, for names and numbers of fields of source "
+        "records.", shown="the first one along `WOMBAT_PATH`",
     )  # fmt: skip
 
     discovery_topic: str = option(
@@ -109,16 +108,16 @@ class TransportOptions(Options):
     )  # fmt: skip
     sources_stream: str = option(
         "text", text, "MAMA_SOURCES", DISCOVERY,
-        "Stream of the image: the sources at this moment.", shown="`MAMA_SOURCES`", scope=_ANNOUNCED,
+        "Stream of the image.", shown="`MAMA_SOURCES`", scope=_ANNOUNCED,
     )  # fmt: skip
     events_stream: str = option(
         "text", text, "MAMA_EVENTS", DISCOVERY,
-        "Stream of the changes and the topic events.",
+        "Stream of the changes.",
         shown="`MAMA_EVENTS`; on Malamute the broker's own, `_MAMA_EVENTS`", scope=_ANNOUNCED,
     )  # fmt: skip
     advisories_stream: str = option(
         "text", text, "MAMA_ADVISORIES", DISCOVERY,
-        "Stream of the server's advisories about consumers.",
+        "Stream of advisories about consumers.",
         shown="`MAMA_ADVISORIES`", scope=replace(_ANNOUNCED, bridges=("nats",)),
     )  # fmt: skip
 

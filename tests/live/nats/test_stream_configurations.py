@@ -161,6 +161,10 @@ OTHERS = [
 ]
 
 
+#: What empty cells of the page say.
+USUAL_CELLS = ("`in.*`", "stored", "stored once", "read")
+
+
 def codes(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
@@ -174,7 +178,10 @@ class Line:
     """
 
     def __init__(self, cells: list[str]) -> None:
-        self.title, topics, self.mamapub, self.once, self.mamasub = cells
+        self.title, *others = cells
+        topics, self.mamapub, self.once, self.mamasub = (
+            said or usual for said, usual in zip(others, USUAL_CELLS, strict=True)
+        )
         given = codes(self.title)
         self.config: dict[str, Any] = next((json.loads(one) for one in given if one.startswith("{")), {})
         header = next((one.partition(": ") for one in given if one.startswith("Nats-")), None)
@@ -215,7 +222,7 @@ class Line:
 def lines() -> Iterator[Line]:
     table = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     for line in table[1:]:
-        yield Line(line.strip("| ").split(" | "))
+        yield Line([cell.strip() for cell in line.split("|")[1:-1]])
 
 
 def with_headers(rows: list[Row], headers: list[Any]) -> Iterator[pa.RecordBatch]:

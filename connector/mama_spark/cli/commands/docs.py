@@ -1,4 +1,4 @@
-"""``mama docs options``: the options of all formats and the keys of all configuration files, as Markdown."""
+"""``mama docs options``: the options of all formats as Markdown, or with the keys of all files as JSON."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def files() -> list[FileSection]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = parser.add_subparsers(required=True, metavar="WHAT").add_parser(
         "options",
-        help="the options of all formats and the keys of all configuration files, as Markdown",
-        description="The options of all formats and the keys of all configuration files, as Markdown.",
+        help="the options of all formats, as Markdown",
+        description="The options of all formats, as Markdown.",
         epilog=examples(("mama docs options", "mama docs options --json", "mama docs options --write options.md")),
     )
     way = options.add_mutually_exclusive_group()
     way.add_argument("--write", type=Path, metavar="FILE", help="write them to FILE")
     way.add_argument("--check", type=Path, metavar="FILE", help="fail when FILE is not fresh")
-    way.add_argument("--json", action="store_true", help="one line of JSON for each option or key")
+    way.add_argument(
+        "--json", action="store_true", help="one line of JSON for each option, and each key of the configuration files"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         for fields in described(files()):
             print(json.dumps(fields, ensure_ascii=False))
         return 0
-    text = markdown(files())
+    text = markdown()
     if args.write:
         args.write.write_text(text, encoding="utf-8")
     elif args.check:

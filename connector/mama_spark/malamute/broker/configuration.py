@@ -51,8 +51,8 @@ class BrokerSettings:
 
     bind: str | tuple[str, ...] = option(
         "text or list of texts", _texts, "tcp://127.0.0.1:9999", "broker",
-        "Endpoints, `tcp` or `ipc`: `tcp://*:9999` is on all interfaces, `tcp://[::1]:9999` is IPv6; port `*` or 0: "
-        "the system chooses. `--bind` wins.",
+        "Endpoints: `tcp://*:9999` is on all interfaces, `tcp://[::1]:9999` is IPv6, also `ipc`; port `*` or 0: "
+        "the system chooses.",
     )  # fmt: skip
     machine: SessionSettings = field(default_factory=SessionSettings)
     engines: tuple[EngineChoice, ...] = ()
@@ -65,12 +65,12 @@ class BrokerSettings:
     )  # fmt: skip
     linger: float = option(
         "duration", duration_or_none, 5.0, "broker",
-        "How long a clean stop waits for clients to take their messages.", shown="5s",
+        "Longest wait of a clean stop for clients.", shown="5s",
     )  # fmt: skip
     security: Security = field(default_factory=Security)
     metrics: str | None = option(
         "text", nonempty_text, None, "broker",
-        "`host:port` of an HTTP server: Prometheus text at `/metrics`, JSON at `/clients` and `/streams`.",
+        "`host:port` of an HTTP server: `/metrics`, `/clients`, `/streams`.",
         shown="none",
     )  # fmt: skip
     report: float = option(
@@ -100,7 +100,7 @@ class EventsTable:
     )  # fmt: skip
     max_age: float = option(
         "duration", duration_or_none, CHANGES_KEPT, "events",
-        "How long an event is kept for readers; 0: for ever.", shown="7d",
+        "How long events are kept; 0: for ever.", shown="7d",
     )  # fmt: skip
     max_octets: int | None = option("size", byte_size, None, "events", "Most bytes of all events.", shown="no limit")
 

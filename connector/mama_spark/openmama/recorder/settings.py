@@ -42,11 +42,11 @@ class OpenMamaRecorderSettings:
     peer: PeerSettings
     topics: tuple[str, ...] = option(
         "names", some_names, (), GROUP,
-        "Topics to record as they are published: `OM.IBM`; `OM.>`: all that begin so.", shown="none",
+        "Topics: `OM.IBM`; `OM.>`: all that begin so.", shown="none",
     )  # fmt: skip
     symbols: tuple[tuple[str, str], ...] = option(
         "names", _symbols, (), GROUP,
-        "Market data, SOURCE.SYMBOL: subscribed with an image (`oz`), and a recap after a gap.", shown="none",
+        "Market data, SOURCE.SYMBOL, with an image (`oz`).", shown="none",
     )  # fmt: skip
     dictionary: str = option(
         "name", text, "auto", GROUP,
@@ -64,8 +64,7 @@ class OpenMamaRecorderSettings:
     )
     pack_max_rows: int = option(
         "integer", integer(1, MAX_PACK_ROWS), 1, GROUP,
-        "Messages of one topic in a record of the log, as [packed messages](packed-messages.md), for rates above that "
-        "of the log.",
+        "Messages of one topic in a packed record.",
     )  # fmt: skip
     pack_max_bytes: int = option("integer", integer(1), 65_536, GROUP, "Most bytes of a packed record.")
     pack_delay: float = option(
@@ -73,8 +72,7 @@ class OpenMamaRecorderSettings:
     )
     look_back: int = option(
         "integer", integer(0), 200_000, GROUP,
-        "Records at the end of the log in which the last numbers are looked up, so that a gap since then is recorded; "
-        "0: none.",
+        "Records at the end of the log in which the last numbers are looked up; 0: none.",
     )  # fmt: skip
     report: float = REPORT
     metrics: str | None = METRICS

@@ -55,13 +55,13 @@ class TangoRecorderSettings:
     host: str
     devices: tuple[str, ...] = option(
         "names", _devices, (), GROUP,
-        "Devices, without the host, or patterns (`*`, `?`, `[ab]`), which need a database.", shown="needed",
+        "Devices, or patterns (`*`, `?`, `[ab]`), which need a database.", shown="needed",
     )  # fmt: skip
     dbase: bool = True
     alternates: tuple[str, ...] = ()
     attributes: tuple[str, ...] = option(
         "names", some_names, ("*",), GROUP,
-        "Names or patterns (`*`, `?`, `[ab]`), after the device where they have slashes.", shown="`*`",
+        "Names or patterns, after the device where they have slashes.", shown="`*`",
     )  # fmt: skip
     events: tuple[EventType, ...] = option(
         "events", _events, tuple(EVENT_NAMES[name] for name in DEFAULT_EVENTS), GROUP, "Types of events.",
@@ -82,28 +82,27 @@ class TangoRecorderSettings:
     timeout: float = option("duration", duration, 3.0, GROUP, "Longest wait for an answer of a server.", shown="3s")
     look_every: float = option(
         "duration", duration, 60.0, GROUP,
-        "Interval of questions to the database for devices that match the patterns.", shown="60s",
+        "Interval of questions to the database.", shown="60s",
     )  # fmt: skip
     state_every: float = option(
         "duration", duration, 60.0, GROUP,
-        "Interval of records of the recorder's state, from which the next recorder goes on.", shown="60s",
+        "Interval of records of the recorder's state.", shown="60s",
     )  # fmt: skip
     report: float = REPORT
     metrics: str | None = METRICS
     drain: float = DRAIN
     error_summary: float = option(
         "duration", duration_or_off, 600.0, GROUP,
-        "Of equal errors of an attribute only the first is recorded, and a summary in this interval. 0 or `off`: each "
-        "error is recorded.", shown="10m",
+        "Interval of summaries of equal errors. 0 or `off`: each error is recorded.", shown="10m",
     )  # fmt: skip
     retry_refused: float = option(
         "duration", duration, 300.0, GROUP,
-        "Longest time between attempts to subscribe to an attribute that a pattern matches and that sends no such "
-        "events yet (not polled, for example).", shown="5m",
+        "Longest time between attempts to subscribe to an attribute that sends no such events yet.", shown="5m",
     )  # fmt: skip
     loss_check: float = option(
         "duration", duration_or_off, 60.0, GROUP,
-        "Longest time until a loss that no later event shows is recorded. 0 or `off`: never.", shown="60s",
+        "Longest time until a loss at the end is recorded. 0 or "
+        "`off`: never.", shown="60s",
     )  # fmt: skip
     heartbeat: float = option(
         "duration", duration, HEARTBEAT_AGE, GROUP,

@@ -29,7 +29,7 @@ class Security:
 
     users: Mapping[str, str] = field(default_factory=dict)
     curve_secret_key: str | None = option(
-        "Z85 key", nonempty_text, None, "security", "CURVE; the ready line shows the public key, which clients need.",
+        "Z85 key", nonempty_text, None, "security", "CURVE; the ready line shows the public key.",
         secret=True, shown="none: nothing is encrypted",
     )  # fmt: skip
     curve_clients: tuple[str, ...] | None = option(

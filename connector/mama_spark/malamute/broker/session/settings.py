@@ -66,7 +66,7 @@ class SessionSettings:
     )  # fmt: skip
     queue: int = option(
         "size", byte_size, 64 * 1024 * 1024, "clients",
-        "Most bytes for a client that takes no more or gave no credit; a message counts 256 bytes more.",
+        "Most bytes for a client that takes no more; a message counts 256 bytes more.",
         shown="64 MiB",
     )  # fmt: skip
     overflow: Overflow = option(
@@ -90,7 +90,7 @@ class SessionSettings:
     )
     stream_idle: float = option(
         "duration", duration_or_none, 30.0, "clients",
-        "A stream without clients ends after this time (stored messages stay); 0: never.", shown="30s",
+        "A stream without clients ends after this time; 0: never.", shown="30s",
     )  # fmt: skip
     patterns: int = option("integer", integer(1), 100_000, "clients", "Most subscriptions and offers of one client.")
     mailboxes: Limits = field(default_factory=Limits)

@@ -40,8 +40,7 @@ class DurableSettings:
     )
     synchronous: str = option(
         "`normal`, `full`", one_of("normal", "full"), "normal", _GROUP,
-        "`normal`: acknowledged messages survive the death of the broker; a power failure may take the last ones. "
-        "`full`: they are on the disk, at the price of one wait a batch.",
+        "`full`: acknowledged messages survive a power failure, too, at the price of one wait a batch.",
     )  # fmt: skip
 
     @classmethod

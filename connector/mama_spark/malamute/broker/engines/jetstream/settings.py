@@ -69,7 +69,7 @@ class JetStreamSettings:
     subjects: str = option("text", nonempty_text, "mlp.{stream}", _GROUP, "Prefix of the subjects.")
     create: bool = option(
         "boolean", true_or_false, True, _GROUP,
-        "Create a missing stream, with `replicas`, `storage`, the limits and `dedup_window`.",
+        "Create a missing stream, with the settings below.",
     )  # fmt: skip
     replicas: int = option("integer", integer(1, _MOST), 1, _GROUP, "Servers that keep the stream.")
     storage: str = option("`file`, `memory`", one_of("file", "memory"), "file", _GROUP, "Where the servers keep it.")
@@ -90,9 +90,7 @@ class JetStreamSettings:
     )  # fmt: skip
     on_silent_server: str = option(
         "`wait`, `publish`", one_of("wait", "publish"), "wait", _GROUP,
-        "When a server that messages were sent to does not answer any more (it stands still, or is cut off, and may "
-        "store them later): the stream waits until it is known to have none (`wait`), or they go again after 4 s, "
-        "and the log counts what may be stored twice (`publish`).",
+        "When a server that messages were sent to does not answer: wait, or send them again after 4 s.",
     )  # fmt: skip
     buffer: int = option(
         "size", positive_size, 64 * 1024 * 1024, _GROUP,
