@@ -201,8 +201,10 @@ class RecordLog(Protocol):
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         """The records with ``after < sequence <= up_to`` on one of ``topics`` (wildcards allowed; none = all), in
-        order and in batches of a few thousand. Deleted records are left out: :meth:`missing` lists them. The same range gives the same records, unless some of them were deleted meanwhile. A replicated log waits for
-        a replica that has ``up_to``.
+        order and in batches of a few thousand; those that are deleted are left out: :meth:`missing` lists them.
+
+        The same range gives the same records, unless some of them were deleted meanwhile. A replicated log waits for a
+        replica that has ``up_to``.
         """
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
