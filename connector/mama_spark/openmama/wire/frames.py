@@ -136,10 +136,6 @@ class Framing:
             return f"{INBOX_PREFIX}.{transport}.{number:016x}"
         return f"{INBOX_PREFIX}.{uuid.uuid5(uuid.UUID(transport), str(number))}"
 
-    def inbox_subscription(self, transport: str, inbox: str) -> str:
-        """What the requester subscribes to for the replies: one subscription for all inboxes, or one each."""
-        return f"{INBOX_PREFIX}.{transport}" if self.shared_inbox else inbox
-
 
 def text_at(data: bytes, at: int, what: str) -> tuple[str, int]:
     """The NUL-terminated text at an offset, and the offset behind it.

@@ -29,7 +29,7 @@ from mama_spark.contracts.zmq_connections import (
 from mama_spark.mama.messages.omnm import BadMessage
 
 from .frame_filter import FrameColumns, FrameFilter, PeerCounters, ReceivedFrame
-from .frames import BridgeFrame, FrameType, why_unsendable
+from .frames import INBOX_PREFIX, BridgeFrame, FrameType, why_unsendable
 from .naming import CONNECT, NamingFrame
 from .naming_client import NamingClient, PeerChange
 from .settings import Endpoint, PeerSettings
@@ -113,8 +113,8 @@ class OpenMamaPeer:
         if s.receive:
             self._in = make_socket(data, zmq.SUB, MAX_FRAME, s.high_water_mark)
             self._poller.register(self._in, zmq.POLLIN)
-            if s.framing.shared_inbox:
-                self._in.subscribe(self._inboxes.subscription("").encode())
+            if s.framing.shared_inbox:  # one subscription for all inboxes
+                self._in.subscribe(f"{INBOX_PREFIX}.{self.uuid}".encode())
         if s.naming:
             self._join()
         else:

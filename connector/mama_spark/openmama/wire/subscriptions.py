@@ -120,9 +120,6 @@ class OpenInboxes:
         self._requests[inbox], self._inboxes[self._number] = self._number, inbox
         return self._number, inbox
 
-    def subscription(self, inbox: str) -> str:
-        return self._framing.inbox_subscription(self._transport, inbox)
-
     def close(self, number: int) -> str | None:
         """Forget a request; its inbox, or None if it is not known."""
         inbox = self._inboxes.pop(number, None)
