@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import DataLost
-from mama_spark.nats.read import range_reader
+from mama_spark.nats.read import pull_subscription, range_reader
 from mama_spark.nats.read.current import read_newest
 from mama_spark.nats.read.stream_log import NatsLog
 from mama_spark.nats.server.nats_server import NatsServer
@@ -119,7 +119,8 @@ def test_a_snapshot_is_the_state_at_its_sequence_while_others_write(
     nats_server: NatsServer, admin: Admin, sparse: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More keys than a request brings: a server loses the last message of a subject at which one ends by its size."""
-    monkeypatch.setattr(range_reader, "REQUEST_BYTES", 10_000)
+    for module in (range_reader, pull_subscription):
+        monkeypatch.setattr(module, "REQUEST_BYTES", 10_000)
     name, n = f"busy{int(sparse)}", 12_000
     admin.create_stream(f"KV_{name}", [f"$KV.{name}.>"])
     topics = [f"$KV.{name}.{key}" for key in range(n)]
