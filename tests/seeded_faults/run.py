@@ -61,6 +61,7 @@ class Fault:
     :ivar old: what stands there, exactly once
     :ivar new: what stands there instead
     :ivar tests: files, folders or ids that should catch it, cheap ones first
+    :ivar worlds: of :mod:`tests.simulation` that find it, if any do
     """
 
     subject: str
@@ -69,6 +70,7 @@ class Fault:
     old: str
     new: str
     tests: tuple[str, ...]
+    worlds: tuple[str, ...] = ()
 
     def inapplicable(self, root: Path) -> str | None:
         """Why it cannot be planted there, or its tests cannot run; None: it can. Another tree than this one may lack
@@ -111,7 +113,8 @@ def read_faults() -> list[Fault]:
     found = []
     for path in sorted(HERE.glob("*.toml")):
         for subject, faults in tomllib.loads(path.read_text()).items():
-            found += [Fault(subject, **{**one, "tests": tuple(one["tests"])}) for one in faults]
+            lists = ({key: tuple(one.get(key, ())) for key in ("tests", "worlds")} for one in faults)
+            found += [Fault(subject, **{**one, **some}) for one, some in zip(faults, lists, strict=True)]
     twice = [name for name, n in Counter(fault.name for fault in found).items() if n > 1]
     if twice:
         raise SystemExit(f"two faults have one name: {', '.join(twice)}")

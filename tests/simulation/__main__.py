@@ -1,7 +1,8 @@
 """``python -m tests.simulation``: runs seeds in simulated worlds, and shows one step by step.
 
 With ``--seed`` one seed is run, and its trace printed with ``--trace``; else ``--runs`` seeds from ``--from`` on, in
-the world of ``--world`` or in all in turn. Ends with 1 where anything was violated.
+the world of ``--world`` or in all in turn. ``--faults`` plants faults of the protocol, one at a time, and prints after
+how many seeds each is found. Ends with 1 where anything was violated, or a fault was not found.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import sys
 import time
 
+from .faults import find_all
 from .modules import simulated
 from .worlds import WORLDS, run, shrunk
 
@@ -17,13 +19,19 @@ from .worlds import WORLDS, run, shrunk
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--world", choices=sorted(WORLDS))
-    parser.add_argument("--from", dest="first", type=int, default=0, metavar="N")
-    parser.add_argument("--runs", type=int, default=1000, metavar="COUNT")
+    parser.add_argument("--from", dest="begin", type=int, default=0, metavar="N")
+    parser.add_argument("--runs", type=int, default=2000, metavar="COUNT")
     parser.add_argument("--seed", type=int, metavar="N")
     parser.add_argument("--trace", action="store_true", help="print what happens, step by step")
+    parser.add_argument("--first", dest="until_found", action="store_true", help="end with the first violation")
+    parser.add_argument(
+        "--faults", nargs="?", const="", metavar="NAME_PART", help="plant faults, all or those named so"
+    )
     args = parser.parse_args()
+    if args.faults is not None:
+        return 1 if find_all(args.begin, args.runs, args.faults, args.world) else 0
     worlds = [args.world] if args.world else sorted(WORLDS)
-    seeds = range(args.first, args.first + args.runs) if args.seed is None else [args.seed]
+    seeds = range(args.begin, args.begin + args.runs) if args.seed is None else [args.seed]
     violated, runs, began = 0, 0, time.monotonic()
     with simulated():
         for seed in seeds:
@@ -35,6 +43,8 @@ def main() -> int:
                 if found.violations:
                     violated += 1
                     print(f"{world}, seed {seed}: {'; '.join(found.violations)}")
+                    if args.until_found:
+                        return 1
                     print(f"  it fails with {shrunk(world, seed)}, too")
     seconds = time.monotonic() - began
     print(f"{runs} runs, {seconds:.1f} s, {violated} violations")

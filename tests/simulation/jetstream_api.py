@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from .jetstream_rules import API, Stored, Stream, error, matches, text_of
+from .jetstream_rules import API, Stored, Stream, error, matches, micros_of, text_of
 
 _STATUS = "NATS/1.0 {}\r\n{}\r\n"
 
@@ -39,6 +39,7 @@ class Consumer:
     """A pull consumer without acknowledgements.
 
     :ivar following: sequence of the stream that comes next; ``delivered``: how many messages it has sent
+    :ivar first: of what there is, the messages that it begins with: the last of each subject; None: all
     """
 
     config: dict[str, Any]
@@ -46,12 +47,23 @@ class Consumer:
     following: int
     delivered: int = 0
     pulls: deque[Pull] = field(default_factory=deque)
+    first: frozenset[int] | None = None
+    _behind: int = 0
+
+    def __post_init__(self) -> None:
+        if self.config["deliver_policy"] == "last_per_subject":
+            self.first, self._behind = frozenset(self.stream.newest.values()), self.stream.last
 
     def _left(self) -> Iterator[Stored]:
         one = self.config.get("filter_subject")
         filters = self.config.get("filter_subjects") or ([one] if one else [])
         for sequence, message in self.stream.messages.items():
-            if sequence >= self.following and (not filters or any(matches(f, message.subject) for f in filters)):
+            first = self.first is None or sequence > self._behind or sequence in self.first
+            if (
+                first
+                and sequence >= self.following
+                and (not filters or any(matches(f, message.subject) for f in filters))
+            ):
                 yield message
 
     def deliver(self) -> list[Delivery]:
@@ -78,7 +90,7 @@ class Consumer:
         return out
 
     def _delivery(self, to: str, message: Stored, pending: int) -> Delivery:
-        numbers = f"{message.sequence}.{self.delivered}.{round(message.time * 1e9)}.{pending}"
+        numbers = f"{message.sequence}.{self.delivered}.{micros_of(message.time) * 1000}.{pending}"
         reply = f"$JS.ACK.{self.stream.name}.{self.config['name']}.1.{numbers}"
         block, payload = message.block, message.payload
         if self.config.get("headers_only"):

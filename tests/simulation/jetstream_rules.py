@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -60,7 +60,7 @@ class Stream:
     :ivar ids: sequence and time of each id in the duplicate window, oldest first; 0 = proposed, and not committed
     :ivar staged: subjects of messages that are proposed, and not committed
     :ivar refuses: it refuses all messages with this
-    :ivar cluster: who leads it since when, in the words of the API, if it is on several servers
+    :ivar cluster: who leads it, and the others, as a server of a cluster tells it
     :ivar fast: batches of fast ingest
     """
 
@@ -72,7 +72,7 @@ class Stream:
     ids: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
     staged: dict[str, int] = field(default_factory=dict)
     refuses: Refusal | None = None
-    cluster: Mapping[str, str] | None = None
+    cluster: dict[str, Any] | None = None
     fast: FastBatches = field(init=False)
 
     def __post_init__(self) -> None:
@@ -242,9 +242,15 @@ def error(status: int, code: int, text: str) -> dict[str, Any]:
     return {"error": {"code": status, "err_code": code, "description": text}}
 
 
+def micros_of(time: float) -> int:
+    """A time in whole microseconds: all that tell one must tell the same."""
+    return round(time * 1e6)
+
+
 def text_of(time: float) -> str:
     """A time as the API tells it."""
-    return datetime.fromtimestamp(time, UTC).isoformat().replace("+00:00", "Z")
+    told = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros_of(time))
+    return told.isoformat().replace("+00:00", "Z")
 
 
 def matches(pattern: str, subject: str) -> bool:

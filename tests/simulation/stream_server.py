@@ -47,7 +47,8 @@ class StreamServer:
     :param tell: called with what happens, for the trace
     :param life: how often it was started
     :ivar sessions: by number of the connection
-    :ivar answers: what becomes of acknowledgements: ``lost``, ``doubled`` or ``reordered``; None: they are sent
+    :ivar answers: what becomes of acknowledgements: ``lost``, ``every other`` of them lost, ``doubled`` or
+        ``reordered``; None: they are sent
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class StreamServer:
         self._out: dict[int, list[bytes]] = {}
         self.answers: str | None = None
         self._kept: list[Delivery] = []
+        self._lose = False
 
     # --- what the network calls --------------------------------------------------------------------------------------
 
@@ -192,6 +194,9 @@ class StreamServer:
         match self.answers:
             case "lost":
                 return []
+            case "every other":
+                self._lose = not self._lose
+                return [] if self._lose else acks
             case "doubled":
                 return [*acks, *acks]
             case "reordered":

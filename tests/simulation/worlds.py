@@ -20,6 +20,7 @@ from .kernel import Scheduler, Stuck
 from .malamute.world import malamute
 from .nats.exactly_once import exactly_once
 from .nats.ordered import ordered
+from .nats.world_reading import mamasub
 from .nats.world_replicated import replicated
 from .network import Link, Network
 from .sockets import ServerPort
@@ -169,6 +170,7 @@ WORLDS: Mapping[str, World] = {
     "exactly-once": exactly_once,
     "replicated": replicated,
     "ordered": ordered,
+    "mamasub": mamasub,
     "sink": sink,
     "sink-batch": sink_batch,
     "sink-once": sink_once,

@@ -199,6 +199,11 @@ class RecordLog(Protocol):
     def bounds(self) -> Bounds:
         """First and last sequence at this moment."""
 
+    def bounds_with(self, sequence: int, identity: str) -> Bounds:
+        """:meth:`bounds`, for who has read this sequence of the log of this identity: a replicated log waits some
+        seconds for a replica that has it."""
+        return self.bounds()
+
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         """The records with ``after < sequence <= up_to`` on one of ``topics`` (wildcards allowed; none = all), in
         order and in batches of a few thousand; those that are deleted are left out: :meth:`missing` lists them.

@@ -88,7 +88,8 @@ class LogFollower:
             stopping.wait(delays.next())
 
     def _read_new(self, log: RecordLog) -> None:
-        bounds, at = log.bounds(), self._at
+        at = self._at
+        bounds = log.bounds_with(at.served, at.identity)
         self.newest = bounds.last
         state = at.continuity(bounds)
         if state is Continuity.RECREATED:

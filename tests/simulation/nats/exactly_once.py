@@ -129,7 +129,7 @@ def _hurt_the_server(scheduler: Scheduler, there: Host, start: Callable[[], None
 def _spoil_the_server(scheduler: Scheduler, servers: list[StreamServer], lasts: float) -> None:
     """It refuses messages, or its acknowledgements are lost, come twice, or in another order."""
     random, server = scheduler.random, servers[0]
-    what = random.choice(("refuses", "lost", "doubled", "reordered"))
+    what = random.choice(("refuses", "lost", "every other", "doubled", "reordered"))
     if what == "refuses":
         refusal = random.choice(REFUSALS)
         streams = random.choice((["S"], ["S", "MAMA_BATCHES"]))

@@ -8,189 +8,19 @@ what is in its buffers, and believes what it believed, until it hears of a later
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import orjson
-
-from ..jetstream_api import Delivery, JetStream
-from ..jetstream_rules import API, Headers, Stream, error, text_of
+from ..jetstream_rules import Stream
 from ..kernel import Host, Scheduler
 from ..network import Network
-from ..sockets import ServerPort
-from ..stream_server import StreamServer
-from .fast_batches import Answers, Part
+from .fast_batches import Part
+from .node import Entry, Node, Replica, Route
 
-_APART = 1e-9
 _ELECTION = (4.0, 9.0)  #: seconds after which another leader is elected
 _LOST_QUORUM = 10.0  #: seconds after which a leader that hears of nobody gives up
 _BEAT = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What a client has published, or a request of it."""
-
-    subject: str
-    reply: str
-    headers: Headers
-    block: bytes
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of a log; ``message``: None for that with which a term begins."""
-
-    term: int
-    time: float
-    message: Message | None = None
-
-
-@dataclass(slots=True)
-class Replica:
-    """A stream on one server.
-
-    :ivar log: all entries; ``applied``: so many of them are in ``stream``; ``committed``: so many are on a majority
-    :ivar leads: it believes so, in ``term``, ``since`` this time of its host; ``floor``: entries that must be applied
-        before it takes messages
-    """
-
-    stream: Stream
-    log: list[Entry] = field(default_factory=list)
-    applied: int = 0
-    committed: int = 0
-    term: int = 0
-    leads: bool = False
-    since: float = 0.0
-    floor: int = 0
-
-    @property
-    def active(self) -> bool:
-        return self.leads and self.applied >= self.floor
-
-
-class Route:
-    """The way from one server to another.
-
-    :ivar held: what is sent waits
-    """
-
-    def __init__(self, scheduler: Scheduler, to: Host, latency: float, jitter: float) -> None:
-        self._scheduler, self._to, self._latency, self._jitter = scheduler, to, latency, jitter
-        self._queue: deque[Callable[[], None]] = deque()
-        self._last, self._waiting = 0.0, 0
-        self.held = False
-
-    def send(self, what: Callable[[], None]) -> None:
-        if self._to.dead:
-            return
-        self._queue.append(what)
-        self._travel()
-
-    def _travel(self) -> None:
-        scheduler = self._scheduler
-        seconds = self._latency + scheduler.random.random() * self._jitter
-        self._last = max(scheduler.now + seconds, self._last + _APART)
-        scheduler.call_at(self._last, self._due, self._to)
-
-    def _due(self) -> None:
-        if self.held:
-            self._waiting += 1
-        elif self._queue:
-            self._queue.popleft()()
-
-    def release(self) -> None:
-        waiting, self._waiting, self.held = self._waiting, 0, False
-        for _ in range(waiting):
-            self._travel()
-
-    def clear(self) -> None:
-        """The connection is broken."""
-        self._queue.clear()
-        self._waiting = 0
-
-
-class Node(StreamServer):
-    """One server of a cluster.
-
-    :ivar views: who leads each stream, as it believes; none: nobody
-    """
-
-    def __init__(self, cluster: Cluster, host: Host, tell: Callable[[str], None] | None) -> None:
-        super().__init__(host.name, JetStream(), lambda _: host.time(), tell, host.life)
-        self.cluster, self.host = cluster, host
-        self.views: dict[str, str] = {}
-        self.port = ServerPort(cluster.network, host, self)
-
-    def info(self, number: int) -> dict[str, Any]:
-        urls = [f"{name}:4222" for name in self.cluster.hosts]
-        return {**super().info(number), "cluster": "C", "connect_urls": urls}
-
-    def received(self, number: int, data: bytes, now: float) -> Any:
-        out = super().received(number, data, now)
-        self.cluster.replicate(self)
-        return out
-
-    def handle(self, subject: str, reply: str, headers: Headers, block: bytes, payload: bytes, time: float) -> bool:
-        message = Message(subject, reply, headers, block, payload)
-        if subject.startswith(API):
-            return self.cluster.request(self, message)
-        stream = self.jetstream.owner(subject)
-        if stream is None:
-            return False
-        leader = self.views.get(stream.name)
-        if leader is None:
-            return False
-        self.cluster.at(self, leader, lambda node: node.inbound(stream.name, message))
-        return True
-
-    def inbound(self, name: str, message: Message) -> None:
-        """A message for a stream that this server leads; else nobody is there who would take it."""
-        replica, now = self.cluster.replicas[self.name][name], self.host.time()
-        if not replica.active:
-            return
-        stream, what = replica.stream, (message.subject, message.headers, message.payload, now)
-        answers: Answers = []
-        if (part := Part.of(message.reply)) is not None:
-            answers, accepted = stream.fast.take(part, *what)
-        elif not (accepted := (refusal := stream.refusal(*what)) is None):
-            answers = [(message.reply, refusal or b"")]
-        if accepted:
-            stream.stage(message.subject, message.headers, now)
-            replica.log.append(Entry(replica.term, now, message))
-            self.cluster.changed.add(name)
-        self.answer(answers, f"{message.subject} {message.payload[:40]!r}")
-
-    def answer(self, answers: Answers, what: str) -> None:
-        """Send what the leader of a stream answers."""
-        for to, payload in answers:
-            self.tell(f"{what}: {payload.decode()}")
-            self.emit(Delivery(to, to, b"", b"", payload))
-
-    def emit(self, message: Delivery) -> None:
-        """To all that subscribe, at whichever server."""
-        if not message.to:
-            return
-        self.deliver(message)
-        for other in self.cluster.nodes.values():
-            if other is not self and other.hears(message.to):
-                self.cluster.at(self, other.name, partial(_deliver, message))
-
-    def tell(self, text: str) -> None:
-        if self._tell is not None:
-            self._tell(text)
-
-    def push(self) -> None:
-        """Send what has come from other servers."""
-        self.port.write(self._outputs())
-
-
-def _deliver(message: Delivery, node: Node) -> None:
-    node.deliver(message)
 
 
 class Cluster:
@@ -201,6 +31,10 @@ class Cluster:
     :ivar terms: the last term of each stream
     :ivar changed: streams whose leader has new entries
     :ivar away: servers that the others do not reach
+    :ivar consumers: the server of each
+    :ivar hasty: a new leader answers before it has applied its log, and any server while there is no leader, as
+        nats-server does
+    :ivar slow: servers that apply nothing of their logs for now
     """
 
     def __init__(self, scheduler: Scheduler, network: Network, latency: float, jitter: float) -> None:
@@ -213,7 +47,9 @@ class Cluster:
         self.away: set[str] = set()
         self._known: dict[tuple[str, str], dict[str, int]] = {}  # entries that each has, as the leader knows
         self._quiet: dict[str, float] = {}  # until when a stream without a leader gets none
-        self._consumers: dict[str, str] = {}  # the server of each
+        self.consumers: dict[str, str] = {}
+        self.hasty = False
+        self.slow: set[str] = set()
         self._routes = {
             (a, b): Route(scheduler, host, latency, jitter)
             for a in self.hosts for b, host in self.hosts.items() if a != b
@@ -252,8 +88,27 @@ class Cluster:
                 views = self.nodes[b].views
                 for stream in [stream for stream, leader in views.items() if leader == host.name]:
                     del views[stream]
-        for stream in [one for one, name in self._consumers.items() if name == host.name]:
-            del self._consumers[stream]
+        for stream in [one for one, name in self.consumers.items() if name == host.name]:
+            del self.consumers[stream]
+
+    def apply_late(self, name: str, seconds: float) -> None:
+        """A server applies nothing of its logs for a while."""
+        self.slow.add(name)
+        self.scheduler.trace_fault("apply late", name)
+
+        def go_on() -> None:
+            self.slow.discard(name)
+            if self.hosts[name].dead:
+                return
+            node = self.nodes[name]
+            for stream, replica in self.replicas[name].items():
+                self._apply(node, stream, replica.committed)
+                if replica.active:
+                    node.views[stream] = name
+                    self._tell_all(name, stream)
+            node.push()
+
+        self.scheduler.call_at(self.scheduler.now + seconds, go_on)
 
     def isolate(self, name: str) -> None:
         """What it sends to the others waits, and what they send."""
@@ -326,10 +181,10 @@ class Cluster:
         replica.floor = len(replica.log)
         self._known[leader, name] = {}
         self.nodes[leader].tell(f"leads {name} in term {replica.term}")
+        if self.hasty or not replica.log:
+            self.nodes[leader].views[name] = leader
         if replica.log:
             self._tell_all(leader, name)
-        else:
-            self.nodes[leader].views[name] = leader
 
     def _follow(self, node: str, name: str, term: int) -> None:
         """A later term has begun."""
@@ -369,7 +224,7 @@ class Cluster:
             return
         if term > replica.term or replica.leads:
             self._follow(node.name, name, term)
-        if active:
+        if active or self.hasty:
             node.views[name] = leader
         mine, n = replica.log, min(len(replica.log), len(log))
         if mine[:n] != log[:n]:
@@ -402,7 +257,7 @@ class Cluster:
     def _apply(self, node: Node, name: str, committed: int) -> None:
         replica = self.replicas[node.name][name]
         replica.committed, was_active = max(replica.committed, committed), replica.active
-        while replica.applied < replica.committed:
+        while replica.applied < replica.committed and node.name not in self.slow:
             entry = replica.log[replica.applied]
             replica.applied += 1
             m = entry.message
@@ -456,57 +311,3 @@ class Cluster:
                 self.scheduler.trace_fault("move", name)
                 self.elect(name, but={n})
                 return
-
-    # --- requests ----------------------------------------------------------------------------------------------------
-
-    def request(self, node: Node, message: Message) -> bool:
-        """Have the server answer a request of the API that has to; whether one may."""
-        call, now = message.subject.removeprefix(API), node.host.time()
-        words = call.split(".")
-        if call.startswith(("STREAM.INFO.", "STREAM.MSG.GET.")):
-            name = words[-1]
-            if name in self.terms:
-                to = node.views.get(name)
-                if to is None:
-                    self._not_now(node, message)
-                    return True
-                self.at(node, to, lambda there: self._answer(there, message, name))
-                return True
-        elif call.startswith("STREAM.CREATE.") and words[-1] not in self.terms:
-            if sum(map(self.there, self.hosts)) < 2:
-                return True
-            self.create(orjson.loads(message.payload), now)
-        elif call.startswith("CONSUMER."):
-            return self._of_a_consumer(node, message, words)
-        self._answer(node, message, "")
-        return True
-
-    def _not_now(self, node: Node, message: Message) -> None:
-        if self.scheduler.random.random() < 0.5:
-            text = orjson.dumps(error(503, 10008, "JetStream system temporarily unavailable"))
-            node.emit(Delivery(message.reply, message.reply, b"", b"", text))
-
-    def _answer(self, node: Node, message: Message, name: str) -> None:
-        if name and not self.replicas[node.name][name].active:
-            return
-        if name:
-            replica = self.replicas[node.name][name]
-            replica.stream.cluster = {"leader": node.name, "leader_since": text_of(replica.since)}
-        for one in node.jetstream.request(message.subject, message.reply, message.payload, node.host.time()):
-            node.emit(one)
-
-    def _of_a_consumer(self, node: Node, message: Message, words: list[str]) -> bool:
-        """One server has a consumer: any, which may stand still, or the leader of the stream."""
-        stream, consumer = words[-2], words[-1]
-        if words[1] == "CREATE":
-            alone = b'"num_replicas":1' in message.payload
-            living = [n for n, host in self.hosts.items() if not host.dead]
-            to = self.scheduler.random.choice(living) if alone else node.views.get(stream)
-            if to is None:
-                return True
-            self._consumers[consumer] = to
-        to = self._consumers.get(consumer)
-        if to is None:
-            return words[1] != "MSG"
-        self.at(node, to, lambda there: self._answer(there, message, ""))
-        return True

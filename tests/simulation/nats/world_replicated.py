@@ -25,6 +25,7 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
     network = Network(scheduler)
     network.usual = Link(random.uniform(0.0001, 0.02), random.uniform(0, 0.01), None, random.choice((0.0, 0.0, 0.3)))
     cluster = Cluster(scheduler, network, random.uniform(0.0001, 0.02), random.uniform(0, 0.02))
+    cluster.hasty = random.random() < 0.5
     names = list(cluster.hosts)
     window = int(random.choice(WINDOWS) * 1e9)
     cluster.create({"name": "S", "subjects": ["t.>"], "duplicate_window": window}, cluster.hosts["n1"].time())
@@ -47,15 +48,27 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
 
 def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluster, lasts: float) -> None:
     random = scheduler.random
-    kind = random.choice(("server", "server", "server", "link", "executor", "driver"))
+    kind = random.choice(("server", "server", "server", "late", "link", "executor", "driver"))
     if kind == "link":
         break_a_link(scheduler, network, write, cluster.hosts[random.choice(list(cluster.hosts))], lasts)
     elif kind == "executor":
         hurt_an_executor(scheduler, write, lasts)
+    elif kind == "late":
+        change_to_a_late_leader(scheduler, cluster)
     elif kind == "driver":
         restart_the_driver(scheduler, write, lasts)
     else:
         hurt_a_server(scheduler, cluster, lasts)
+
+
+def change_to_a_late_leader(scheduler: Scheduler, cluster: Cluster) -> None:
+    """The next leader has perhaps not applied its log; a server that is behind for longer was restored."""
+    random = scheduler.random
+    for name in random.sample(list(cluster.hosts), random.choice((1, 2))):
+        cluster.apply_late(name, random.uniform(0, 4))
+    at = scheduler.now + random.uniform(0, 1)
+    for name in cluster.terms:
+        scheduler.call_at(at, partial(cluster.move, name))
 
 
 def hurt_a_server(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pyarrow as pa
 from mama_spark.contracts.bridge import EventKind
@@ -17,10 +18,13 @@ from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.outage_reporter import retry_while_unavailable
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.spark.features import ReadAllAvailable
+from mama_spark.spark.subscribe.data_source import schema_for, stream_reader
 
 from tests.simulation.jetstream_api import JetStream
 from tests.simulation.kernel import Scheduler, Stuck
 from tests.simulation.modules import simulated
+from tests.simulation.nats.node import Message
 from tests.simulation.nats.replicated import Cluster
 from tests.simulation.network import Network
 from tests.simulation.sockets import ServerPort
@@ -142,3 +146,36 @@ def test_a_server_that_leads_again_acknowledges_no_ids_of_proposals_that_came_to
         assert not scheduler.errors
     assert acked == rows
     assert stored("n1") == rows
+
+
+def test_a_query_that_begins_again_waits_for_a_leader_that_has_not_applied_what_it_has_read() -> None:
+    options = {"url": "nats://n1:4222", "stream": "S"}
+    ends: list[dict[str, Any]] = []
+
+    def look(host: str, start: dict[str, Any] | None) -> None:
+        def task() -> None:
+            reader = stream_reader(options, schema_for(options), 0, 2)
+            ends.append(reader.latestOffset(reader.initialOffset() if start is None else start, ReadAllAvailable()))
+
+        scheduler.spawn("query", task, scheduler.host(host))
+        scheduler.run(60.0)
+
+    def store(n: int) -> None:
+        leader = next(cluster.nodes[name] for name, replicas in cluster.replicas.items() if replicas["S"].leads)
+        leader.inbound("S", Message("t.1", "", {}, b"", b"%d" % n))
+        cluster.replicate(leader)
+
+    with simulated(), Scheduler(1) as scheduler:
+        cluster = Cluster(scheduler, Network(scheduler), 0.001, 0.0)
+        cluster.hasty = True
+        cluster.create({"name": "S", "subjects": ["t.>"], "duplicate_window": 10**9}, 0.0, "n1")
+        store(1)
+        scheduler.run(60.0, lambda: cluster.replicas["n2"]["S"].applied == 1)
+        cluster.apply_late("n2", 2.0)
+        store(2)
+        scheduler.run(60.0, lambda: cluster.replicas["n1"]["S"].applied == 2)
+        look("driver", None)
+        cluster.elect("S", {"n1", "n3"})
+        look("next driver", ends[0])
+        assert not scheduler.errors
+    assert ends[0] == ends[1]

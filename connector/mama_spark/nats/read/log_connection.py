@@ -53,14 +53,16 @@ class LogConnection:
             return self._use(POOL.checkout(self.settings))
         return self._connection
 
-    def stream(self, name: str, **details: bool) -> StreamInfo:
+    def stream(self, name: str, read: tuple[str, int] = ("", 0), **details: bool) -> StreamInfo:
         """The stream; where its last sequence is below one that was told before, after some seconds.
 
+        :param read: identity, and a sequence that the caller has read of it
         :raises ConfigError: there is no such stream, or the permissions hide it
         """
         found, key = self._ask(name, details), f"the last sequence of stream {name!r}"
-        created, last = self.connection().cached(key) or ("", 0)
-        if found.replicas > 1 and found.created == created and found.last < last:
+        known = (read, self.connection().cached(key) or read)
+        last = max((last for created, last in known if created == found.created), default=0)
+        if found.replicas > 1 and found.last < last:
             with contextlib.suppress(Unavailable):
                 found = self.stream_with(name, last, min(_CATCH_UP, self.timeout), **details)
         self.connection().cache(key, (found.created, found.last))

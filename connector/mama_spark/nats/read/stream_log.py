@@ -88,6 +88,10 @@ class NatsLog(RecordLog):
         """See :class:`~mama_spark.contracts.record_log.RecordLog`; the identity is the creation time of the stream."""
         return self._logs.stream(self.name).bounds
 
+    def bounds_with(self, sequence: int, identity: str) -> Bounds:
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return self._logs.stream(self.name, (identity, sequence)).bounds
+
     # --- reading ---------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:

@@ -308,7 +308,11 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         back = {}
         for stream, p in known.items():
             found = bounds.get(stream)
-            if found is None or found.identity != p.identity or p.time is None:
+            if found is None or found.identity != p.identity:
+                continue
+            if found.last < p.next - 1:  # another process has read it, perhaps of a replica that has more
+                found = bounds[stream] = bridge.log(stream).bounds_with(p.next - 1, p.identity)
+            if p.time is None:
                 continue
             if (at := went_back(partial(bridge.log, stream), found, p.next, p.time)) is not None:
                 back[stream] = at
