@@ -1,4 +1,4 @@
-"""What comes from outside is a value or the parser's own error, whatever its octets.
+"""What comes from outside is a value or the parser's own error, whatever its bytes.
 
 One row for each parser that has no such test beside its others.
 """
@@ -85,7 +85,7 @@ def jetstream_message(octets: bytes) -> object:
 
 
 def cdr(read: Callable[[CdrReader], object]) -> Parse:
-    """Both byte orders, by the first octet."""
+    """Both byte orders, by the first byte."""
     return lambda octets: read(CdrReader(octets[1:], bool(octets[:1] > b"\x7f")))
 
 

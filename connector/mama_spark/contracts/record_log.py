@@ -348,7 +348,7 @@ class LogStatus:
     """One log at this moment.
 
     :ivar last: as in :class:`Bounds`
-    :ivar records, size: stored now; octets, None = the middleware does not tell
+    :ivar records, size: stored now; bytes, None = the middleware does not tell
     :ivar most_records, most_octets: limits; None = there is none, or the middleware does not tell
     """
 

@@ -126,7 +126,7 @@ class Writer:
 def test_plain_clients_of_two_brokers_share_a_stream_and_nobody_hears_itself(
     nats_server: NatsServer, brokers: BrokersHarness
 ) -> None:
-    """Subjects of any octets, several frames, none; sender and stream as everywhere"""
+    """Subjects of any bytes, several frames, none; sender and stream as everywhere"""
     urls = [brokers.over(nats_server.url) for _ in range(2)]
     clients = [brokers.plain(url, name) for url, name in zip(urls, (b"alice", b"bob"), strict=True)]
     for client in clients:

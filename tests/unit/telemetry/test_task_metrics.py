@@ -145,7 +145,7 @@ def test_progress_of_queries_is_logged_and_exported(caplog: pytest.LogCaptureFix
 
 @pytest.fixture
 def log() -> Iterator[str]:
-    """Ten messages of five octets, of which one says that it is a pack, and is none."""
+    """Ten messages of five bytes, of which one says that it is a pack, and is none."""
     name = uuid4().hex
     headers = [None] * 9 + [{PACK: ["lines"], PACK_ROWS: ["2"]}]
     MemoryLogs(name).log(name).append(MessageBatch.of(["t.a"] * 10, [b"12345"] * 10, headers=headers))

@@ -1,4 +1,4 @@
-"""Columns as the octets of OMNM fields: one field of all rows at a time, without a loop over rows. Pure.
+"""Columns as the bytes of OMNM fields: one field of all rows at a time, without a loop over rows. Pure.
 
 A field is a head (type, number, name, NUL) that all rows share, and a value. :func:`field_column` gives the whole field
 of each row, empty where the row has none, and :func:`joined` puts those of a row together. The type of a field:
@@ -236,7 +236,7 @@ def constant(octets: bytes, n: int) -> pa.Array:
 
 
 def _fixed(head: bytes, values: Octets, column: pa.Array) -> pa.Array:
-    """:param values: octets of the values, one row each"""
+    """:param values: bytes of the values, one row each"""
     n, width = values.shape
     whole = np.empty((n, len(head) + width), np.uint8)
     whole[:, : len(head)] = np.frombuffer(head, np.uint8)

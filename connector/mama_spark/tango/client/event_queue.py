@@ -17,7 +17,7 @@ from .subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionE
 
 OCTETS = 1 << 30  #: default of the memory of waiting events; an event with an image takes megabytes
 _TAKE_SHARE = 8  #: :meth:`EventQueue.take` returns at most this fraction of ``octets`` (1/8) in one call
-_OVERHEAD = 700  #: memory of an event besides its data, in octets
+_OVERHEAD = 700  #: memory of an event besides its data, in bytes
 
 
 def _missing_with(event: SubscriptionEvent) -> QueueOverflow:
@@ -29,7 +29,7 @@ def _missing_with(event: SubscriptionEvent) -> QueueOverflow:
 
 
 def size_of(event: SubscriptionEvent) -> int:
-    """Approximate memory of an event in octets."""
+    """Approximate memory of an event in bytes."""
     frames = event[3]
     return _OVERHEAD if frames is None else _OVERHEAD + len(frames[3])
 

@@ -21,7 +21,7 @@ from ..idl.negotiation import EndpointPair
 from .subscription_states import Connect, Disconnect
 
 _BURST = 8000  #: most frames that are received before they are delivered
-_BURST_OCTETS = 16 << 20  #: octets that are received before they are delivered
+_BURST_OCTETS = 16 << 20  #: bytes that are received before they are delivered
 _STOP_TIMEOUT = 10.0
 _SUBSCRIBER_SNDHWM = 10_000  # high-water mark of subscription messages, as in cppTango
 

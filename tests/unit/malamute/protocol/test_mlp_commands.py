@@ -300,7 +300,7 @@ def test_patterns_that_stall_a_backtracking_matcher_only_cost_the_subject(
 
 def test_octets_that_are_no_text_are_matched() -> None:
     assert Pattern(b"^\xff.\xfe$").search(b"\xff\x80\xfe")
-    assert not Pattern(b"^..$").search("\u20ac".encode())  # three octets, not one character
+    assert not Pattern(b"^..$").search("\u20ac".encode())  # three bytes, not one character
 
 
 def test_patterns_of_many_chunks() -> None:

@@ -32,7 +32,7 @@ from .codec import DiscoveryCodec, DiscoveryMessage, StoredRecord, stored
 T = TypeVar("T")
 
 FEATURES = Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS | Feature.LOG | Feature.DISCOVERY
-#: Most messages of one part, and octets of them; a part that fails is sent again as a whole, in order.
+#: Most messages of one part, and bytes of them; a part that fails is sent again as a whole, in order.
 PART_MESSAGES = 1000
 PART_OCTETS = 1024 * 1024
 #: Between two attempts while the broker is away or the stream is starting.

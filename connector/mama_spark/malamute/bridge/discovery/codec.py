@@ -1,6 +1,6 @@
 """The discovery messages on a Malamute broker: their subjects and contents, and the events they stand for. Pure.
 
-Any octets decode to an event or to None. All messages are stored in the broker's own stream
+Any bytes decode to an event or to None. All messages are stored in the broker's own stream
 (:mod:`mama_spark.malamute.broker.session.broker_events`). A source has two subjects with a time to live
 (:mod:`mama_spark.malamute.protocol.ttl`), which are renewed without being stored:
 

@@ -27,13 +27,13 @@ Row = tuple[Any, ...]
 Wanted = Callable[[bytes], bool]
 #: Rows that were found, ascending, and the sequence up to which all were looked at.
 Rows = Iterator[tuple[Sequence[Row], int]]
-#: Octets that one query reads, about.
+#: Bytes that one query reads, about.
 SEARCH_OCTETS = 8 * 1024 * 1024
 #: Sequences that one query about missing ones examines, where it must count.
 COUNTED = 250_000
 #: Subjects that are looked up one by one.
 FEW_SUBJECTS = 64
-#: Most patterns of one query, and their octets in total: each is matched against each subject.
+#: Most patterns of one query, and their bytes in total: each is matched against each subject.
 MAX_PATTERNS = 256
 PATTERN_OCTETS = 16 * 1024
 _STAMP = struct.Struct(">3sBHqBHq")  #: extensions, version 1: sequence and time
@@ -80,7 +80,7 @@ class QueriedStore(Protocol):
         ...
 
     def scan(self, after: int, up_to: int, rows: int, octets: int) -> Rows:
-        """At most so many rows, with about so many octets of content."""
+        """At most so many rows, with about so many bytes of content."""
         ...
 
     def subjects(self, after: int, up_to: int) -> Rows:
@@ -296,7 +296,7 @@ def ids_block(stream: bytes, found: Sequence[tuple[int, bytes]]) -> QueryRecords
 
 
 def pack(content: Sequence[bytes]) -> tuple[bytes, bytes | None]:
-    """The joined frames, and their lengths (4 octets each); None = one frame, the usual case."""
+    """The joined frames, and their lengths (4 bytes each); None = one frame, the usual case."""
     if len(content) == 1:
         return content[0], None
     return b"".join(content), struct.pack(f">{len(content)}I", *map(len, content))

@@ -38,7 +38,7 @@ from .upkeep import StoreUpkeep, ages
 
 log = logging.getLogger(__name__)
 
-#: Most octets and rows that one call replays to all cursors, and rows per cursor and turn: large enough for efficient
+#: Most bytes and rows that one call replays to all cursors, and rows per cursor and turn: large enough for efficient
 #: queries, small enough that commands are not delayed and memory is bounded.
 REPLAY_OCTETS = 4 * 1024 * 1024
 REPLAY_ROWS = 4096
@@ -288,7 +288,7 @@ class DurableEngine(StoredStreamEngine[Row]):
                 waiting.append(cursor)
 
     def _take_turn(self, cursor: SubscriptionCursor, octets: int) -> tuple[int, int]:
-        """Replay to one cursor; returns the numbers of rows and octets read."""
+        """Replay to one cursor; returns the numbers of rows and bytes read."""
         store = self._store
         if store is None:  # nobody has written
             cursor.live = True
@@ -308,7 +308,7 @@ class DurableEngine(StoredStreamEngine[Row]):
 
 
 def _row_values(accepted: list[LiveMessage]) -> tuple[list[Any], int, bytes | None]:
-    """Arguments of :meth:`MessageStore.append`: the values row by row, without unused columns; their octets; the
+    """Arguments of :meth:`MessageStore.append`: the values row by row, without unused columns; their bytes; the
     sender's address if all rows have the same, which is then not among the values."""
     if len(accepted) == 1:  # fast path for a single message
         _, cursor, address, subject, content, message_id, fields = accepted[0]

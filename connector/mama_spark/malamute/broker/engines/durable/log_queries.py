@@ -18,7 +18,7 @@ from .store_reader import SUFFIX, StoreReader, store_path
 
 #: Rows of one read.
 _ROWS = 1024
-#: Most octets of the messages that are counted for one query.
+#: Most bytes of the messages that are counted for one query.
 _COUNTED_OCTETS = 64 * 1024 * 1024
 _SHORTENED = re.compile(r".{100}-[0-9a-f]{32}")  #: the file of a stream with a long name
 

@@ -17,7 +17,7 @@ _MOST = 10**18
 
 @dataclass(frozen=True, slots=True)
 class DurableSettings:
-    """Times in seconds, sizes in octets; None = no limit. At a limit the oldest messages are removed, but never the
+    """Times in seconds, sizes in bytes; None = no limit. At a limit the oldest messages are removed, but never the
     newest one."""
 
     folder: str = option(

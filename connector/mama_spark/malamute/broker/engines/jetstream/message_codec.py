@@ -2,14 +2,14 @@
 
 | of the message | in JetStream |
 |---|---|
-| subject | ``<prefix>.<subject>``, see :func:`encode_subject`: octets that NATS does not allow become ``%HH`` |
+| subject | ``<prefix>.<subject>``, see :func:`encode_subject`: bytes that NATS does not allow become ``%HH`` |
 | content | the payload: the joined frames; ``Mlp-Frames`` = their lengths, unless it is one frame |
 | sender's address | ``Mlp-Sender`` |
 | id | ``Nats-Msg-Id``; a message without id gets ``%!<origin>`` |
 | headers | unchanged, or joined in ``Mlp-Headers`` (:func:`header_lines`) |
 | its publisher | ``Mlp-Origin`` = ``<engine>.<client>.<number>``, unless the id contains it |
 
-Values of ``Mlp-`` headers and ids are printable ASCII, with ``%HH`` for other octets. Messages of
+Values of ``Mlp-`` headers and ids are printable ASCII, with ``%HH`` for other bytes. Messages of
 other publishers (NATS clients) are decoded by the same rules: payload as one frame, its headers, an empty sender.
 """
 
@@ -33,7 +33,7 @@ Header = tuple[bytes, bytes]
 
 EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
 SENDER, FRAMES, ORIGIN, HEADERS = "Mlp-Sender", "Mlp-Frames", "Mlp-Origin", "Mlp-Headers"
-MAX_FIELD = 65_535  #: octets of an id, or of a header with its name and the name's length
+MAX_FIELD = 65_535  #: bytes of an id, or of a header with its name and the name's length
 _EMPTY = "%"  #: an empty part; every other % of ours is followed by two digits
 GENERATED_ID = "%!"  #: prefix of generated ids; encoded ids of clients never have it
 
@@ -97,9 +97,9 @@ def _percent(match: re.Match[bytes]) -> bytes:
 
 @lru_cache(4096)
 def encode_subject(subject: bytes) -> str:
-    """Encode any octets as tokens of a NATS subject; :func:`decode_subject` is the inverse.
+    """Encode any bytes as tokens of a NATS subject; :func:`decode_subject` is the inverse.
 
-    Printable UTF-8 is kept. Blanks, control characters, ``%``, ``*``, ``>`` and octets that are no UTF-8 become
+    Printable UTF-8 is kept. Blanks, control characters, ``%``, ``*``, ``>`` and bytes that are no UTF-8 become
     ``%HH``; an empty part (and the empty subject) becomes ``%``, because NATS allows no empty tokens.
     """
     try:
@@ -122,7 +122,7 @@ def encode_name(stream: bytes) -> str:
 
 
 def encode_value(value: bytes) -> str:
-    """Encode octets as the value of a header."""
+    """Encode bytes as the value of a header."""
     return quote_from_bytes(value, _VISIBLE)
 
 

@@ -31,13 +31,13 @@ from .message_codec import encode_name
 MARK = "{stream}"
 _GROUP = "stream: jetstream"
 _MOST = 10**15
-#: Octets of the name of a JetStream stream.
+#: Bytes of the name of a JetStream stream.
 MAX_NAME = 255
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JetStreamSettings:
-    """Times in seconds, sizes in octets; None = no limit.
+    """Times in seconds, sizes in bytes; None = no limit.
 
     :ivar credentials: this and the following to ``js_api_prefix``: as in the bridge ``nats``
     """

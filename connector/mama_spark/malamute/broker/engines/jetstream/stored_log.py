@@ -34,7 +34,7 @@ from .settings import JetStreamSettings
 
 #: Seconds in which the server must answer a question.
 TIMEOUT = 5.0
-#: Octets that one query reads, about.
+#: Bytes that one query reads, about.
 _OCTETS = 4 * 1024 * 1024
 #: Removed sequences beyond which so many are examined as :data:`COUNTED` says: the server does not list more.
 _LISTED = 100_000

@@ -68,7 +68,7 @@ def test_a_window_of_nothing_switches_deduplication_off(engines: Make) -> None:
     assert one.publish(b"x", b"x", ids=True) == (AckRun(StoreOutcome.STORED, 2, 1),)
 
 
-# --- limits of a durable stream: messages, octets, age ----------------------------------------------------------------
+# --- limits of a durable stream: messages, bytes, age ----------------------------------------------------------------
 
 
 def test_retention_by_count(engines: Make) -> None:
