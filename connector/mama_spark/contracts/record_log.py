@@ -349,7 +349,7 @@ class LogStatus:
 
     :ivar last: as in :class:`Bounds`
     :ivar records, size: stored now; bytes, None = the middleware does not tell
-    :ivar most_records, most_octets: limits; None = there is none, or the middleware does not tell
+    :ivar most_records, most_bytes: limits; None = there is none, or the middleware does not tell
     """
 
     name: str
@@ -357,7 +357,7 @@ class LogStatus:
     records: int
     size: int | None = None
     most_records: int | None = None
-    most_octets: int | None = None
+    most_bytes: int | None = None
     readers: tuple[ReaderStatus, ...] = ()
 
 

@@ -164,7 +164,7 @@ def read(name: str, **options: str) -> int:
     return sum(made.num_rows for task in reader.partitions() for made in reader.read(task))
 
 
-def test_messages_octets_rows_and_what_cannot_be_decoded_are_counted(log: str) -> None:
+def test_messages_bytes_rows_and_what_cannot_be_decoded_are_counted(log: str) -> None:
     assert read(log, minPartitions="1") == 10
     found = single()
     counted = {name.removeprefix("mama.reader."): p.value for name, p in found.items() if hasattr(p, "value")}

@@ -65,7 +65,7 @@ def message_of(command: Command) -> Message:
     )  # fmt: skip
 
 
-def octets_of(text: Text) -> bytes:
+def bytes_of(text: Text) -> bytes:
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 

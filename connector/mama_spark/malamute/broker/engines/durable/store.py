@@ -79,7 +79,7 @@ STATE_INTERVAL = 8192
 #: Between checks of the age of messages.
 AGE_INTERVAL_US = 1_000_000
 #: A message of more bytes than this is refused; SQLite's own limit for a row is 10^9.
-MAX_OCTETS = 900_000_000
+MAX_BYTES = 900_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ GENERATED_ID = "%!"  #: prefix of generated ids; encoded ids of clients never ha
 
 _VISIBLE = bytes(c for c in range(0x21, 0x7F) if c != ord("%"))
 _UNSAFE = re.compile(rb"[\x00-\x20\x7f%*>]")
-_UNSAFE_OCTETS = re.compile(rb"[\x00-\x20\x7f-\xff%*>]")
+_UNSAFE_BYTES = re.compile(rb"[\x00-\x20\x7f-\xff%*>]")
 _UNSAFE_IN_NAME = re.compile(rb"[^A-Za-z0-9_-]")
 _NAME = re.compile(rb"(?!nats-|mlp-|status\Z|description\Z)[0-9a-z!#$&'*+.^_`|~-]+", re.IGNORECASE)
 _VALUE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
@@ -105,7 +105,7 @@ def encode_subject(subject: bytes) -> str:
     try:
         text = _UNSAFE.sub(_percent, subject).decode()
     except UnicodeDecodeError:
-        text = _UNSAFE_OCTETS.sub(_percent, subject).decode("ascii")
+        text = _UNSAFE_BYTES.sub(_percent, subject).decode("ascii")
     return ".".join(token or _EMPTY for token in text.split("."))
 
 

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 #: Most messages without an answer: a server stores as many in about ten milliseconds.
 MAX_IN_FLIGHT = 4096
 #: Most messages and bytes that become columns together.
-CHUNK, CHUNK_OCTETS = 1024, 1024 * 1024
+CHUNK, CHUNK_BYTES = 1024, 1024 * 1024
 ACK_TIMEOUT = 4.0  #: seconds after which the outcome of a message without an answer is unknown
 #: Seconds between attempts: the first, and the longest.
 RESEND = 0.05, 1.0
@@ -257,7 +257,7 @@ class StreamPublisher:
         """Make queued messages flights that can be sent."""
         chunk: list[PendingPublish] = []
         octets = 0
-        while self._queue and len(chunk) < CHUNK and octets < CHUNK_OCTETS:
+        while self._queue and len(chunk) < CHUNK and octets < CHUNK_BYTES:
             chunk.append(self._queue.popleft())
             octets += chunk[-1].octets
         batch = batch_of(chunk, self._engine, self._prefix)
