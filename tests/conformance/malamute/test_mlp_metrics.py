@@ -117,13 +117,13 @@ def test_prometheus_can_read_it(broker: Broker) -> None:
 def test_no_digit_and_no_label_is_lost_on_the_way_to_prometheus() -> None:
     labels = (("engine", 'a"b\\c\nd'),)
     metrics = [
-        Metric("malamute_sent_bytes_total", "octets", (((), 1234567890123.0),)),
+        Metric("malamute_sent_bytes_total", "bytes", (((), 1234567890123.0),)),
         Metric("malamute_streams", "by engine", ((labels, 7654321.0), ((("engine", "durable"),), 0.0))),
         Metric("malamute_empty", "without samples", ()),
     ]
     families = list(text_string_to_metric_families(exposition(metrics)))
     assert [(family.name, family.type, family.documentation) for family in families] == [
-        ("malamute_sent_bytes", "counter", "octets"),
+        ("malamute_sent_bytes", "counter", "bytes"),
         ("malamute_streams", "gauge", "by engine"),
         ("malamute_empty", "gauge", "without samples"),
     ]

@@ -106,7 +106,7 @@ class MalamuteLog(RecordLog):
         self._queries, self._pattern = queries, pattern
         self._name, self._stream = name, name.encode()
         if len(self._stream) > MAX_STRING or 0 in self._stream:
-            raise ConfigError(f"there is no stream {name!r}: a name has at most {MAX_STRING} octets, and no NUL")
+            raise ConfigError(f"there is no stream {name!r}: a name has at most {MAX_STRING} bytes, and no NUL")
         answer = self._bounds()
         self._identity = answer.identity
         self._limits = parse_texts(parse_numbers(answer.body, 2)[1])

@@ -130,11 +130,11 @@ class LogQuery:
             parts.append(bytes([self.selection]))
             for one in self.texts:
                 if len(one) > 65_535:
-                    raise BadFrame(f"a subject or pattern of {len(one)} octets")
+                    raise BadFrame(f"a subject or pattern of {len(one)} bytes")
                 parts.append(struct.pack(">H", len(one)) + one)
         packed = b"".join(parts)
         if len(packed) > 65_535:
-            raise BadFrame(f"a question of {len(packed)} octets: too many subjects or patterns")
+            raise BadFrame(f"a question of {len(packed)} bytes: too many subjects or patterns")
         return packed
 
 

@@ -195,7 +195,7 @@ def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
         block[name] = getattr(heads, name)
     sizes = np.array([list(map(len, column)) for column in frames.columns()], np.int64).reshape(4, n).T
     if sizes.size and sizes.max() >= 2**32:
-        raise ValueError(f"a frame of {sizes.max()} octets; the limit is 4 GiB")
+        raise ValueError(f"a frame of {sizes.max()} bytes; the limit is 4 GiB")
     block["sizes"] = sizes
     block["frames"] = np.where(sizes[:, 3] > 0, 4, np.where(sizes[:, 0] > 0, 3, 0))
     octets = block.tobytes()

@@ -105,7 +105,7 @@ def test_rows_that_cannot_travel_are_named_with_the_reason() -> None:
     assert {row: type(error) for row, error in bad.items()} == {
         1: BadTopic, 2: BadTopic, 3: BadTopic, 5: TooLarge, 6: BadRow, 7: BadRow
     }  # fmt: skip
-    assert "256 octets" in str(bad[3])
+    assert "256 bytes" in str(bad[3])
     assert sorted(dict(fr.check(batch, carries=False))) == [1, 2, 3], "ids do not travel, so they may be anything"
 
 

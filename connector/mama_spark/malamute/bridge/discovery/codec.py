@@ -123,7 +123,7 @@ class DiscoveryCodec:
             raise ConfigError(f"the name of a source is no text: {e}") from None
         if len(octets) > MAX_STRING or "\0" in subject:
             most = MAX_STRING - len(octets) + len(source.name.encode())
-            raise ConfigError(f"the name of a source has at most {most} octets here, and no NUL: {source.name[:60]!r}")
+            raise ConfigError(f"the name of a source has at most {most} bytes here, and no NUL: {source.name[:60]!r}")
         return subject
 
     def snapshot_subject(self, token: str) -> str:

@@ -31,9 +31,9 @@ _COUNTERS = {
 #: Counters of the broker's thread, under their names: what each counts.
 _TRAFFIC = {
     "received_messages": "messages from clients, commands of all kinds",
-    "received_bytes": "octets of their frames",
+    "received_bytes": "bytes of their frames",
     "sent_messages": "messages to clients, answers of all kinds",
-    "sent_bytes": "octets of their frames",
+    "sent_bytes": "bytes of their frames",
     "lost_events": "events that the stream of events did not hold",
     "refused_logins": "connections that the security refused",
 }
@@ -60,15 +60,15 @@ def measure(broker: BrokerLoop) -> list[Metric]:
         _metric("offers", "services that clients offer", sum(len(c.offers) for c in clients)),
         _metric("blocked_clients", "clients whose socket takes no more now", sum(c.blocked for c in clients)),
         _metric("held_deliveries", "deliveries that wait for clients", sum(c.queued for c in clients)),
-        _metric("queue_bytes", "octets that wait for clients", sum(c.queued_bytes for c in clients)),
+        _metric("queue_bytes", "bytes that wait for clients", sum(c.queued_bytes for c in clients)),
         _metric("letters", "mail and requests that wait for a receiver", {
             (("kind", "mailbox"),): len(mailboxes), (("kind", "service"),): len(requests)
         }),
-        _metric("letter_bytes", "octets of their content", {
+        _metric("letter_bytes", "bytes of their content", {
             (("kind", "mailbox"),): mailboxes.size, (("kind", "service"),): requests.size
         }),
         _metric("engine_batches", "batches that wait for engines", sum(map(len, backlogs))),
-        _metric("engine_bytes", "octets that wait for engines that are behind",
+        _metric("engine_bytes", "bytes that wait for engines that are behind",
             sum(backlog.octets for backlog in backlogs)
         ),
     ]  # fmt: skip

@@ -232,7 +232,7 @@ def limits(
     """Descriptions of messages that retention may remove, as ends of sentences; None, 0 and less = no limit."""
     found = {
         "after {:g} seconds (max_age)": max_age,
-        "beyond {} octets (max_bytes)": max_bytes,
+        "beyond {} bytes (max_bytes)": max_bytes,
         "beyond {} messages (max_messages)": max_messages,
         "beyond {} messages of a subject (max_per_subject)": max_per_subject,
     }
@@ -254,7 +254,7 @@ def selection_test(query: LogQuery) -> Wanted | None:
 @lru_cache(maxsize=32)  # a reader repeats its query
 def _matcher(patterns: tuple[bytes, ...]) -> Wanted:
     if len(patterns) > MAX_PATTERNS or sum(map(len, patterns)) > PATTERN_BYTES:
-        raise BadPattern(f"more than {MAX_PATTERNS} patterns, or {PATTERN_BYTES} octets of them")
+        raise BadPattern(f"more than {MAX_PATTERNS} patterns, or {PATTERN_BYTES} bytes of them")
     matcher = Matcher()
     for pattern in patterns:
         matcher.add(pattern)

@@ -51,7 +51,7 @@ class ByteQueue(Generic[T]):
 
     def __repr__(self) -> str:
         lost = f", {self.dropped} dropped" if self.dropped else ""
-        return f"<ByteQueue {len(self._items)} items, {self.size} of {self.limit or 'any'} octets{lost}>"
+        return f"<ByteQueue {len(self._items)} items, {self.size} of {self.limit or 'any'} bytes{lost}>"
 
     def fits(self, size: int) -> bool:
         return (self.limit is None or self.size + size <= self.limit) and len(self._items) < MAX_ITEMS

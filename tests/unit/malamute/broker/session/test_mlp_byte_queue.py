@@ -31,7 +31,7 @@ def test_what_does_not_fit_is_dropped_and_what_fitted_is_kept() -> None:
     assert queue.put("10", 10) == ["10"]
     assert drained(queue) == [str(n) for n in range(10)]
     assert len(queue) == 0
-    assert repr(queue) == "<ByteQueue 0 items, 0 of 100 octets, 1 dropped>"
+    assert repr(queue) == "<ByteQueue 0 items, 0 of 100 bytes, 1 dropped>"
 
 
 @pytest.mark.spec("B4")

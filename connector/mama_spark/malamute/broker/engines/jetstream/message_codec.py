@@ -196,7 +196,7 @@ def decode(subject: str, payload: bytes, headers: Iterable[tuple[str, str]]) -> 
             raise Unreadable(f"{one[:60]!r} is no string of Malamute")
     largest = max(len(message_id), *(2 + len(name) + len(value) for name, value in found), 0)
     if largest > MAX_FIELD:
-        raise Unreadable(f"an id or header of {largest} octets; Malamute carries {MAX_FIELD}")
+        raise Unreadable(f"an id or header of {largest} bytes; Malamute carries {MAX_FIELD}")
     return JetStreamMessage(plain, sender, _frames(payload, lengths), message_id, tuple(found), origin)
 
 

@@ -199,7 +199,7 @@ class StreamPublisher:
             message.outcome = StoreOutcome.REFUSED
             if not self._refusing:
                 self._refusing = True
-                log.error("messages are refused: %d octets wait for NATS already (%s)%s",
+                log.error("messages are refused: %d bytes wait for NATS already (%s)%s",
                           self.waiting, self._prefix, self._because())  # fmt: skip
             return
         if self._refusing:
@@ -236,7 +236,7 @@ class StreamPublisher:
         self.cause = self._bridge.explain_missing_acks()
         self._last_report = time.monotonic()
         if self.cause and self.stalled_since:
-            log.error("stream %r: nothing was acknowledged for %.0f s, %d octets wait: %s",
+            log.error("stream %r: nothing was acknowledged for %.0f s, %d bytes wait: %s",
                       stream, seconds, self.waiting, self.cause)  # fmt: skip
 
     def _because(self) -> str:
