@@ -13,14 +13,13 @@ from pathlib import Path
 
 from mama_spark.cli.main import parser
 from mama_spark.console.exit_codes import MEANINGS
-from mama_spark.options import FORMATS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands.md"
 HEAD = """# Commands
 
 Generated from the argument parser by `make docs`; `make check` fails when it is out of date.
 
-`mama COMMAND --help` prints the same. Tables, bars and colors need a terminal and the extra `cli`
+`mama COMMAND --help` lists all arguments of a command. Tables, bars and colors need a terminal and the extra `cli`
 (`pip install 'mama-spark[cli]'`); `NO_COLOR` switches colors off. In most commands:
 
 | argument | meaning |
@@ -42,11 +41,8 @@ commands, options and files.
 
 def markdown() -> str:
     """The whole page."""
-    return "\n".join([HEAD + _exit_codes(), *_sections(parser(), "")])
-
-
-def _exit_codes() -> str:
-    return "".join(f"| {code} | {meaning} |\n" for code, meaning in MEANINGS.items())
+    codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in MEANINGS.items())
+    return f"{HEAD}{codes}\n" + "\n".join(_sections(parser(), "")) + "\n"
 
 
 def _sections(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
@@ -57,56 +53,13 @@ def _sections(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
         for name, each in action.choices.items():
             yield from _sections(each, summaries.get(name, ""))
     if not below:
-        yield from _section(command, summary)
-
-
-def _section(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
-    assert "--json" in command._option_string_actions, f"{command.prog} takes no --json: change the head of the page"
-    yield f"## {command.prog}\n"
-    of = [
-        name
-        for name in FORMATS
-        for action in command._actions
-        if (action.help or "").startswith(f"any option of {name} ")
-    ]
-    takes = f" Also `--url`, and options of [`{of[0]}`](options.md#{of[0]})." if of else ""
-    yield f"{_sentence(command.description or summary)}{takes}\n"
-    blocks = [
-        [line.strip() for line in (command.epilog or "").splitlines() if line.startswith(" ")],
-        [
-            f"{_spelling(action):<27} {_meaning(action)}".rstrip()
-            for action in command._actions
-            if not isinstance(action, argparse._HelpAction) and not _is_shared(action)
-        ],
-    ]
-    yield "\n".join(["```", *"\n\n".join("\n".join(lines) for lines in blocks if lines).splitlines(), "```", ""])
-
-
-def _is_shared(action: argparse.Action) -> bool:
-    """The head of the page explains it."""
-    return not {"--json", "--option", "--storage", "--metrics"}.isdisjoint(action.option_strings) or (
-        action.help or ""
-    ).startswith(("as --url", "servers; the scheme", "folder or URL of the flight log"))
-
-
-def _sentence(text: str) -> str:
-    text = text[:1].upper() + text[1:]
-    return text if text.endswith(".") else f"{text}."
-
-
-def _spelling(action: argparse.Action) -> str:
-    """Option strings with the name of their value, or the name of a positional argument."""
-    value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
-    if action.choices and action.option_strings:
-        value = "{" + ",".join(map(str, action.choices)) + "}"
-    return " ".join([", ".join(action.option_strings), value]).strip()
-
-
-def _meaning(action: argparse.Action) -> str:
-    """The help text, with the default where it does not name one."""
-    text = (action.help or "") % {**vars(action), "prog": "mama"}
-    told = action.default in (None, False, []) or "default" in text
-    return text if told else f"{text} (default {action.default})"
+        assert "--json" in command._option_string_actions, (
+            f"{command.prog} takes no --json: change the head of the page"
+        )
+        text = command.description or summary
+        yield f"## {command.prog}\n\n{text[:1].upper()}{text[1:].rstrip('.')}.\n\n```"
+        yield from (line.strip() for line in (command.epilog or "").splitlines() if line.startswith(" "))
+        yield "```\n"
 
 
 def main(words: list[str]) -> int:

@@ -82,7 +82,7 @@ class CampaignBroker(ABC):
         """Folder of the server's files."""
 
     def fill_disk(self, more: int) -> None:
-        """Files may grow by ``more`` octets beyond the largest there is now."""
+        """Files may grow by ``more`` bytes beyond the largest there is now."""
         self._limit(largest_file(self.store()) + more)
 
     def free_disk(self) -> None:

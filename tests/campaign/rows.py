@@ -13,7 +13,7 @@ _BATCH = 500
 
 @dataclass(frozen=True)
 class Amount:
-    """Micro-batches, partitions of each, rows of each partition, octets of a payload."""
+    """Micro-batches, partitions of each, rows of each partition, bytes of a payload."""
 
     batches: int
     partitions: int

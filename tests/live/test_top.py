@@ -66,7 +66,7 @@ def test_over_nats(server: NatsServer, announcer: ForeignAnnouncer, capsys: pyte
     assert told["readers"] == [{"reader": "audit", "stream": "ORDERS", "lag": 30, "unacknowledged": 0}]
     [orders] = [one for one in told["streams"] if one["stream"] == "ORDERS"]
     assert (orders["messages"], orders["limits"], orders["readers"]) == (30, "50 % of 60 messages", 1)
-    assert orders["octets"] > 3000
+    assert orders["bytes"] > 3000
     assert "secret" not in str(told)
     assert main(["top", server.url, "--once"]) == 0
     assert "desk" in capsys.readouterr().out

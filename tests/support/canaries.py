@@ -55,7 +55,7 @@ def shown_in(text: str) -> list[str]:
 
 
 def shown_below(folders: Iterable[Path]) -> list[str]:
-    """Which files show which secrets: by their octets, Parquet files also by their values."""
+    """Which files show which secrets: by their bytes, Parquet files also by their values."""
     found = []
     for folder in folders:
         for path in sorted(folder.rglob("*")):

@@ -1,4 +1,4 @@
-"""What comes from outside is a value or the parser's own error, whatever its octets.
+"""What comes from outside is a value or the parser's own error, whatever its bytes.
 
 One row for each parser that has no such test beside its others.
 """
@@ -85,7 +85,7 @@ def jetstream_message(octets: bytes) -> object:
 
 
 def cdr(read: Callable[[CdrReader], object]) -> Parse:
-    """Both byte orders, by the first octet."""
+    """Both byte orders, by the first byte."""
     return lambda octets: read(CdrReader(octets[1:], bool(octets[:1] > b"\x7f")))
 
 
@@ -168,7 +168,7 @@ PARSERS = {**NATS, **OTHERS}
 @example(octets=b"1." + b"9" * 5000 + b"@h/x", kept=14)
 @example(octets=b"h:" + b"9" * 5000 + b"/a/b/c", kept=60)
 @example(octets=b"\x00/\x80", kept=14)
-def test_any_octets_are_a_value_or_the_parsers_own_error(name: str, octets: bytes, kept: int) -> None:
+def test_any_bytes_are_a_value_or_the_parsers_own_error(name: str, octets: bytes, kept: int) -> None:
     parse, errors, start = PARSERS[name]
     assert all(issubclass(error, (MamaError, ValueError, BadPack, message_codec.Unreadable)) for error in errors)
     with contextlib.suppress(*errors):

@@ -90,7 +90,7 @@ def bad_values(values: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not values.null_count and not (_octets(values) <= ord("\r")).any():  # most are: one pass over all of them
+    if not values.null_count and not (_bytes(values) <= ord("\r")).any():  # most are: one pass over all of them
         return pa.array(np.zeros(len(values), np.bool_))
     return pc.fill_null(pc.match_substring_regex(values, _BAD_VALUE), True)
 
@@ -102,14 +102,14 @@ def _bad_names(names: pa.Array) -> pa.Array:
 
     from .message import payload_sizes
 
-    octets = _octets(names)
+    octets = _bytes(names)
     good = not names.null_count and payload_sizes(names).min(initial=1) > 0
     if good and not ((octets <= ord(" ")) | (octets == ord(":")) | (octets == 0x7F)).any():
         return pa.array(np.zeros(len(names), np.bool_))
     return pc.match_substring_regex(names, _BAD_NAME)
 
 
-def _octets(texts: pa.Array) -> npt.NDArray[np.uint8]:
+def _bytes(texts: pa.Array) -> npt.NDArray[np.uint8]:
     """Of all texts, one after the other."""
     import numpy as np
 

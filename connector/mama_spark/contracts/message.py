@@ -97,14 +97,14 @@ def payload_sizes(payloads: pa.Array) -> Int64s:
 
 
 def payload_views(payloads: pa.Array) -> npt.NDArray[np.int32]:
-    """Of each element of a binary_view array: length, first four octets, number of its buffer, offset in it; of 12
-    octets or less the length and all of them."""
+    """Of each element of a binary_view array: length, first four bytes, number of its buffer, offset in it; of 12
+    bytes or less the length and all of them."""
     views = np.frombuffer(payloads.buffers()[1], np.int32).reshape(-1, 4)
     return views[payloads.offset : payloads.offset + len(payloads)]
 
 
 def as_binary(payloads: pa.Array) -> pa.Array:
-    """The octets of a binary_view array side by side; a binary array as it is."""
+    """The bytes of a binary_view array side by side; a binary array as it is."""
     return payloads.cast(pa.binary()) if pa.types.is_binary_view(payloads.type) else payloads
 
 

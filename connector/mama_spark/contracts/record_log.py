@@ -336,8 +336,8 @@ class LogStatus:
     """One log at this moment.
 
     :ivar last: as in :class:`Bounds`
-    :ivar records, size: stored now; octets, None = the middleware does not tell
-    :ivar most_records, most_octets: limits; None = there is none, or the middleware does not tell
+    :ivar records, size: stored now; bytes, None = the middleware does not tell
+    :ivar most_records, most_bytes: limits; None = there is none, or the middleware does not tell
     """
 
     name: str
@@ -345,7 +345,7 @@ class LogStatus:
     records: int
     size: int | None = None
     most_records: int | None = None
-    most_octets: int | None = None
+    most_bytes: int | None = None
     readers: tuple[ReaderStatus, ...] = ()
 
 

@@ -175,7 +175,7 @@ _SIZES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def byte_size(value: Any) -> int:
-    """Octets from a number or ``"64 MiB"``.
+    """Bytes from a number or ``"64 MiB"``.
 
     :raises ValueError: for anything else
     """

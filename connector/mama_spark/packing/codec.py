@@ -42,7 +42,7 @@ class Codec(Protocol):
         """Views of the values of the rows of all batches, where they are all that a pack has; else None."""
 
     def encode_views(self, values: ValueViews, starts: Int64s) -> pa.Array:
-        """As :meth:`encode`, of rows that lie anywhere; each octet is copied once."""
+        """As :meth:`encode`, of rows that lie anywhere; each byte is copied once."""
 
     def decode(self, payloads: pa.Array, rows: Int64s) -> pa.RecordBatch:
         """The rows of one or more payloads that this codec made, one after the other.
@@ -76,7 +76,7 @@ class LinesCodec:
 
     def encode_views(self, values: ValueViews, starts: Int64s) -> pa.Array:
         views, last = values.views.copy(), starts[1:] - 1
-        views[:, 0] += 1  # the octet behind each value, in whose place the line feed is written
+        views[:, 0] += 1  # the byte behind each value, in whose place the line feed is written
         views[last, 0] -= 1  # none behind the last
         ends = np.cumsum(views[:, 0], dtype=np.int64)
         payloads = joined(views, values.buffers)
@@ -176,7 +176,7 @@ def values_of_packs(payloads: pa.Array, at: Int64s, rows: Int64s) -> pa.Array | 
 
 
 def _alone(columns: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
-    """The rows in buffers of their own. Of a slice, Arrow writes up to 63 octets more than the rows have: those of the
+    """The rows in buffers of their own. Of a slice, Arrow writes up to 63 bytes more than the rows have: those of the
     rows behind it, which are of another pack, maybe of another topic."""
     some = [pa.concat_arrays([column.slice(start, end - start)]) for column in columns.columns]
     return pa.RecordBatch.from_arrays(some, schema=columns.schema)

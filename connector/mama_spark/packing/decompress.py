@@ -77,7 +77,7 @@ def _encodings(records: Records) -> list[str | None] | None:
 
 
 def _decompressed(payload: pa.Buffer, name: str, limit: int) -> list[_Piece]:
-    """The octets in pieces.
+    """The bytes in pieces.
 
     :raises BadEncoding: unknown encoding, corrupt, cut off, or more bytes than ``limit``
     """

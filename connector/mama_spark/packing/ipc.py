@@ -106,7 +106,7 @@ class BatchNumbers(NamedTuple):
 
     :ivar rows: of the batch; ``node``: of the column
     :ivar offsets, data: offset of each buffer, which its length follows
-    :ivar body: octets of the body
+    :ivar body: bytes of the body
     """
 
     rows: int

@@ -136,7 +136,7 @@ def read_topic(frame: bytes) -> Topic:
     :raises BadEventTopic: it is no topic
     """
     if len(frame) > 4096:
-        raise BadEventTopic(f"a topic of {len(frame)} octets")
+        raise BadEventTopic(f"a topic of {len(frame)} bytes")
     try:
         return _parse_known(frame.decode("ascii"))
     except UnicodeDecodeError:

@@ -168,7 +168,7 @@ class DevError(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """DevEncoded: octets, and a word for what they are."""
+    """DevEncoded: bytes, and a word for what they are."""
 
     format: str
     data: bytes

@@ -18,7 +18,7 @@ _DELAY_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3
 #: Counter -> unit, what it says.
 _COUNTERS = {
     "messages": ("{message}", "messages that were read"),
-    "payload": ("By", "octets of their payloads, as they are stored"),
+    "payload": ("By", "bytes of their payloads, as they are stored"),
     "rows": ("{row}", "rows that they became"),
     "undecodable": ("{message}", "messages that could not be decoded, unpacked or decompressed"),
     "connection.losses": ("{connection}", "lost connections, and servers that did not answer"),

@@ -138,7 +138,7 @@ class EngineSuite(QueryRules):
         assert sum(client is r for client, _ in got) == 100
 
     @pytest.mark.spec("ML-13")
-    def test_octets_that_are_no_text_pass(self, site: EngineSetup) -> None:
+    def test_bytes_that_are_no_text_pass(self, site: EngineSetup) -> None:
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"\xff\xfe")
         assert site.publish(stream, Ref("w"), b"\xff\xfe\x80", b"\xff") == [(r, b"\xff\xfe\x80")]

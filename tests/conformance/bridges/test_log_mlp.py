@@ -180,7 +180,7 @@ def test_through_a_broker_that_is_not_ours_it_says_not_implemented_and_why() -> 
 # --- what is read ----------------------------------------------------------------------------------------------------
 
 
-def test_ids_come_as_headers_and_odd_octets_are_shown(broker: Broker) -> None:
+def test_ids_come_as_headers_and_odd_bytes_are_shown(broker: Broker) -> None:
     with MalamuteClient(broker.endpoint, timeout=TIMEOUT) as client, logs(broker.endpoint) as b:
         client.write("st")
         client.send(b"s.\xff", [b"one", b"", b"two"], id="id-1", headers={"K": ["1", "2"], "L": [""]})

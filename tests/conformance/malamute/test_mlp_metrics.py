@@ -78,18 +78,18 @@ def test_what_clients_do_is_counted(broker: Broker) -> None:
         assert found["malamute_streams[simple]"] == found["malamute_streams[durable]"] == 1
         assert found["malamute_subscriptions"] == 3
         assert found["malamute_held_deliveries"] == 100, "the reader gave no credit"
-        assert 100_000 < found["malamute_queue_octets"] < 130_000
-        assert found["malamute_letters[mailbox]"] == found["malamute_letter_octets[mailbox]"] == 10
+        assert 100_000 < found["malamute_queue_bytes"] < 130_000
+        assert found["malamute_letters[mailbox]"] == found["malamute_letter_bytes[mailbox]"] == 10
         assert found["malamute_lost_letters_total"] == 90
         assert found["malamute_received_messages_total"] >= 200 + 7
-        assert 100_000 < found["malamute_received_octets_total"] < 120_000
+        assert 100_000 < found["malamute_received_bytes_total"] < 120_000
         assert found["malamute_sent_messages_total"] >= 6
         reader.give_credit(100)
         for _ in range(100):
             reader.receive()
         after = values(broker.metrics())
-        assert after["malamute_held_deliveries"] == after["malamute_queue_octets"] == 0
-        assert after["malamute_sent_octets_total"] - found["malamute_sent_octets_total"] > 100_000
+        assert after["malamute_held_deliveries"] == after["malamute_queue_bytes"] == 0
+        assert after["malamute_sent_bytes_total"] - found["malamute_sent_bytes_total"] > 100_000
     with zmq.Context() as context:
         stranger = context.socket(zmq.DEALER)
         stranger.linger = 0
@@ -117,13 +117,13 @@ def test_prometheus_can_read_it(broker: Broker) -> None:
 def test_no_digit_and_no_label_is_lost_on_the_way_to_prometheus() -> None:
     labels = (("engine", 'a"b\\c\nd'),)
     metrics = [
-        Metric("malamute_sent_octets_total", "octets", (((), 1234567890123.0),)),
+        Metric("malamute_sent_bytes_total", "bytes", (((), 1234567890123.0),)),
         Metric("malamute_streams", "by engine", ((labels, 7654321.0), ((("engine", "durable"),), 0.0))),
         Metric("malamute_empty", "without samples", ()),
     ]
     families = list(text_string_to_metric_families(exposition(metrics)))
     assert [(family.name, family.type, family.documentation) for family in families] == [
-        ("malamute_sent_octets", "counter", "octets"),
+        ("malamute_sent_bytes", "counter", "bytes"),
         ("malamute_streams", "gauge", "by engine"),
         ("malamute_empty", "gauge", "without samples"),
     ]

@@ -114,7 +114,7 @@ def test_keys_that_are_commented_out_are_known_and_show_their_defaults(tmp_path:
     skipped = (
         "curve_",
         "spark = ",
-        "max_octets = ",
+        "max_bytes = ",
         "warn = ",
         "mama broker",
         "${NAME}",

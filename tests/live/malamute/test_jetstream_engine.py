@@ -126,7 +126,7 @@ class Writer:
 def test_plain_clients_of_two_brokers_share_a_stream_and_nobody_hears_itself(
     nats_server: NatsServer, brokers: BrokersHarness
 ) -> None:
-    """Subjects of any octets, several frames, none; sender and stream as everywhere"""
+    """Subjects of any bytes, several frames, none; sender and stream as everywhere"""
     urls = [brokers.over(nats_server.url) for _ in range(2)]
     clients = [brokers.plain(url, name) for url, name in zip(urls, (b"alice", b"bob"), strict=True)]
     for client in clients:
@@ -289,7 +289,7 @@ def test_a_full_disk_of_nats_is_named_in_the_log_of_the_broker_and_what_waits_is
     eventually(lambda: "answers, but stores nothing: stream 'mlp-st' stays at" in caplog.text, "the cause is said")
     for n in range(1_000):
         client.publish(b"beyond", b"%5d" % n * 200)
-    refused = "octets wait for NATS already (mlp.st): nats-server"
+    refused = "bytes wait for NATS already (mlp.st): nats-server"
     eventually(lambda: refused in caplog.text, "what is refused is refused with the cause")
     limit_files(nats_server, resource.RLIM_INFINITY)
     nats_server.restart()

@@ -91,7 +91,7 @@ def test_events_missed_by_a_killed_recorder_are_a_gap(log: RecorderLog, lab: Tan
     ("attribute", "value", "limit", "burst"),
     [
         ("double", 1.0, {"buffer": 100}, {"count": 200}),
-        ("double_spectrum", [1.0], {"bufferOctets": "4 MiB"}, {"count": 5, "width": 100_000}),  # 800 kB each
+        ("double_spectrum", [1.0], {"bufferBytes": "4 MiB"}, {"count": 5, "width": 100_000}),  # 800 kB each
     ],
     ids=["events", "bytes"],
 )

@@ -149,7 +149,7 @@ def _mutated(rng: random.Random, calls: list[bytes]) -> bytes:
 
 
 @pytest.mark.spec("TG-45")
-def test_invalid_octets_do_not_affect_other_clients(source: TangoEventSource, probe: DeviceProbe) -> None:
+def test_invalid_bytes_do_not_affect_other_clients(source: TangoEventSource, probe: DeviceProbe) -> None:
     """Many invalid messages are sent; then a new client is served normally."""
     rng, calls, sent, connections = random.Random(SEED), _calls(), 0, 400 if EXPLORE else 60
     with admin_of(source) as bystander:

@@ -25,7 +25,7 @@ from tests.support.tango_processes.recorder import STREAM, RecordedEvent, Record
 from tests.support.tango_processes.servers import TangoServer
 
 Rows = list[dict[str, Any]]
-_KIND_AT = 5  #: octet of a record
+_KIND_AT = 5  #: byte of a record
 
 #: attribute -> what is pushed, column of the struct, what stands there
 VALUES: dict[str, tuple[Any, str, list[Any]]] = {

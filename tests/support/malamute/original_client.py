@@ -15,7 +15,7 @@ from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint32, c_void_p
 from typing import Any
 
-SIZE = 200  #: octets of a message
+SIZE = 200  #: bytes of a message
 
 
 def say(text: str) -> None:

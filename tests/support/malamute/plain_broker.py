@@ -1,4 +1,4 @@
-"""A Malamute broker of which a test knows every octet: it answers as the original does, and knows no extension.
+"""A Malamute broker of which a test knows every byte: it answers as the original does, and knows no extension.
 
 It goes by the reference's table of what each command leads to, and has no code in common with what it tests. What it
 leaves out are mailboxes and services, and the engines: a reader gets all messages of its streams.

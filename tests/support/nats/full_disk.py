@@ -6,11 +6,11 @@ import resource
 
 from mama_spark.nats.server.nats_server import NatsServer
 
-#: Octets of a file at which writes fail.
+#: Bytes of a file at which writes fail.
 LARGEST_FILE = 64 << 10
 
 
 def limit_files(server: NatsServer, size: int = LARGEST_FILE) -> None:
-    """Its files may have so many octets; :data:`resource.RLIM_INFINITY`: there is room again."""
+    """Its files may have so many bytes; :data:`resource.RLIM_INFINITY`: there is room again."""
     _, hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, hard))

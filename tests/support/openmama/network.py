@@ -74,7 +74,7 @@ class Watched:
 
 
 def message(**values: Any) -> bytes:
-    """The octets of a message with these fields: whole numbers as I64, text as STRING."""
+    """The bytes of a message with these fields: whole numbers as I64, text as STRING."""
     msg = MamaMsg()
     for name, value in values.items():
         if isinstance(value, str):

@@ -64,7 +64,7 @@ def failure(reason: str, desc: str = "", origin: str = "") -> tango.DevFailed:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: states and enums as names, octets as hex."""
+    """A value as JSON can hold it: states and enums as names, bytes as hex."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):

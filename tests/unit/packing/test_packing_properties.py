@@ -311,7 +311,7 @@ def secret_rows(schema: pa.Schema, n: int) -> list[Row]:
 
 
 @pytest.mark.parametrize("schema", [LINES, SECRETS], ids=["value", "typed"])
-def test_a_pack_has_the_octets_of_its_rows_and_no_others(schema: pa.Schema) -> None:
+def test_a_pack_has_the_bytes_of_its_rows_and_no_others(schema: pa.Schema) -> None:
     """Whoever may read one topic learns nothing of others, and ids do not depend on what lies behind a row."""
     n = 55
     rows = secret_rows(schema, n)

@@ -55,9 +55,9 @@ def test_first_values_of_few_and_of_many(maps: list[list[tuple[str, list[str]]] 
 
 # --- packs of lines are read together in one copy, and have the lines that Python's split finds -----------------------
 
-WINDOW = 1 << 18  # octets that the search takes at a time
+WINDOW = 1 << 18  # bytes that the search takes at a time
 
-short = st.binary(max_size=14)  # 12 octets are the longest that a view contains
+short = st.binary(max_size=14)  # 12 bytes are the longest that a view contains
 long = st.builds(lambda octet, size: octet * size, st.binary(min_size=1, max_size=1), st.integers(13, 9_000))
 payloads = st.one_of(st.lists(short, max_size=6), st.lists(short | long, max_size=6), st.lists(long, max_size=3)).map(
     b"\n".join
@@ -186,7 +186,7 @@ def test_a_changed_pack_is_read_as_it_would_be_alone_or_left_to_that(
 
 def test_offsets_that_overflow_are_left_to_the_reader_that_says_why() -> None:
     (payload,) = packs_of([[b"x" * 20] * 3])
-    end = len(payload) - 8 - 64  # three values of 20 octets, padded to 64
+    end = len(payload) - 8 - 64  # three values of 20 bytes, padded to 64
     for offsets in ((0, 2**31 - 1, -(2**31) + 20, -(2**31) + 40), (0, 20, 40, 80), (0, 40, 20, 60), (1, 20, 40, 60)):
         wrong = payload[: end - 16] + np.array(offsets, np.int32).tobytes() + payload[end:]
         assert len(wrong) == len(payload)

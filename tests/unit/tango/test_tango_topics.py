@@ -94,7 +94,7 @@ def test_a_name_that_cannot_stand_in_a_topic_makes_none() -> None:
 
 
 @given(st.binary(max_size=80) | st.binary(max_size=60).map(lambda tail: b"tango://h:1/a/b/c" + tail))
-def test_any_octets_are_a_topic_or_an_error(frame: bytes) -> None:
+def test_any_bytes_are_a_topic_or_an_error(frame: bytes) -> None:
     try:
         found = read_topic(frame)
     except BadEventTopic:
@@ -103,7 +103,7 @@ def test_any_octets_are_a_topic_or_an_error(frame: bytes) -> None:
 
 
 def test_long_topics_are_refused_and_few_are_remembered() -> None:
-    with pytest.raises(BadEventTopic, match="octets"):
+    with pytest.raises(BadEventTopic, match="bytes"):
         read_topic(b"tango://h:1/a/b/c/" + b"d" * 10_000 + b".change")
     assert topics._parse_known.cache_parameters()["maxsize"] == 16384
 

@@ -145,7 +145,7 @@ def test_progress_of_queries_is_logged_and_exported(caplog: pytest.LogCaptureFix
 
 @pytest.fixture
 def log() -> Iterator[str]:
-    """Ten messages of five octets, of which one says that it is a pack, and is none."""
+    """Ten messages of five bytes, of which one says that it is a pack, and is none."""
     name = uuid4().hex
     headers = [None] * 9 + [{PACK: ["lines"], PACK_ROWS: ["2"]}]
     MemoryLogs(name).log(name).append(MessageBatch.of(["t.a"] * 10, [b"12345"] * 10, headers=headers))
@@ -164,7 +164,7 @@ def read(name: str, **options: str) -> int:
     return sum(made.num_rows for task in reader.partitions() for made in reader.read(task))
 
 
-def test_messages_octets_rows_and_what_cannot_be_decoded_are_counted(log: str) -> None:
+def test_messages_bytes_rows_and_what_cannot_be_decoded_are_counted(log: str) -> None:
     assert read(log, minPartitions="1") == 10
     found = single()
     counted = {name.removeprefix("mama.reader."): p.value for name, p in found.items() if hasattr(p, "value")}

@@ -24,7 +24,7 @@ COLUMNS = {
         "info",
     ),
     "readers": ("reader", "stream", "lag", "unacknowledged"),
-    "streams": ("stream", "stored/s", "trend", "messages", "octets", "readers", "limits"),
+    "streams": ("stream", "stored/s", "trend", "messages", "bytes", "readers", "limits"),
     "events": ("time", "kind", "event", "what", "info"),
 }  # fmt: skip
 Cells = tuple[Any, ...]
@@ -228,7 +228,7 @@ def _limits(status: LogStatus) -> str:
         f"{100 * used / most:.0f} % of {most:,} {unit}"
         for used, most, unit in (
             (status.records, status.most_records, "messages"),
-            (status.size or 0, status.most_octets, "octets"),
+            (status.size or 0, status.most_bytes, "bytes"),
         )
         if most
     ]

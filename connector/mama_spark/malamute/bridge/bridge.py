@@ -40,7 +40,7 @@ from .settings import MalamuteSettings
 log = logging.getLogger("mama_spark")
 
 #: Most bytes of payload in one call of ``send``.
-_CHUNK_OCTETS = 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 #: Most messages in one: their outcomes are unknown when a connection breaks, and a PONG comes no sooner.
 _CHUNK_MESSAGES = 1024
 _NEVER = float("inf")
@@ -184,7 +184,7 @@ class MalamuteBridge(PublisherBridge):
             raise ClientClosed("the bridge is not open")
         connection = pooled.connection
         window = connection.machine.send_window.left  # grows when the broker answers
-        capacity = min(connection.capacity, _CHUNK_OCTETS if window is None else min(_CHUNK_OCTETS, window))
+        capacity = min(connection.capacity, _CHUNK_BYTES if window is None else min(_CHUNK_BYTES, window))
         if not len(batch) or capacity <= 0 or self._down or self._incompatible or not pooled.usable:
             return 0  # poll reports a new connection first
         ends = np.cumsum(batch.sizes())

@@ -145,10 +145,10 @@ def check(batch: MessageBatch, carries: bool) -> list[tuple[int, PublishError]]:
         lengths = pc.binary_length(batch.ids)
         wrong = pc.fill_null(pc.or_(pc.greater(lengths, _MAX_FIELD), bad_values(batch.ids)), True)
         for row in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist():
-            bad.setdefault(row, BadRow(f"the id is null, holds a line break, or is longer than {_MAX_FIELD} octets"))
+            bad.setdefault(row, BadRow(f"the id is null, holds a line break, or is longer than {_MAX_FIELD} bytes"))
         totals = totals + pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(totals > MAX_PAYLOAD).tolist():
-        text = f"payload, headers and id have {totals[row]} octets, the bridge sends {MAX_PAYLOAD}"
+        text = f"payload, headers and id have {totals[row]} bytes, the bridge sends {MAX_PAYLOAD}"
         bad.setdefault(row, TooLarge(text))
     return sorted(bad.items())
 
@@ -174,14 +174,14 @@ def _check_streams(streams: pa.DictionaryArray, bad: dict[int, PublishError]) ->
         return
     indices = pc.fill_null(streams.indices, len(names)).to_numpy(zero_copy_only=False)
     for row in np.flatnonzero(faults[indices]).tolist():
-        bad.setdefault(row, BadRow(f"the stream is null, empty, longer than {MAX_STRING} octets, or has a NUL"))
+        bad.setdefault(row, BadRow(f"the stream is null, empty, longer than {MAX_STRING} bytes, or has a NUL"))
 
 
 def _why(topic: str | None) -> str | None:
     if topic is None:
         return "the topic is null"
     if len(topic.encode()) > MAX_STRING:
-        return f"a topic of {len(topic.encode())} octets; a subject has at most {MAX_STRING}"
+        return f"a topic of {len(topic.encode())} bytes; a subject has at most {MAX_STRING}"
     return why_unpublishable(topic)
 
 
@@ -196,7 +196,7 @@ def _check_headers(headers: pa.Array, carries: bool, bad: dict[int, PublishError
             bad.setdefault(row, BadRow("this broker carries no headers; mama broker does"))
         return sizes
     widths = pc.add(pc.fill_null(pc.binary_length(lines.names), 0), pc.fill_null(pc.binary_length(lines.values), 0))
-    reject_lines(lines, bad, [(pc.greater(widths, _MAX_FIELD - 2), f"has more than {_MAX_FIELD - 2} octets")])
+    reject_lines(lines, bad, [(pc.greater(widths, _MAX_FIELD - 2), f"has more than {_MAX_FIELD - 2} bytes")])
     per_row = np.diff(lines.starts)
     for row in np.flatnonzero(per_row > MAX_HEADERS).tolist():
         bad.setdefault(row, BadRow(f"{per_row[row]:,} headers; a message has at most {MAX_HEADERS:,}"))

@@ -16,7 +16,7 @@ from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
 from mama_spark.malamute.protocol.extensions import Feature
 from mama_spark.malamute.protocol.log_query import (
-    FETCH_OCTETS,
+    FETCH_BYTES,
     FETCH_ROWS,
     LOOK,
     LogQuery,
@@ -215,7 +215,7 @@ class ReadSession:
             else:
                 return
             self._queried = [(low, high)]
-            numbers = (low, high, self._rows, FETCH_OCTETS)
+            numbers = (low, high, self._rows, FETCH_BYTES)
             yield LogQuery(self._op, 0, stream, numbers, self._prefix, self._selection, self._texts)
 
     def sent(self, pending: PendingQuery) -> None:

@@ -16,7 +16,7 @@ from mama_spark.contracts.topics import TopicFilter
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol.commands import MAX_STRING
 from mama_spark.malamute.protocol.log_query import (
-    FETCH_OCTETS,
+    FETCH_BYTES,
     LogQuery,
     LogQueryAnswer,
     Op,
@@ -102,7 +102,7 @@ class MalamuteLog(RecordLog):
         self._queries, self._pattern = queries, pattern
         self._name, self._stream = name, name.encode()
         if len(self._stream) > MAX_STRING or 0 in self._stream:
-            raise ConfigError(f"there is no stream {name!r}: a name has at most {MAX_STRING} octets, and no NUL")
+            raise ConfigError(f"there is no stream {name!r}: a name has at most {MAX_STRING} bytes, and no NUL")
         answer = self._bounds()
         self._identity = answer.identity
         self._limits = parse_texts(parse_numbers(answer.body, 2)[1])
@@ -183,7 +183,7 @@ class MalamuteLog(RecordLog):
     def last_of(self, subject: str) -> Records | None:
         """The last message of a subject whose messages have a time to live."""
         query = LogQuery(
-            Op.STANDING, 0, self._stream, (0, _LARGEST, 1, FETCH_OCTETS), b"", Selection.SUBJECTS, (subject.encode(),)
+            Op.STANDING, 0, self._stream, (0, _LARGEST, 1, FETCH_BYTES), b"", Selection.SUBJECTS, (subject.encode(),)
         )
         found = self._queries.records(query)
         return rc.records(found) if found else None

@@ -37,7 +37,7 @@ class MalamuteSettings:
     def __post_init__(self) -> None:
         octets = (self.stream or "").encode()
         if len(octets) > MAX_STRING or 0 in octets:
-            raise ConfigError(f"the name of a stream has at most {MAX_STRING} octets, and no NUL")
+            raise ConfigError(f"the name of a stream has at most {MAX_STRING} bytes, and no NUL")
 
     @classmethod
     def from_options(cls, o: TransportOptions) -> Self:

@@ -102,7 +102,7 @@ class EventsTable:
         "duration", duration_or_none, CHANGES_KEPT, "events",
         "How long events are kept; 0: for ever.", shown="7d",
     )  # fmt: skip
-    max_octets: int | None = option("size", byte_size, None, "events", "Most bytes of all events.", shown="no limit")
+    max_bytes: int | None = option("size", byte_size, None, "events", "Most bytes of all events.", shown="no limit")
 
 
 def load(path: str | Path | None, bind: str | Sequence[str] | None = None) -> BrokerSettings:
@@ -143,8 +143,8 @@ def _events(where: str, values: dict[str, Any]) -> tuple[bytes, tuple[EngineChoi
     settings: dict[str, Any] = {"folder": table.folder}
     if table.max_age:
         settings["max_age"] = timedelta(seconds=table.max_age)
-    if table.max_octets is not None:
-        settings["max_octets"] = table.max_octets
+    if table.max_bytes is not None:
+        settings["max_bytes"] = table.max_bytes
     pattern = b"^" + re.escape(name) + b"$"
     return name, (EngineChoice(pattern, "durable", settings),)
 

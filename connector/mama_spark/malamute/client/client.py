@@ -84,7 +84,7 @@ def message_of(command: Command) -> Message:
     )  # fmt: skip
 
 
-def octets_of(text: Text) -> bytes:
+def bytes_of(text: Text) -> bytes:
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 
@@ -183,7 +183,7 @@ class MalamuteClient:
         :raises CallFailed: the broker refuses; the text says why
         :raises Unavailable: no answer in time
         """
-        self._calls.call(f"writing to {quoted(stream)}", timeout, commands.StreamWrite(octets_of(stream)))
+        self._calls.call(f"writing to {quoted(stream)}", timeout, commands.StreamWrite(bytes_of(stream)))
 
     def read(self, stream: Text, pattern: Text = b"", after: int | None = None, timeout: float | None = None) -> None:
         """Subscribe: :meth:`receive` returns messages whose subject matches. A stream may have several patterns.
@@ -198,11 +198,11 @@ class MalamuteClient:
             self._require(Feature.SEQUENCE, "keeps no messages that could be read again")
         what = f"reading {quoted(stream)} with {quoted(pattern)}"
         trailing = write(Extension(after=after))
-        self._calls.call(what, timeout, commands.StreamRead(octets_of(stream), octets_of(pattern), trailing))
+        self._calls.call(what, timeout, commands.StreamRead(bytes_of(stream), bytes_of(pattern), trailing))
 
     def cancel(self, stream: Text, timeout: float | None = None) -> None:
         """End all subscriptions of the stream."""
-        self._calls.call(f"cancelling {quoted(stream)}", timeout, commands.StreamCancel(octets_of(stream)))
+        self._calls.call(f"cancelling {quoted(stream)}", timeout, commands.StreamCancel(bytes_of(stream)))
 
     def send(
         self,
@@ -225,8 +225,8 @@ class MalamuteClient:
         if id or pairs:
             self._require(Feature.HEADERS, "carries neither ids nor headers")
         frames = frames_of(content)
-        trailing = write(Extension(message_id=octets_of(id), headers=pairs)) if id or pairs else b""
-        message = commands.encode(commands.StreamSend(octets_of(subject), frames, trailing))
+        trailing = write(Extension(message_id=bytes_of(id), headers=pairs)) if id or pairs else b""
+        message = commands.encode(commands.StreamSend(bytes_of(subject), frames, trailing))
 
         def send_now() -> None:
             self._connection.machine.send_frames([message])
@@ -288,13 +288,13 @@ class MalamuteClient:
 
         :raises CallFailed: the broker refuses the pattern
         """
-        command = commands.ServiceOffer(octets_of(service), octets_of(pattern))
+        command = commands.ServiceOffer(bytes_of(service), bytes_of(pattern))
         self._calls.call(f"offering {quoted(service)}", timeout, command)
 
     def confirm(self, message: Message, code: int = StatusCode.SUCCESS, reason: str = "") -> None:
         """Confirm a message with a tracker to its sender: :attr:`StatusCode.SUCCESS`, or a failure."""
         with self._connection.changed:
-            self._connection.machine.confirm(octets_of(message.tracker), code, reason.encode())
+            self._connection.machine.confirm(bytes_of(message.tracker), code, reason.encode())
         self._connection.wake()
 
     # --- receiving -----------------------------------------------------------------------------------------------
@@ -343,7 +343,7 @@ class MalamuteClient:
             tracker = Tracker(self._calls, f"{id(self):x}-{next(self._numbers)}")
             self._inbox.trackers[tracker.name.encode()] = tracker
         name = tracker.name.encode() if tracker else b""
-        message = cls(octets_of(address), octets_of(subject), name, int(expires * 1000), frames_of(content))
+        message = cls(bytes_of(address), bytes_of(subject), name, int(expires * 1000), frames_of(content))
         try:
             self._calls.send(timeout, message.content, lambda: self._connection.machine.send_message(message))
         except MamaError:

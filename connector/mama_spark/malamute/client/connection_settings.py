@@ -52,7 +52,7 @@ class ConnectionSettings:
         if "" in (self.user, self.password) or any(
             len((text or "").encode()) > 255 for text in (self.user, self.password)
         ):
-            raise ConfigError("user and password have 1 to 255 octets")
+            raise ConfigError("user and password have 1 to 255 bytes")
         keys = (self.curve_server_key, self.curve_public_key, self.curve_secret_key)
         if any(keys) and self.curve_server_key is None:
             raise ConfigError("CURVE needs the broker's public key")

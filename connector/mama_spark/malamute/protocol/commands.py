@@ -283,9 +283,9 @@ def string(value: bytes) -> bytes:
     :raises BadFrame: longer than :data:`MAX_STRING`, or with a NUL, at which the peer would truncate it
     """
     if len(value) > MAX_STRING:
-        raise BadFrame(f"a string of {len(value)} octets; there are at most {MAX_STRING}")
+        raise BadFrame(f"a string of {len(value)} bytes; there are at most {MAX_STRING}")
     if 0 in value:
-        raise BadFrame("a string with a NUL octet")
+        raise BadFrame("a string with a NUL byte")
     return _LENGTH[len(value)] + value
 
 
@@ -298,7 +298,7 @@ def _number(value: int, width: int) -> bytes:
     try:
         return value.to_bytes(width, "big")
     except OverflowError:
-        raise BadFrame(f"{value} does not fit in {width} octets") from None
+        raise BadFrame(f"{value} does not fit in {width} bytes") from None
 
 
 def encode(command: Command) -> list[bytes]:

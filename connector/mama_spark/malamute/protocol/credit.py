@@ -59,10 +59,10 @@ class DeliveryCredit:
 
 
 #: Bytes and messages that engines may deliver ahead of a client's socket.
-DELIVERY_WINDOW_OCTETS = 8 * 1024 * 1024
+DELIVERY_WINDOW_BYTES = 8 * 1024 * 1024
 DELIVERY_WINDOW = 8192
 #: Assumed bytes of a delivery, before the first one.
-_INITIAL_MEAN_OCTETS = 8 * 1024
+_INITIAL_MEAN_BYTES = 8 * 1024
 #: Seconds until an unused share is recalled for a stream without one; doubles as long as nothing is delivered.
 ROTATION, LONGEST_ROTATION = 0.02, 1.0
 
@@ -76,10 +76,10 @@ class CreditAllocator:
 
     __slots__ = (
         "lent", "limit", "rotation_due", "rotation_interval", "_shares", "_cancelling", "_recalled", "_exhausted",
-        "_mean_octets", "_refill_below",
+        "_mean_bytes", "_refill_below",
     )  # fmt: skip
 
-    def __init__(self, limit: int = DELIVERY_WINDOW_OCTETS) -> None:
+    def __init__(self, limit: int = DELIVERY_WINDOW_BYTES) -> None:
         self.lent = 0
         self.limit = limit
         self.rotation_due: float | None = None  #: time to call :meth:`rotate`
@@ -88,7 +88,7 @@ class CreditAllocator:
         self._cancelling: dict[bytes, list[int]] = {}  # shares of subscriptions with an unanswered CANCEL
         self._recalled: set[bytes] = set()
         self._exhausted: set[bytes] = set()
-        self._mean_octets: float = _INITIAL_MEAN_OCTETS
+        self._mean_bytes: float = _INITIAL_MEAN_BYTES
         self._refill_below: dict[bytes, int] = {}  # shares at or below this are refilled
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class CreditAllocator:
     @property
     def window(self) -> int:
         """Deliveries that may be lent at a time, regardless of credit."""
-        return max(len(self._shares), min(DELIVERY_WINDOW, int(self.limit / self._mean_octets)), 1)
+        return max(len(self._shares), min(DELIVERY_WINDOW, int(self.limit / self._mean_bytes)), 1)
 
     def free(self, credit: DeliveryCredit, undelivered: int) -> int:
         """Deliveries that can be lent now.
@@ -155,7 +155,7 @@ class CreditAllocator:
                 self._exhausted.add(stream)
         self.lent -= 1
         self.rotation_interval = ROTATION
-        self._mean_octets += (octets - self._mean_octets) / 16
+        self._mean_bytes += (octets - self._mean_bytes) / 16
         return True
 
     def needs_refill(self, stream: bytes) -> bool:

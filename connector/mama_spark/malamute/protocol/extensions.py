@@ -119,7 +119,7 @@ _NUMBERS = {
 _ACKS, _MESSAGE_ID, _HEADER = 6, 7, 8
 _ID_FIRST = _MAGIC + bytes([_MESSAGE_ID])
 _QUESTION, _ANSWER = 10, 11
-_OCTETS = {_MESSAGE_ID: "message_id", _QUESTION: "question", _ANSWER: "answer"}
+_BYTES = {_MESSAGE_ID: "message_id", _QUESTION: "question", _ANSWER: "answer"}
 _MAX_FIELDS = MAX_HEADERS + 64  #: of a block
 _MOST_RUNS = 65_535 // 13  #: per field; further runs go into further fields
 
@@ -180,8 +180,8 @@ def read(trailing: bytes) -> Extension:
                 found[name] = Feature(number) & ALL if name == "features" else number
         elif tag == _ACKS:
             acks.extend(_runs(value))
-        elif tag in _OCTETS and value:
-            found[_OCTETS[tag]] = value
+        elif tag in _BYTES and value:
+            found[_BYTES[tag]] = value
         elif tag == _HEADER and len(value) >= 2:
             end = 2 + int.from_bytes(value[:2], "big")
             if end <= len(value):

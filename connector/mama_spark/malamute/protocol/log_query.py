@@ -49,12 +49,12 @@ from .commands import BadFrame, StatusCode, shortened, string
 
 #: Most messages and bytes that one FETCH returns; a larger message is returned alone.
 FETCH_ROWS = 4096
-FETCH_OCTETS = 1024 * 1024
+FETCH_BYTES = 1024 * 1024
 #: Sequences that one MISSING or FETCH examines, and ranges in one answer.
 LOOK = 16_384
 MOST_RANGES = 4000
 #: Bytes of names in one answer.
-NAMES_OCTETS = 60_000
+NAMES_BYTES = 60_000
 _HEAD = struct.Struct(">BI")
 _ANSWER = struct.Struct(">IH")
 _LARGEST = 2**63 - 1
@@ -130,11 +130,11 @@ class LogQuery:
             parts.append(bytes([self.selection]))
             for one in self.texts:
                 if len(one) > 65_535:
-                    raise BadFrame(f"a subject or pattern of {len(one)} octets")
+                    raise BadFrame(f"a subject or pattern of {len(one)} bytes")
                 parts.append(struct.pack(">H", len(one)) + one)
         packed = b"".join(parts)
         if len(packed) > 65_535:
-            raise BadFrame(f"a question of {len(packed)} octets: too many subjects or patterns")
+            raise BadFrame(f"a question of {len(packed)} bytes: too many subjects or patterns")
         return packed
 
 
@@ -237,7 +237,7 @@ def names_body(names: Sequence[bytes], after: bytes) -> bytes:
     page, size, more = [], 0, False
     for name in names[bisect_right(names, after) if after else 0 :]:
         size += 1 + len(name)
-        if size > NAMES_OCTETS:
+        if size > NAMES_BYTES:
             more = True
             break
         page.append(string(name))

@@ -26,7 +26,7 @@ EXPIRED = b"MaxAge"  #: value of :data:`MARKER`
 HEADERS = frozenset((TTL, RENEWAL, MARKER))  #: of messages that have to do with a time to live
 
 #: Most bytes of a message with a TTL: such messages are exempt from retention.
-MOST_OCTETS = 1024 * 1024
+MOST_BYTES = 1024 * 1024
 #: Seconds after which storing a marker is retried.
 RETRY = 1.0
 _LONGEST = 10**12  # ms; thirty years
@@ -174,7 +174,7 @@ class TtlTracker(ExpiryQueue):
         """Add a message that will be stored. False: refused, because it or the number of timers is too large."""
         if ttl:
             full = len(self) + len(self._unstored) >= self._most
-            if octets > MOST_OCTETS or (full and subject not in self):
+            if octets > MOST_BYTES or (full and subject not in self):
                 return False
         self._unstored[sequence] = ttl
         return True

@@ -72,7 +72,7 @@ class Run:
     read: Reader | None
 
     def fields_within(self, octets: int) -> int:
-        """How many fields fit in so many octets."""
+        """How many fields fit in so many bytes."""
         return bisect.bisect_right(self.ends, octets)
 
     def converted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:

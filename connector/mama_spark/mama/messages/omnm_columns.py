@@ -40,11 +40,11 @@ DTYPES: dict[FieldType, np.dtype[Any]] = {
 _ELEMENTS = {FieldType.OPAQUE: 1, FieldType.COLLECTION: 1} | {
     t.vector: dtype.itemsize for t, dtype in DTYPES.items() if t is not FieldType.QUANTITY
 }
-PADDING = 8  #: octets of zeros behind messages: a run is compared in whole words
+PADDING = 8  #: bytes of zeros behind messages: a run is compared in whole words
 _FEW = 16  #: messages that are faster read one by one
 _FRUITLESS = 4  #: groups of few messages in a row, before all that remain are read one by one
 _MOST_LAYOUTS = 1024
-_SHORT_TEXT = 128  #: octets of a text that is looked for at its place
+_SHORT_TEXT = 128  #: bytes of a text that is looked for at its place
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class ColumnDecoder:
 
     def decode(self, data: pa.Buffer | bytes | bytearray, begins: Int64s, ends: Int64s) -> DecodedColumns:
         """
-        :param data: holds the messages; is copied, unless it ends with :data:`PADDING` octets of zeros behind them
+        :param data: holds the messages; is copied, unless it ends with :data:`PADDING` bytes of zeros behind them
         :param begins: where each message begins in ``data``, shape (n,)
         :param ends: where it ends, shape (n,); not beyond ``data``
         """

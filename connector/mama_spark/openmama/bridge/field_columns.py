@@ -1,4 +1,4 @@
-"""Columns as the octets of OMNM fields: one field of all rows at a time, without a loop over rows. Pure.
+"""Columns as the bytes of OMNM fields: one field of all rows at a time, without a loop over rows. Pure.
 
 A field is a head (type, number, name, NUL) that all rows share, and a value. :func:`field_column` gives the whole field
 of each row, empty where the row has none, and :func:`joined` puts those of a row together. The type of a field:
@@ -236,7 +236,7 @@ def constant(octets: bytes, n: int) -> pa.Array:
 
 
 def _fixed(head: bytes, values: Octets, column: pa.Array) -> pa.Array:
-    """:param values: octets of the values, one row each"""
+    """:param values: bytes of the values, one row each"""
     n, width = values.shape
     whole = np.empty((n, len(head) + width), np.uint8)
     whole[:, : len(head)] = np.frombuffer(head, np.uint8)
@@ -248,24 +248,24 @@ def _fixed(head: bytes, values: Octets, column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_valid(), made, None) if column.null_count else made
 
 
-def _octets(values: npt.NDArray[Any]) -> Octets:
+def _bytes(values: npt.NDArray[Any]) -> Octets:
     return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
 
 
 def _numbers(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
     if form.type is FieldType.BOOL:
-        return _octets(np.asarray(values.fill_null(False)).astype(np.uint8))
+        return _bytes(np.asarray(values.fill_null(False)).astype(np.uint8))
     if form.type in (FieldType.F32, FieldType.F64):
-        return _octets(_floats(form, values, faults))
+        return _bytes(_floats(form, values, faults))
     if pt.is_decimal(values.type):
-        return _octets(_decimal_integers(form, values, faults))
+        return _bytes(_decimal_integers(form, values, faults))
     if pt.is_boolean(values.type):
         values = values.cast(pa.int8())
     found = np.asarray(values.cast(_INT64).fill_null(0))
     low, high = INTEGERS[form.type]
     wrong = (found < low) | (found > min(high, (1 << 63) - 1))
     faults.add(form, wrong, lambda row: f"{found[row]} does not fit into {form.type.name}")
-    return _octets(np.where(wrong, 0, found).astype(DTYPES[form.type]))
+    return _bytes(np.where(wrong, 0, found).astype(DTYPES[form.type]))
 
 
 def _decimal_integers(form: FieldForm, values: pa.Array, faults: Faults) -> npt.NDArray[Any]:
@@ -294,7 +294,7 @@ def _prices(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
     decimals = form.decimals
     made["hints"] = PRICE_VALID | (0 if decimals is None else decimals or INTEGER_PRECISION)
     made["value"] = _doubles(values)
-    return _octets(made)
+    return _bytes(made)
 
 
 def _doubles(values: pa.Array) -> npt.NDArray[np.float64]:
@@ -319,14 +319,14 @@ def _times(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
     wrong = (seconds < 0) | (seconds >= 1 << 32)
     faults.add(form, wrong, "OpenMAMA's programs misread times before 1970 and after 2106")
     made["seconds"] = np.where(wrong, 0, seconds)
-    return _octets(made)
+    return _bytes(made)
 
 
 def _texts(form: FieldForm, head: bytes, values: pa.Array, faults: Faults) -> pa.Array:
     if form.type is FieldType.OPAQUE:
         octets = values.cast(pa.binary())
         lengths = np.asarray(pc.fill_null(pc.binary_length(octets), 0)).astype("<u4")
-        return pc.binary_join_element_wise(_fixed(head, _octets(lengths), octets), octets, b"")
+        return pc.binary_join_element_wise(_fixed(head, _bytes(lengths), octets), octets, b"")
     texts = values.cast(pa.string())
     if form.type is FieldType.CHAR:
         return _characters(form, head, texts, faults)

@@ -162,12 +162,12 @@ class PublishedTopic:
     image: dict[tuple[str, int], Field] = field(default_factory=dict)
 
     def payload(self) -> bytes:
-        """The image as octets, for storing it."""
+        """The image as bytes, for storing it."""
         return encode(MamaMsg(list(self.image.values())))
 
     @classmethod
     def of(cls, symbol: str, number: int, payload: bytes) -> PublishedTopic:
-        """:raises BadMessage: the octets are no image"""
+        """:raises BadMessage: the bytes are no image"""
         return cls(symbol, number, {(f.name, f.fid): f for f in decode(payload)})
 
 

@@ -23,7 +23,7 @@ from .subscriptions import OpenInboxes, is_inbox
 class FrameColumns:
     """``n`` frames.
 
-    :ivar raws: their octets as they came
+    :ivar raws: their bytes as they came
     :ivar topics: distinct ones; ``codes``: which of them each frame has, shape (n,)
     :ivar payload_at: where the payload begins in each, shape (n,)
     :ivar inboxes: frame -> number of the request that it replies to
@@ -65,7 +65,7 @@ MAX_HEADS = 100_000
 class ReceivedFrame(NamedTuple):
     """A message that this peer subscribed to, or a reply.
 
-    :ivar raw: its octets as they came
+    :ivar raw: its bytes as they came
     :ivar payload_at: where the payload begins in them
     :ivar inbox: number of the request that it replies to
     """

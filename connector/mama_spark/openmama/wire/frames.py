@@ -1,6 +1,6 @@
-"""One message of OpenMAMA's ZeroMQ bridges, and the framings by name: how each bridge makes octets of it. Pure.
+"""One message of OpenMAMA's ZeroMQ bridges, and the framings by name: how each bridge makes bytes of it. Pure.
 
-The bridges put the same parts into one ZeroMQ frame a message, in different octets. Nothing on the wire tells their
+The bridges put the same parts into one ZeroMQ frame a message, in different bytes. Nothing on the wire tells their
 framings apart: a network has one, and its peers are told which.
 """
 
@@ -13,7 +13,7 @@ from enum import StrEnum
 from mama_spark.contracts.topics import why_unpublishable
 from mama_spark.mama.messages.omnm import BadMessage
 
-MAX_TOPIC = 255  #: octets of a topic, without its NUL
+MAX_TOPIC = 255  #: bytes of a topic, without its NUL
 INBOX_PREFIX = "_INBOX"
 #: Topics that begin so are not for messages of applications.
 RESERVED_PREFIXES = (INBOX_PREFIX, "_NAMING")
@@ -49,7 +49,7 @@ def why_unsendable(topic: str) -> str | None:
 
 
 def payload_fault(payload: bytes) -> str | None:
-    """Why a payload is no OMNM message, from its first octet, for people; None = it may be one."""
+    """Why a payload is no OMNM message, from its first byte, for people; None = it may be one."""
     if payload[:1] == b"O":
         return None
     if payload[:1] == b"Q":
@@ -84,11 +84,11 @@ class Framing:
 
     @property
     def publish_tail(self) -> int:
-        """Octets between topic and payload of a published message, the topic's NUL included."""
+        """Bytes between topic and payload of a published message, the topic's NUL included."""
         return len(self.publish_head(""))
 
     def decode(self, data: bytes) -> BridgeFrame:
-        """:raises BadMessage: for octets that are no frame of this framing"""
+        """:raises BadMessage: for bytes that are no frame of this framing"""
         topic, at = text_at(data, 0, "topic")
         at += self.reserved
         if at >= len(data):

@@ -64,8 +64,8 @@ def encode_naming(frame: NamingFrame) -> bytes:
     _check(frame)
     try:
         return _LAYOUT.pack(
-            NAMING_TOPIC.encode(), frame.type.encode(), _octets(frame.program, 257), _octets(frame.host, 65),
-            frame.pid, _octets(frame.uuid, 37), _octets(frame.endpoint, 257),
+            NAMING_TOPIC.encode(), frame.type.encode(), _bytes(frame.program, 257), _bytes(frame.host, 65),
+            frame.pid, _bytes(frame.uuid, 37), _bytes(frame.endpoint, 257),
         )  # fmt: skip
     except struct.error:
         raise BadMessage(f"pid {frame.pid} does not fit in 64 bits") from None
@@ -80,7 +80,7 @@ def _check(frame: NamingFrame) -> None:
         raise BadMessage("the uuid is missing")
 
 
-def _octets(text: str, size: int) -> bytes:
+def _bytes(text: str, size: int) -> bytes:
     try:
         octets = text.encode()
     except UnicodeEncodeError:

@@ -36,7 +36,7 @@ from .settings import Endpoint, PeerSettings
 from .sockets import MAX_FRAME, NamingSockets, Socket, address_towards, attach, make_sender, make_socket, receive_single
 from .subscriptions import OpenInboxes, PendingReplies, SubscriptionChange, SubscriptionTable
 
-PAUSE = 0.2  #: seconds between the last octet of data and ``D``: real receivers drop what they have not read by then
+PAUSE = 0.2  #: seconds between the last byte of data and ``D``: real receivers drop what they have not read by then
 _MOST = 4096  #: messages of one :meth:`OpenMamaPeer.poll`
 
 
@@ -184,7 +184,7 @@ class OpenMamaPeer:
         return self._probe.all_written(self._connections)
 
     def send(self, data: bytes) -> bool:
-        """Send the octets of a frame; False: a reader's queue is full, and nothing was sent to anybody."""
+        """Send the bytes of a frame; False: a reader's queue is full, and nothing was sent to anybody."""
         return self.send_many((data,)) == 1
 
     def send_many(self, frames: Sequence[bytes]) -> int:

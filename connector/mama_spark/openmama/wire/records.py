@@ -3,7 +3,7 @@
 A record is a head of fixed size and what follows it: the frame as it came from the network. Numbers are little endian:
 
 ========= ======= ============ ================================================================================
-at octet  type    field        meaning
+at byte  type    field        meaning
 ========= ======= ============ ================================================================================
 0         4 s     magic        ``MOMA``
 4         u8      version      1

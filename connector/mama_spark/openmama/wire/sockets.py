@@ -17,8 +17,8 @@ from .naming import NAMING_TOPIC, NamingFrame
 from .naming_client import Announce, NamingAction, NamingClient, PeerChange
 from .settings import Endpoint
 
-MAX_FRAME = 64 << 20  #: octets; whoever sends more is disconnected
-MAX_SUBSCRIPTION = 1 << 16  #: octets of a message that readers send
+MAX_FRAME = 64 << 20  #: bytes; whoever sends more is disconnected
+MAX_SUBSCRIPTION = 1 << 16  #: bytes of a message that readers send
 _MOST_ANNOUNCEMENTS = 4096  #: that are taken at once
 _PORTION = 512  #: messages that are pyzmq's Frames at once: these stay in the processor's cache
 _RECONNECT, _MAX_RECONNECT = 0.1, 1.0  #: seconds until the first attempt, and at most
@@ -28,7 +28,7 @@ Socket = zmq.Socket[bytes]
 
 def make_socket(context: zmq.Context[Socket], kind: int, most: int, high_water_mark: int) -> Socket:
     """
-    :param most: octets of a message that is taken
+    :param most: bytes of a message that is taken
     :param high_water_mark: messages that wait in each direction and connection
     """
     made = context.socket(kind)

@@ -1,6 +1,6 @@
 """Which prefixes of topics the connected readers want, and who waits for them: requests and replies of a peer. Pure.
 
-An XPUB socket delivers an octet (1 = begin, 0 = end) and a prefix for each subscription of each reader; when a reader's
+An XPUB socket delivers an byte (1 = begin, 0 = end) and a prefix for each subscription of each reader; when a reader's
 connection ends, its subscriptions end, too. A subscription is a prefix of the whole message, so one to ``FOO\\0`` is to
 the topic FOO alone, and one to ``FOO`` also to FOOBAR: real programs subscribe so and compare topics when they receive.
 
@@ -21,7 +21,7 @@ _BEGIN, _END = 1, 0
 class SubscriptionChange(NamedTuple):
     """The first reader of a prefix came, or the last one went.
 
-    :ivar prefix: octets without the NUL at the end
+    :ivar prefix: bytes without the NUL at the end
     """
 
     prefix: bytes

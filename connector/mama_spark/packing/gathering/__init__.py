@@ -1,1 +1,1 @@
-"""Payloads of packs whose rows have one column of octets, gathered from where the rows lie in one copy."""
+"""Payloads of packs whose rows have one column of bytes, gathered from where the rows lie in one copy."""

@@ -1,6 +1,6 @@
 """Writes and reads record batches of one binary column without nulls as Arrow IPC messages, many at a time. Pure.
 
-The octets are those of :meth:`pyarrow.RecordBatch.serialize`. Its metadata has the same length for every batch of a
+The bytes are those of :meth:`pyarrow.RecordBatch.serialize`. Its metadata has the same length for every batch of a
 schema; only numbers in it differ, which are written into a copy of it.
 """
 
@@ -21,8 +21,8 @@ class ValueFrames:
     """What stands around the values of packs.
 
     :param schema: one binary column
-    :param begin: octets before each message, a multiple of eight
-    :param end: octets behind each message
+    :param begin: bytes before each message, a multiple of eight
+    :param end: bytes behind each message
     """
 
     def __init__(self, schema: pa.Schema, begin: bytes, end: bytes) -> None:
@@ -41,7 +41,7 @@ class ValueFrames:
         """What stands before the values: begin, metadata and offsets of each pack, one after the other, and where each
         begins, with the end of the last.
 
-        :param sizes: octets of each value
+        :param sizes: bytes of each value
         :param starts: first value of each pack, with the end of the last
         """
         rows = np.diff(starts)
@@ -115,7 +115,7 @@ class ValueFrames:
 def _values(
     payloads: PayloadPlaces, pieces: list[memoryview], offsets_at: int, rows: Int64s, values_at: Int64s, octets: Int64s
 ) -> pa.Array | None:
-    """Values of packs whose offsets and octets lie at these places of each, if the offsets are in order."""
+    """Values of packs whose offsets and bytes lie at these places of each, if the offsets are in order."""
     each = zip(pieces, rows.tolist(), strict=True)
     packs = [np.frombuffer(piece, np.int32, n + 1, offsets_at) for piece, n in each]  # packs, not rows
     offsets = np.concatenate(packs).astype(np.int64)  # so that no difference overflows

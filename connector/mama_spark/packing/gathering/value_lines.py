@@ -9,8 +9,8 @@ from ...contracts.message import Bools, Int64s
 from .value_views import INLINE, PayloadPlaces, binary_of, joined
 
 _LINE_FEED = 10
-_WINDOW = 1 << 18  #: octets that are searched at a time; the search allocates at most nine times as many
-_FEW = 1 << 11  #: octets for each short line, above which it is faster to fill the views of these one by one
+_WINDOW = 1 << 18  #: bytes that are searched at a time; the search allocates at most nine times as many
+_FEW = 1 << 11  #: bytes for each short line, above which it is faster to fill the views of these one by one
 
 
 def values_of_lines(payloads: PayloadPlaces, announced: Int64s) -> tuple[pa.Array, Int64s]:
@@ -62,7 +62,7 @@ def _without_line_feeds(payloads: PayloadPlaces) -> pa.Buffer:
 
 
 def _joined_lines(payloads: PayloadPlaces, counts: Int64s, starts: Int64s, sizes: Int64s, short: Int64s) -> pa.Buffer:
-    """The octets of all lines, copied once.
+    """The bytes of all lines, copied once.
 
     :param counts: lines of each payload
     :param starts: of each line in its payload

@@ -1,7 +1,7 @@
-"""Where values and payloads lie; joins those of several arrays, in any order and with other octets between them, in one
+"""Where values and payloads lie; joins those of several arrays, in any order and with other bytes between them, in one
 copy. Pure.
 
-Every value is described by a view of Arrow (BinaryView: length, four octets, buffer, offset); the cast of an array of
+Every value is described by a view of Arrow (BinaryView: length, four bytes, buffer, offset); the cast of an array of
 views to one of binary values, which lie side by side, is the copy.
 """
 
@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from ...contracts.message import Bools, Int64s, payload_bounds, payload_views
 
-#: One row an element: length, four octets that the cast does not read, buffer, offset; or length and twelve octets.
+#: One row an element: length, four bytes that the cast does not read, buffer, offset; or length and twelve bytes.
 Views = npt.NDArray[np.int32]
-INLINE = 12  #: octets of the longest value that a view contains
+INLINE = 12  #: bytes of the longest value that a view contains
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ValueViews:
     """Views of values of one or more arrays.
 
     :ivar views: of the values, which are all longer than :data:`INLINE`
-    :ivar buffers: that they point into; behind each value lies at least one more octet
+    :ivar buffers: that they point into; behind each value lies at least one more byte
     """
 
     views: Views
@@ -35,7 +35,7 @@ class ValueViews:
 
     @property
     def sizes(self) -> Int64s:
-        """Octets of each value."""
+        """Bytes of each value."""
         return self.views[:, 0].astype(np.int64)
 
     def take(self, index: Int64s) -> ValueViews:
@@ -61,7 +61,7 @@ def views_of(columns: Sequence[pa.Array]) -> ValueViews | None:
             ends.append(first - 1)
     if len(views) and int(views[:, 0].min()) <= INLINE:
         return None
-    for end in ends:  # nothing lies behind this value: it is copied, with an octet more
+    for end in ends:  # nothing lies behind this value: it is copied, with an byte more
         size, _, which, begin = views[end].tolist()
         views[end, 2:] = len(buffers), 0
         buffers.append(pa.py_buffer(buffers[which].slice(begin, size).to_pybytes() + b"\0"))
@@ -69,13 +69,13 @@ def views_of(columns: Sequence[pa.Array]) -> ValueViews | None:
 
 
 def elements(views: Views) -> npt.NDArray[np.complex128]:
-    """Each view as one element; shares memory. Numpy copies elements of 16 octets by index several times as fast as
+    """Each view as one element; shares memory. Numpy copies elements of 16 bytes by index several times as fast as
     rows of four numbers."""
     return views.view(np.complex128)[:, 0]
 
 
 def joined(views: Views, buffers: Sequence[pa.Buffer]) -> pa.Buffer:
-    """The octets of all views, one after the other: the one copy."""
+    """The bytes of all views, one after the other: the one copy."""
     held = [None, pa.py_buffer(np.ascontiguousarray(views)), *buffers]
     values = pa.Array.from_buffers(pa.binary_view(), len(views), held).cast(pa.binary())
     found: pa.Buffer = values.buffers()[2]
@@ -99,7 +99,7 @@ class PayloadPlaces:
     :ivar buffers: that the payloads lie in
     :ivar which: buffer of each payload
     :ivar begins: offset of each in its buffer
-    :ivar sizes: octets of each
+    :ivar sizes: bytes of each
     """
 
     buffers: list[pa.Buffer]

@@ -291,7 +291,7 @@ def _write_invalid(batch: _Batch, rows: Int64s) -> None:
 
 
 def _write_others(batch: _Batch, values: pa.Array, rows: Int64s) -> None:
-    """Encode texts, octets, spectra and images: a loop over rows, since each has another length."""
+    """Encode texts, bytes, spectra and images: a loop over rows, since each has another length."""
     form, kind = batch.form, KIND_OF[batch.form.data_type]
     for row in rows.tolist():
         value = values[row]

@@ -131,7 +131,7 @@ def _value(frames: Sequence[bytes]) -> _Value | None:
     return value.kind, value.quality, value.r_dim, content
 
 
-_COUNTER_END = 8  # size of a call info up to the end of the counter, in octets
+_COUNTER_END = 8  # size of a call info up to the end of the counter, in bytes
 _LITTLE, _BIG = Struct("<4xI").unpack_from, Struct(">4xI").unpack_from  # decode the counter of a call info
 _make_event: Callable[[tuple[Any, ...]], SubscriptionEvent] = partial(
     tuple.__new__, SubscriptionEvent

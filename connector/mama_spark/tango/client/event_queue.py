@@ -17,7 +17,7 @@ from .subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionE
 
 OCTETS = 1 << 30  #: default of the memory of waiting events; an event with an image takes megabytes
 _TAKE_SHARE = 8  #: :meth:`EventQueue.take` returns at most this fraction of ``octets`` (1/8) in one call
-_OVERHEAD = 700  #: memory of an event besides its data, in octets
+_OVERHEAD = 700  #: memory of an event besides its data, in bytes
 
 
 def _missing_with(event: SubscriptionEvent) -> QueueOverflow:
@@ -29,7 +29,7 @@ def _missing_with(event: SubscriptionEvent) -> QueueOverflow:
 
 
 def size_of(event: SubscriptionEvent) -> int:
-    """Approximate memory of an event in octets."""
+    """Approximate memory of an event in bytes."""
     frames = event[3]
     return _OVERHEAD if frames is None else _OVERHEAD + len(frames[3])
 
@@ -46,7 +46,7 @@ class EventQueue:
         self.limit, self.octets = limit, octets
         self.dropped = 0
         self._queue: deque[SubscriptionEvent] = deque()
-        self._queued_octets = 0  #: 0 unless ``octets`` is a limit
+        self._queued_bytes = 0  #: 0 unless ``octets`` is a limit
         self._overflows: dict[object, QueueOverflow] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -63,8 +63,8 @@ class EventQueue:
             queue, before = self._queue, self.dropped
             queue.extend(events)
             if self.octets:
-                self._queued_octets += sum(map(size_of, events))
-            while (self.limit and len(queue) > self.limit) or (self._queued_octets > self.octets and len(queue) > 1):
+                self._queued_bytes += sum(map(size_of, events))
+            while (self.limit and len(queue) > self.limit) or (self._queued_bytes > self.octets and len(queue) > 1):
                 self._drop(self._pop())
             self._changed.notify_all()
             return self.dropped - before
@@ -72,7 +72,7 @@ class EventQueue:
     def _pop(self) -> SubscriptionEvent:
         event = self._queue.popleft()
         if self.octets:
-            self._queued_octets -= size_of(event)
+            self._queued_bytes -= size_of(event)
         return event
 
     def _drop(self, event: SubscriptionEvent) -> None:
@@ -102,16 +102,16 @@ class EventQueue:
                 self._changed.wait(left)
             found = self._take_overflows()
             most = self.octets // _TAKE_SHARE
-            if len(self._queue) <= limit and self._queued_octets <= most:
+            if len(self._queue) <= limit and self._queued_bytes <= most:
                 found += self._queue
                 self._queue.clear()
-                self._queued_octets = 0
+                self._queued_bytes = 0
             else:
-                until = self._queued_octets - most
+                until = self._queued_bytes - most
                 while self._queue and limit > 0:
                     found.append(self._pop())
                     limit -= 1
-                    if self.octets and self._queued_octets <= until:
+                    if self.octets and self._queued_bytes <= until:
                         break
             if not found and self._failure is not None:
                 raise BackgroundTaskFailed(f"the subscriber failed: {self._failure}") from self._failure
@@ -131,7 +131,7 @@ class EventQueue:
         with self._changed:
             kept = [event for event in self._queue if event.subscription != subscription]
             self._queue = deque(kept)
-            self._queued_octets = sum(map(size_of, kept)) if self.octets else 0
+            self._queued_bytes = sum(map(size_of, kept)) if self.octets else 0
             self._overflows.pop(subscription, None)
 
     @property

@@ -21,7 +21,7 @@ from ..idl.negotiation import EndpointPair
 from .subscription_states import Connect, Disconnect
 
 _BURST = 8000  #: most frames that are received before they are delivered
-_BURST_OCTETS = 16 << 20  #: octets that are received before they are delivered
+_BURST_BYTES = 16 << 20  #: bytes that are received before they are delivered
 _STOP_TIMEOUT = 10.0
 _SUBSCRIBER_SNDHWM = 10_000  # high-water mark of subscription messages, as in cppTango
 
@@ -208,7 +208,7 @@ def _receive_frames(socket: zmq.Socket[bytes]) -> list[bytes]:
     frames: list[bytes] = []
     receive, flags, octets = socket.recv, int(zmq.NOBLOCK), 0
     with contextlib.suppress(zmq.Again):
-        while len(frames) < _BURST and octets < _BURST_OCTETS:
+        while len(frames) < _BURST and octets < _BURST_BYTES:
             frame = receive(flags)
             octets += len(frame)
             frames.append(frame)

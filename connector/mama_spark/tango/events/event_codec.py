@@ -207,7 +207,7 @@ _T = TypeVar("_T")
 
 def _read_all(frame: bytes, little: bool, at: int, read: Callable[[CdrReader], _T]) -> _T:
     if bytes(frame[:at]) != MAGIC * (at // len(MAGIC)):
-        raise CdrError(f"data without {at} octets of {MAGIC.hex()}")
+        raise CdrError(f"data without {at} bytes of {MAGIC.hex()}")
     reader = CdrReader(frame, little, at, at)
     data = read(reader)
     reader.finish()

@@ -42,7 +42,7 @@ class FrameLayout:
 
     :ivar idl: 5, or 4: without the data type
     :ivar settable: the set value follows the read value
-    :ivar name_size: octets of the attribute's name, without its NUL
+    :ivar name_size: bytes of the attribute's name, without its NUL
     """
 
     little: bool
@@ -119,7 +119,7 @@ class FrameLayout:
     ) -> list[bytes]:
         """Encode many frames of this layout, of an attribute without a set value.
 
-        :param names: octets of the attributes' names, shape (name_size,) or (n, name_size)
+        :param names: bytes of the attributes' names, shape (name_size,) or (n, name_size)
         :param times: nanoseconds since the epoch
         :raises CdrError: a time does not fit the 32 bits of its seconds
         """

@@ -30,7 +30,7 @@ import xxhash
 from ..types import EventType
 
 WRAP = 2**32
-#: Data of at most so many octets is kept to recognise a duplicate; of longer data only a hash.
+#: Data of at most so many bytes is kept to recognise a duplicate; of longer data only a hash.
 MAX_KEPT = 4096
 _HASH_SIZE = 16
 

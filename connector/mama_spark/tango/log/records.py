@@ -3,7 +3,7 @@
 A record is a head of fixed size, followed by the frames of the event, in order. Numbers are little endian:
 
 ========= ======= ============ ================================================================================
-at octet  type    field        meaning
+at byte  type    field        meaning
 ========= ======= ============ ================================================================================
 0         4 s     magic        ``MTGO``
 4         u8      version      1
@@ -15,7 +15,7 @@ at octet  type    field        meaning
 20        u32     first        first counter of a gap; last counter before a restart
 24        u32     last         last counter of a gap; first counter after a restart
 28        i64     count        number of lost events of a gap; -1: unknown
-36        4 u32   sizes        octets of each frame: topic, byte order, call info, data; 0: there is none
+36        4 u32   sizes        bytes of each frame: topic, byte order, call info, data; 0: there is none
 ========= ======= ============ ================================================================================
 
 The topic of a record is ``<prefix>.<host>.<domain>.<family>.<member>.<attribute>.<event>`` in lower case, as in Tango.
@@ -115,7 +115,7 @@ class RecordFrames:
     """The four frames of ``n`` records, as columns of length n; ``b""`` if a record has no such frame.
 
     :ivar topics: Tango topics such as ``tango://host/device/attribute#dbase=no.idl5_change``
-    :ivar orders: byte orders, one octet each
+    :ivar orders: byte orders, one byte each
     :ivar calls: call infos (TG-11)
     :ivar datas: data (TG-12) or errors (TG-18)
     """
@@ -195,7 +195,7 @@ def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
         block[name] = getattr(heads, name)
     sizes = np.array([list(map(len, column)) for column in frames.columns()], np.int64).reshape(4, n).T
     if sizes.size and sizes.max() >= 2**32:
-        raise ValueError(f"a frame of {sizes.max()} octets; the limit is 4 GiB")
+        raise ValueError(f"a frame of {sizes.max()} bytes; the limit is 4 GiB")
     block["sizes"] = sizes
     block["frames"] = np.where(sizes[:, 3] > 0, 4, np.where(sizes[:, 0] > 0, 3, 0))
     octets = block.tobytes()

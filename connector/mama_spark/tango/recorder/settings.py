@@ -73,7 +73,7 @@ class TangoRecorderSettings:
         "integer", integer(1), 500_000, GROUP,
         "Events kept while the log is away; beyond, the oldest are dropped and counted.",
     )  # fmt: skip
-    buffer_octets: int = option(
+    buffer_bytes: int = option(
         "size", byte_size, 512 << 20, GROUP, "Most memory of these events, about.", shown="512 MiB"
     )
     hwm: int | None = option(

@@ -94,7 +94,7 @@ class ReadingFactory:
         self._code = struct.Struct("<" + STRUCT_CODES[attribute.kind] * self._count) if single else None
 
     def make(self, value: Any, time: int, quality: Quality = Quality.VALID, written: Any = None) -> AttributeReading:
-        """Make a reading from a Python value: a number, text, array of shape (x,) or (y, x), :class:`Encoded`, octets,
+        """Make a reading from a Python value: a number, text, array of shape (x,) or (y, x), :class:`Encoded`, bytes,
         or :class:`DevState`.
 
         :param time: nanoseconds since the epoch

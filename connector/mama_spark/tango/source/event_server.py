@@ -4,7 +4,7 @@ It connects the :class:`GiopServer` (calls), the :class:`~mama_spark.tango.sourc
 (heartbeats and events) and the :class:`~mama_spark.tango.source.event_supplier.EventSupplier` (decides what is sent).
 
 One thread answers calls over TCP and runs the timers. A client that does not read its replies is disconnected when too
-many octets wait; a client that does not send GIOP gets a MessageError and is disconnected. A client never blocks other
+many bytes wait; a client that does not send GIOP gets a MessageError and is disconnected. A client never blocks other
 clients or threads that push events.
 """
 
@@ -36,8 +36,8 @@ from .event_supplier import EventSupplier, SourceSettings
 from .zmq_publisher import ZmqPublisher
 
 logger = logging.getLogger(__name__)
-_MAX_REQUEST = 1 << 20  #: largest size of a request in octets; subscriptions have some hundreds
-_MAX_UNSENT = 64 << 20  #: most octets of replies that may wait for a client
+_MAX_REQUEST = 1 << 20  #: largest size of a request in bytes; subscriptions have some hundreds
+_MAX_UNSENT = 64 << 20  #: most bytes of replies that may wait for a client
 _MAX_CLIENTS = 4096
 _MAX_WAIT = 5.0
 _FILE_DESCRIPTORS = 5  #: three of the event loop, the listener, and the first client

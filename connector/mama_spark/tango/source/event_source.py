@@ -191,7 +191,7 @@ class TangoEventSource(EventServer):
         """Set the value of an attribute, or errors, and send the change, archive and alarm events that its criteria
         select. Returns the number of messages.
 
-        :param value: a number, text, array of shape (x,) or (y, x), ``Encoded``, octets, or ``DevState``
+        :param value: a number, text, array of shape (x,) or (y, x), ``Encoded``, bytes, or ``DevState``
         :param written: set value of a settable attribute
         :param errors: errors instead of a value
         :raises DevFailed: there is no such attribute

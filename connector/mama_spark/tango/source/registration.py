@@ -124,5 +124,5 @@ def _server_of(database: DeviceProxy, device: str) -> str | None:
 
 
 def _utf8(text: str) -> str:
-    """A text as PyTango stores it: its octets in UTF-8, each of them one character of a string of IDL."""
+    """A text as PyTango stores it: its bytes in UTF-8, each of them one character of a string of IDL."""
     return text.encode("utf-8").decode("latin-1")

@@ -22,7 +22,7 @@ from mama_spark.contracts.zmq_connections import (
 )
 
 _MORE, _LAST = zmq.SNDMORE | zmq.DONTWAIT, zmq.DONTWAIT
-_SUBSCRIBED, _UNSUBSCRIBED = b"\1", b"\0"  #: first octet of a subscription message; the topic follows
+_SUBSCRIBED, _UNSUBSCRIBED = b"\1", b"\0"  #: first byte of a subscription message; the topic follows
 _READ_PERIOD = 1024  #: number of sent events after which waiting subscription messages are read
 _MAX_READ = 65_536  #: most subscription messages of one read
 

@@ -18,7 +18,7 @@ from tests.support.tables import each
 SOURCE = DiscoveryRow(
     "source", "online", "desk", 7, source_state="ONLINE", source_data_state="OK", event_time=1_000_000
 )
-LOG = LogStatus("ORDERS", 100, 50, 5000, most_records=100, most_octets=None, readers=(ReaderStatus("audit", 30, 2),))
+LOG = LogStatus("ORDERS", 100, 50, 5000, most_records=100, most_bytes=None, readers=(ReaderStatus("audit", 30, 2),))
 
 
 def event(kind: str, name: str, publisher: str = "p/0", state: str = "LIVE", **more: Any) -> DiscoveryRow:

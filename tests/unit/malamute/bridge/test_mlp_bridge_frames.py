@@ -62,7 +62,7 @@ def one(topic: str, payload: bytes, pairs: dict[str, list[str]] | None, id_: str
 
 @examples(60)
 @given(st.lists(message, min_size=1, max_size=8), st.booleans(), st.booleans(), st.integers(0, 3))
-def test_columns_and_codec_make_the_same_octets(
+def test_columns_and_codec_make_the_same_bytes(
     rows: list[tuple[Any, ...]], with_headers: bool, with_ids: bool, cut: int
 ) -> None:
     topics, payloads, pairs, ids = map(list, zip(*rows, strict=True))
@@ -105,7 +105,7 @@ def test_rows_that_cannot_travel_are_named_with_the_reason() -> None:
     assert {row: type(error) for row, error in bad.items()} == {
         1: BadTopic, 2: BadTopic, 3: BadTopic, 5: TooLarge, 6: BadRow, 7: BadRow
     }  # fmt: skip
-    assert "256 octets" in str(bad[3])
+    assert "256 bytes" in str(bad[3])
     assert sorted(dict(fr.check(batch, carries=False))) == [1, 2, 3], "ids do not travel, so they may be anything"
 
 
@@ -289,7 +289,7 @@ def test_whatever_a_broker_sends_is_taken_or_refused(frames: list[bytes], ours: 
         assert len(list(rows(found))) == len(frames)
 
 
-def test_octets_that_are_no_text_are_shown() -> None:
+def test_bytes_that_are_no_text_are_shown() -> None:
     extension = Extension(sequence=1, time=1, message_id=b"\xff", headers=((b"\xfe", b"\xfd"),))
     found = records([encode(StreamDeliver(b"s", b"", b"\xfc", [b""], write(extension)))])
     (row,) = rows(found)
@@ -381,7 +381,7 @@ def test_a_range_is_fetched_once_and_in_order_whatever_the_answers_hold(data: st
 
 def test_full_answers_are_asked_for_when_messages_are_large() -> None:
     """At most one in ten fetches is for the remainder of another one."""
-    broker = Broker([10_000] * 5_000, qu.FETCH_ROWS, qu.FETCH_OCTETS)
+    broker = Broker([10_000] * 5_000, qu.FETCH_ROWS, qu.FETCH_BYTES)
     session = ReadSession(0, 5_000, Selection.ALL, ())
     asked: list[tuple[int, int]] = []
     while not session.complete:
@@ -390,5 +390,5 @@ def test_full_answers_are_asked_for_when_messages_are_large() -> None:
             session.sent(PendingQuery(query, 0.0))
         answer, _ = broker.answer(session.parts[0].pending.query)
         session.take(answer)
-    assert len(asked) < 1.25 * 5_000 * 10_000 / qu.FETCH_OCTETS
+    assert len(asked) < 1.25 * 5_000 * 10_000 / qu.FETCH_BYTES
     assert [key for key, same in groupby(sorted(asked)) if len(list(same)) > 1] == []

@@ -373,7 +373,7 @@ def fetch(engine: DurableEngine, *numbers: int, **values: Any) -> tuple[int, lis
 
 def test_a_fetch_is_bounded_whatever_was_asked_for(engine: DurableEngine) -> None:
     reached, records = fetch(engine, 0, 2**63 - 1, 2**32 - 1, 2**32 - 1)
-    assert reached == len(records) == -(-qu.FETCH_OCTETS // 1000)
+    assert reached == len(records) == -(-qu.FETCH_BYTES // 1000)
     assert fetch(engine, 0, 3000, 10, 2**31)[0] == 10
     assert fetch(engine, 0, 3000, 0, 0)[0] == 1, "one at least, or nobody would come on"
     assert fetch(engine, 2990, 2**40, 4096, 2**31) == (3000, fetch(engine, 2990, 3000, 4096, 2**31)[1])
@@ -395,7 +395,7 @@ def test_whatever_is_asked_the_engine_answers(engine: DurableEngine, question: L
     answer, records = engine.ask(question)
     assert answer.number == question.number
     assert len(answer.body) < 65_000
-    assert sum(len(frame) for frames in records for frame in frames) < 2 * qu.FETCH_OCTETS
+    assert sum(len(frame) for frames in records for frame in frames) < 2 * qu.FETCH_BYTES
     assert parse_answer(answer.pack()) is not None
 
 

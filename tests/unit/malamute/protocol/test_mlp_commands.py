@@ -192,7 +192,7 @@ def test_any_frames_are_read_or_refused(frames: list[bytes]) -> None:
 
 
 @given(st.integers(0, 255), st.binary(max_size=60))
-def test_any_octets_behind_a_signature_are_read_or_refused(number: int, rest: bytes) -> None:
+def test_any_bytes_behind_a_signature_are_read_or_refused(number: int, rest: bytes) -> None:
     refused_or_read([wire.SIGNATURE + bytes([number]) + rest])
 
 
@@ -298,9 +298,9 @@ def test_patterns_that_stall_a_backtracking_matcher_only_cost_the_subject(
     assert pattern.encode() + b"|17" in many.match(b"17" + subject)
 
 
-def test_octets_that_are_no_text_are_matched() -> None:
+def test_bytes_that_are_no_text_are_matched() -> None:
     assert Pattern(b"^\xff.\xfe$").search(b"\xff\x80\xfe")
-    assert not Pattern(b"^..$").search("\u20ac".encode())  # three octets, not one character
+    assert not Pattern(b"^..$").search("\u20ac".encode())  # three bytes, not one character
 
 
 def test_patterns_of_many_chunks() -> None:
@@ -351,7 +351,7 @@ def test_patterns_that_are_too_large_together_are_matched_one_after_another(monk
 
 
 @given(st.binary(max_size=30), st.binary(max_size=40))
-def test_any_octets_are_a_pattern_or_refused(text: bytes, subject: bytes) -> None:
+def test_any_bytes_are_a_pattern_or_refused(text: bytes, subject: bytes) -> None:
     try:
         pattern = Pattern(text)
     except BadPattern:

@@ -412,7 +412,7 @@ def test_what_is_used_or_taken_back_was_given(steps: list[int | str]) -> None:
 WINDOW = 10_000
 
 
-def test_octets_that_are_under_way_are_granted_again_only_when_engines_answered_for_them() -> None:
+def test_bytes_that_are_under_way_are_granted_again_only_when_engines_answered_for_them() -> None:
     allowance = SendWindow()
     assert allowance.grant(WINDOW) == WINDOW
     allowance.sent(4_000, 2)

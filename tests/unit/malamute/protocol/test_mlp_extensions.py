@@ -262,7 +262,7 @@ def test_a_block_leads_to_what_its_messages_lead_to_one_by_one(
     assert together.publishing.unpacked == len(batch) - 1
 
 
-def test_both_sides_count_the_same_octets_for_a_block() -> None:
+def test_both_sides_count_the_same_bytes_for_a_block() -> None:
     """Otherwise the client would wait forever, or send more than its window allows."""
     batch = MessageBatch.of(["a"] * 50, [b"x" * 100] * 50, ids=[str(n) for n in range(50)])
     broker, client = server(), client_machine.client("w", OURS)

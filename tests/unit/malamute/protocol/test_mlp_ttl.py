@@ -198,7 +198,7 @@ def test_what_may_run_is_bounded(engines: Make) -> None:
     assert one.send(b"a", ttl="9000").outcome is StoreOutcome.STORED
     assert one.pass_(5.1) == [b"b"]
     assert one.send(b"c", id="c", ttl="5000").outcome is StoreOutcome.STORED, "and its id was not remembered"
-    assert one.send(b"d", bytes(ttl.MOST_OCTETS + 1), ttl="5000").outcome is StoreOutcome.REFUSED
+    assert one.send(b"d", bytes(ttl.MOST_BYTES + 1), ttl="5000").outcome is StoreOutcome.REFUSED
 
 
 def test_a_marker_that_cannot_be_stored_comes_later(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_every_cut_and_every_flipped_bit(v: dict[str, Any]) -> None:
 
 
 def hostile_frames(chance: np.random.Generator, n: int) -> list[bytes]:
-    """Recorded frames with 1 to 7 octets changed; a third of them is cut, too. All octets are changed at once."""
+    """Recorded frames with 1 to 7 bytes changed; a third of them is cut, too. All bytes are changed at once."""
     chosen = chance.integers(len(FRAMES), size=n)
     octets = np.frombuffer(b"".join([FRAMES[frame] for frame in chosen.tolist()]), np.uint8).copy()
     sizes = SIZES[chosen]

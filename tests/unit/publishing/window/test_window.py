@@ -403,7 +403,7 @@ def test_rate_limiter_gives_its_rate_and_ignores_a_clock_that_jumps_back() -> No
     assert 990 <= total <= 1011
 
 
-def test_more_streams_than_fit_into_two_octets_are_told_apart() -> None:
+def test_more_streams_than_fit_into_two_bytes_are_told_apart() -> None:
     n = 40_000
     window = Window(WindowConfig(max_in_flight=n + 1, refill_allowed_at=n))
     flights = window.open(n)

@@ -244,6 +244,6 @@ def test_missing_events_and_restarts_are_rows(
     assert found.topic == str(TOPIC)
 
 
-def test_what_is_no_record_is_a_row_with_its_octets() -> None:
+def test_what_is_no_record_is_a_row_with_its_bytes() -> None:
     found = discovered(b"rubbish")
     assert (found.event, found.raw) == ("bad_record", b"rubbish")

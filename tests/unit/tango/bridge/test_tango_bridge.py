@@ -116,7 +116,7 @@ def test_an_array_is_a_spectrum_and_an_array_of_arrays_an_image(
         (pa.array([{"format": "JPEG", "data": b"\1"}], STRUCT), ValueKind.ENCODED, (Encoded("JPEG", b"\1"),)),
     ],
 )
-def test_texts_and_octets_travel_as_tango_has_them(column: pa.Array, kind: ValueKind, content: object) -> None:
+def test_texts_and_bytes_travel_as_tango_has_them(column: pa.Array, kind: ValueKind, content: object) -> None:
     found = one(column)
     assert (found.kind, found.read) == (kind, content)
 

@@ -115,7 +115,7 @@ def scalar_events(draw: st.DrawFn) -> Frames:
 
 @st.composite
 def spoiled(draw: st.DrawFn) -> Frames:
-    """An event with some changed octets, or with a frame of another event."""
+    """An event with some changed bytes, or with a frame of another event."""
     frames = list(draw(scalar_events() | st.sampled_from(EVENTS)))
     index = draw(st.integers(1, 3))
     if draw(st.booleans()):
@@ -151,7 +151,7 @@ def test_no_row_gives_no_column() -> None:
 
 @pytest.mark.parametrize("vector", [v for v in VECTORS if v["name"] in ("change_double_scalar", "change_read_write")])
 def test_every_octet_of_a_frame_is_compared_or_read_or_padding(vector: dict[str, Any]) -> None:
-    """Frames with one changed octet each, in one batch after the valid frame of the layout."""
+    """Frames with one changed byte each, in one batch after the valid frame of the layout."""
     good = [bytes.fromhex(h) for h in vector["hex"]]
     rows = [good]
     for index in (1, 2, 3):
@@ -266,7 +266,7 @@ def test_a_float_too_large_for_its_type_is_refused_and_an_infinite_one_is_not() 
 
 
 def test_a_call_info_with_a_method_of_the_usual_size_is_read_the_general_way() -> None:
-    """``method`` of three octets makes 21 octets, too."""
+    """``method`` of three bytes makes 21 bytes, too."""
     good = ScalarEncoder(NEW, "d", DataType.DOUBLE).frames(1, 5, Quality.VALID, 1.5)
     event = decode(good)
     assert isinstance(event, Event)

@@ -208,7 +208,7 @@ def test_the_dummy_frame_of_servers_is_no_event(beer: list[bytes]) -> None:
         decode(beer)
 
 
-def test_errors_of_a_pipe_follow_four_or_eight_octets_of_magic() -> None:
+def test_errors_of_a_pipe_follow_four_or_eight_bytes_of_magic() -> None:
     errors = (DevError("R", Severity.PANIC, "desc", "origin"),)
     event = Event(topics.parse("tango://h:1/a/b/c/p.pipe"), CallInfo(1, is_except=True), None, errors)
     sent = encode(event)

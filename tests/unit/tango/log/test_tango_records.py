@@ -73,7 +73,7 @@ def test_what_is_written_is_read(frames: list[tuple[bytes, ...]], kind: RecordKi
 
 
 @given(st.lists(st.binary(max_size=120), max_size=5))
-def test_foreign_octets_are_bad_and_leave_their_neighbours_alone(foreign: list[bytes]) -> None:
+def test_foreign_bytes_are_bad_and_leave_their_neighbours_alone(foreign: list[bytes]) -> None:
     good = encode_one(RecordKind.EVENT, 7, [b"t", b"o", b"c", b"d"], ctr=9)
     found = decode(pa.array([good, *foreign, good], pa.binary()))
     assert sorted(found.bad) == list(range(1, len(foreign) + 1))
@@ -452,8 +452,8 @@ def test_devices_are_names_or_patterns() -> None:
         "a/b/c": True, "a/b/d": False, "sys/tg_test/2": True, "sys/tg_tes/2": False, "x/y/1": True, "x/w/1": False,
     }  # fmt: skip
     assert TangoRecorderSettings.of(
-        {"url": "tango://h:1", "devices": "a/b/c", "bufferOctets": "2 MiB"}
-    ).buffer_octets == (2 << 20)
+        {"url": "tango://h:1", "devices": "a/b/c", "bufferBytes": "2 MiB"}
+    ).buffer_bytes == (2 << 20)
 
 
 @each(
@@ -466,7 +466,7 @@ def test_devices_are_names_or_patterns() -> None:
         ({"url": "tango://h:1", "devices": "a/b/c", "events": "quality"}, "events"),
         ({"url": "tango://h:1", "devices": "a/b/c", "prefix": "a.b"}, "prefix"),
         ({"url": "tango://h:1", "devices": "a/b/c", "buffer": 0}, "buffer"),
-        ({"url": "tango://h:1", "devices": "a/b/c", "bufferOctets": "1 MB"}, "bufferOctets"),
+        ({"url": "tango://h:1", "devices": "a/b/c", "bufferBytes": "1 MB"}, "bufferBytes"),
         ({"url": "tango://h:1#dbase=no", "devices": "a/b/c,a/b/*"}, r"a/b/\* needs a database"),
         ({"url": "tango://h:1", "devices": "a/b/c", "stateevry": "1s"}, "stateEvery"),
         ({"url": "tango://h:1", "devices": "a/b/c", "events": "pipe"}, "pipe needs"),

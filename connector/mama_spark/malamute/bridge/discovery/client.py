@@ -18,7 +18,7 @@ from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol.commands import StatusCode, StreamSend, StreamWrite, encode
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome, write
 from mama_spark.malamute.protocol.log_query import (
-    FETCH_OCTETS,
+    FETCH_BYTES,
     FETCH_ROWS,
     LogQuery,
     LogQueryAnswer,
@@ -32,9 +32,9 @@ from .codec import DiscoveryCodec, DiscoveryMessage, StoredRecord, stored
 T = TypeVar("T")
 
 FEATURES = Feature.SEQUENCE | Feature.ACKS | Feature.HEADERS | Feature.LOG | Feature.DISCOVERY
-#: Most messages of one part, and octets of them; a part that fails is sent again as a whole, in order.
+#: Most messages of one part, and bytes of them; a part that fails is sent again as a whole, in order.
 PART_MESSAGES = 1000
-PART_OCTETS = 1024 * 1024
+PART_BYTES = 1024 * 1024
 #: Between two attempts while the broker is away or the stream is starting.
 RETRY = Backoff(0.05, 0.05)
 _END = 2**62
@@ -143,7 +143,7 @@ class DiscoveryClient:
         selection = Selection.SUBJECTS if subjects else Selection.ALL
         texts = tuple(subject.encode() for subject in subjects)
         while True:
-            answer, records = self._ask(op, (after, up_to, FETCH_ROWS, FETCH_OCTETS), selection, texts)
+            answer, records = self._ask(op, (after, up_to, FETCH_ROWS, FETCH_BYTES), selection, texts)
             (reached, last), _ = parse_numbers(answer.body, 2)
             messages = [one for frames in records if (one := stored(frames)) is not None]
             yield FoundMessages(answer.identity.decode(), reached, last, messages)
@@ -235,6 +235,6 @@ def _part(messages: Sequence[DiscoveryMessage], start: int) -> Sequence[Discover
     size = 0
     for at in range(start, min(len(messages), start + PART_MESSAGES)):
         size += len(messages[at].content)
-        if size > PART_OCTETS and at > start:
+        if size > PART_BYTES and at > start:
             return messages[start:at]
     return messages[start : start + PART_MESSAGES]

@@ -1,6 +1,6 @@
 """The discovery messages on a Malamute broker: their subjects and contents, and the events they stand for. Pure.
 
-Any octets decode to an event or to None. All messages are stored in the broker's own stream
+Any bytes decode to an event or to None. All messages are stored in the broker's own stream
 (:mod:`mama_spark.malamute.broker.session.broker_events`). A source has two subjects with a time to live
 (:mod:`mama_spark.malamute.protocol.ttl`), which are renewed without being stored:
 
@@ -123,7 +123,7 @@ class DiscoveryCodec:
             raise ConfigError(f"the name of a source is no text: {e}") from None
         if len(octets) > MAX_STRING or "\0" in subject:
             most = MAX_STRING - len(octets) + len(source.name.encode())
-            raise ConfigError(f"the name of a source has at most {most} octets here, and no NUL: {source.name[:60]!r}")
+            raise ConfigError(f"the name of a source has at most {most} bytes here, and no NUL: {source.name[:60]!r}")
         return subject
 
     def snapshot_subject(self, token: str) -> str:

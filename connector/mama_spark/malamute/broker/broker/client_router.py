@@ -19,7 +19,7 @@ from .security import ZapHandler
 #: Limits of a round: large enough that a batch is worth a wake-up of its engine, small enough that other clients and
 #: streams wait a few milliseconds only.
 ROUND_MESSAGES = 200
-ROUND_OCTETS = 1024 * 1024
+ROUND_BYTES = 1024 * 1024
 #: Messages that are sent to one client before others have their turn, and to all that were blocked in one round.
 CLIENT_TURN = 1000
 RETRY_TURN = 2000
@@ -35,9 +35,9 @@ class SocketCounters:
     """Counters since the start of the broker, explained in :mod:`.metrics`."""
 
     received_messages: int = 0
-    received_octets: int = 0
+    received_bytes: int = 0
     sent_messages: int = 0
-    sent_octets: int = 0
+    sent_bytes: int = 0
     lost_events: int = 0
     refused_logins: int = 0
 
@@ -104,9 +104,9 @@ class ClientRouter:
             messages += 1
             if messages == 1 and not readable(self.socket):
                 break
-            self.input_pending = messages + publishing.unpacked >= ROUND_MESSAGES or octets > ROUND_OCTETS
+            self.input_pending = messages + publishing.unpacked >= ROUND_MESSAGES or octets > ROUND_BYTES
         self.counters.received_messages += messages + publishing.unpacked
-        self.counters.received_octets += octets
+        self.counters.received_bytes += octets
 
     def send_output(self) -> None:
         """Send the machine's output to clients."""
@@ -180,7 +180,7 @@ class ClientRouter:
                 raise
             return True
         self.counters.sent_messages += 1
-        self.counters.sent_octets += sum(map(len, frames))
+        self.counters.sent_bytes += sum(map(len, frames))
         for frame in frames[:-1]:  # if the socket accepts the first part, it accepts all
             send(frame, _MORE)
         send(frames[-1])

@@ -71,7 +71,7 @@ class EngineBacklog:
         """To be called when a batch was posted to the engine."""
         if not self._sizes:
             self._since = now
-        size = sum(map(_octets, batch)) if len(self._sizes) >= COUNTED else 0
+        size = sum(map(_bytes, batch)) if len(self._sizes) >= COUNTED else 0
         self._sizes.append(size)
         self.octets += size
         self.full = self.full or self.octets > self.limit
@@ -92,7 +92,7 @@ class EngineBacklog:
         return self._pace <= PACE and now - self._since <= PACE
 
 
-def _octets(command: EngineCommand) -> int:
+def _bytes(command: EngineCommand) -> int:
     if isinstance(command, AcceptBlock):
         contents = command.block.contents
         return send_cost(sum(map(len, contents)), len(contents))

@@ -31,9 +31,9 @@ _COUNTERS = {
 #: Counters of the broker's thread, under their names: what each counts.
 _TRAFFIC = {
     "received_messages": "messages from clients, commands of all kinds",
-    "received_octets": "octets of their frames",
+    "received_bytes": "bytes of their frames",
     "sent_messages": "messages to clients, answers of all kinds",
-    "sent_octets": "octets of their frames",
+    "sent_bytes": "bytes of their frames",
     "lost_events": "events that the stream of events did not hold",
     "refused_logins": "connections that the security refused",
 }
@@ -60,15 +60,15 @@ def measure(broker: BrokerLoop) -> list[Metric]:
         _metric("offers", "services that clients offer", sum(len(c.offers) for c in clients)),
         _metric("blocked_clients", "clients whose socket takes no more now", sum(c.blocked for c in clients)),
         _metric("held_deliveries", "deliveries that wait for clients", sum(c.queued for c in clients)),
-        _metric("queue_octets", "octets that wait for clients", sum(c.queued_octets for c in clients)),
+        _metric("queue_bytes", "bytes that wait for clients", sum(c.queued_bytes for c in clients)),
         _metric("letters", "mail and requests that wait for a receiver", {
             (("kind", "mailbox"),): len(mailboxes), (("kind", "service"),): len(requests)
         }),
-        _metric("letter_octets", "octets of their content", {
+        _metric("letter_bytes", "bytes of their content", {
             (("kind", "mailbox"),): mailboxes.size, (("kind", "service"),): requests.size
         }),
         _metric("engine_batches", "batches that wait for engines", sum(map(len, backlogs))),
-        _metric("engine_octets", "octets that wait for engines that are behind",
+        _metric("engine_bytes", "bytes that wait for engines that are behind",
             sum(backlog.octets for backlog in backlogs)
         ),
     ]  # fmt: skip
@@ -98,7 +98,7 @@ def clients_of(broker: BrokerLoop, now: float) -> list[dict[str, Any]]:
             "credit": client.credit.left,
             "blocked": client.blocked,
             "queued": client.queued,
-            "queued_octets": client.queued_octets,
+            "queued_bytes": client.queued_bytes,
             "silent": round(max(0.0, now - client.last_heard), 3),
         }
         for client in broker.machine.clients

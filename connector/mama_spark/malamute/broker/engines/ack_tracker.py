@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 
-#: Most runs in one client's answer, which must fit in a field of 65,535 octets, 13 per run.
+#: Most runs in one client's answer, which must fit in a field of 65,535 bytes, 13 per run.
 MOST_RUNS = 4096
 #: Most clients with outcomes that were not requested.
 MOST_CLIENTS = 100_000

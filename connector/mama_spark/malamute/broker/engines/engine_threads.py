@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 def inproc_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    """A socket without high-water marks: its users limit the queued octets."""
+    """A socket without high-water marks: its users limit the queued bytes."""
     made = context.socket(kind)
     made.set_hwm(0)
     made.linger = 0

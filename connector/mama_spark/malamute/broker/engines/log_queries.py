@@ -27,15 +27,15 @@ Row = tuple[Any, ...]
 Wanted = Callable[[bytes], bool]
 #: Rows that were found, ascending, and the sequence up to which all were looked at.
 Rows = Iterator[tuple[Sequence[Row], int]]
-#: Octets that one query reads, about.
-SEARCH_OCTETS = 8 * 1024 * 1024
+#: Bytes that one query reads, about.
+SEARCH_BYTES = 8 * 1024 * 1024
 #: Sequences that one query about missing ones examines, where it must count.
 COUNTED = 250_000
 #: Subjects that are looked up one by one.
 FEW_SUBJECTS = 64
-#: Most patterns of one query, and their octets in total: each is matched against each subject.
+#: Most patterns of one query, and their bytes in total: each is matched against each subject.
 MAX_PATTERNS = 256
-PATTERN_OCTETS = 16 * 1024
+PATTERN_BYTES = 16 * 1024
 _STAMP = struct.Struct(">3sBHqBHq")  #: extensions, version 1: sequence and time
 _ID = struct.Struct(">BH")
 _BLOCK = b"MS\x01"
@@ -80,7 +80,7 @@ class QueriedStore(Protocol):
         ...
 
     def scan(self, after: int, up_to: int, rows: int, octets: int) -> Rows:
-        """At most so many rows, with about so many octets of content."""
+        """At most so many rows, with about so many bytes of content."""
         ...
 
     def subjects(self, after: int, up_to: int) -> Rows:
@@ -171,10 +171,10 @@ def _match(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
 
 def _fetch(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
     after, up_to, rows, octets = query.numbers
-    rows, octets = min(max(rows, 1), qu.FETCH_ROWS), min(max(octets, 1), qu.FETCH_OCTETS)
+    rows, octets = min(max(rows, 1), qu.FETCH_ROWS), min(max(octets, 1), qu.FETCH_BYTES)
     last, wanted = store.bounds()[1], selection_test(query)
     reached = up_to = min(up_to, last)
-    examined = (rows, octets) if wanted is None else (qu.LOOK, SEARCH_OCTETS)
+    examined = (rows, octets) if wanted is None else (qu.LOOK, SEARCH_BYTES)
     read = store.last_of_each if query.op is Op.STANDING else store.scan
     found: list[Row] = []
     for part, covered in read(after, up_to, *examined):
@@ -227,12 +227,12 @@ _HANDLERS: dict[Op, Callable[[QueriedStore, LogQuery], tuple[bytes, QueryRecords
 
 
 def limits(
-    max_age: float | None, max_octets: int | None, max_messages: int | None, max_per_subject: int | None = None
+    max_age: float | None, max_bytes: int | None, max_messages: int | None, max_per_subject: int | None = None
 ) -> list[bytes]:
     """Descriptions of messages that retention may remove, as ends of sentences; None, 0 and less = no limit."""
     found = {
         "after {:g} seconds (max_age)": max_age,
-        "beyond {} octets (max_octets)": max_octets,
+        "beyond {} bytes (max_bytes)": max_bytes,
         "beyond {} messages (max_messages)": max_messages,
         "beyond {} messages of a subject (max_per_subject)": max_per_subject,
     }
@@ -253,8 +253,8 @@ def selection_test(query: LogQuery) -> Wanted | None:
 
 @lru_cache(maxsize=32)  # a reader repeats its query
 def _matcher(patterns: tuple[bytes, ...]) -> Wanted:
-    if len(patterns) > MAX_PATTERNS or sum(map(len, patterns)) > PATTERN_OCTETS:
-        raise BadPattern(f"more than {MAX_PATTERNS} patterns, or {PATTERN_OCTETS} octets of them")
+    if len(patterns) > MAX_PATTERNS or sum(map(len, patterns)) > PATTERN_BYTES:
+        raise BadPattern(f"more than {MAX_PATTERNS} patterns, or {PATTERN_BYTES} bytes of them")
     matcher = Matcher()
     for pattern in patterns:
         matcher.add(pattern)
@@ -296,7 +296,7 @@ def ids_block(stream: bytes, found: Sequence[tuple[int, bytes]]) -> QueryRecords
 
 
 def pack(content: Sequence[bytes]) -> tuple[bytes, bytes | None]:
-    """The joined frames, and their lengths (4 octets each); None = one frame, the usual case."""
+    """The joined frames, and their lengths (4 bytes each); None = one frame, the usual case."""
     if len(content) == 1:
         return content[0], None
     return b"".join(content), struct.pack(f">{len(content)}I", *map(len, content))

@@ -36,7 +36,7 @@ class PendingReply:
     silent: bool = False  #: nothing is sent to the client when the engine answers
     for_write: bool = False  #: the answer to WRITE, which has the extension ``stored``
     sends: dict[bytes, int] = field(default_factory=dict)  #: of a PING: messages that it acknowledges, by stream
-    send_octets: int = 0  #: of a PING: their bytes of the send window
+    send_bytes: int = 0  #: of a PING: their bytes of the send window
     syncs: int = 0  #: of a PING: engines that have not answered SYNC
     outcomes: dict[bytes, tuple[AckRun, ...]] = field(default_factory=dict)  #: of a PING: answers of the engines
 
@@ -83,7 +83,7 @@ class ClientSession:
         return len(self.queue) + len(self.lent_deliveries) + len(self.replies)
 
     @property
-    def queued_octets(self) -> int:
+    def queued_bytes(self) -> int:
         return self.queue.size + self.lent_deliveries.size + self.replies.size
 
 

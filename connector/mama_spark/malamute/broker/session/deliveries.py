@@ -100,7 +100,7 @@ class ClientDeliveries:
                     try:
                         frame = heads[sender, subject] = commands.deliver_frame(stream, sender, subject)
                     except IndexError:
-                        raise BadFrame(f"a delivery on a subject of {len(subject)} octets") from None
+                        raise BadFrame(f"a delivery on a subject of {len(subject)} bytes") from None
                 if extension is not None and client.features:
                     frame += write(_for_client(extension, client.features))
                 if flow_control:

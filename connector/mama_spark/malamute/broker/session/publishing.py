@@ -139,8 +139,8 @@ class Publishing:
     def _accepts_early(self, client: ClientSession, stream: bytes, content: Sequence[bytes]) -> bool:
         """Whether a message sent before the answer to WRITE fits in the limit for streams that are opening."""
         opening = self._streams[stream]
-        opening.early_octets += send_cost(sum(map(len, content)), 1)
-        if opening.early_octets <= self._settings.queue:
+        opening.early_bytes += send_cost(sum(map(len, content)), 1)
+        if opening.early_bytes <= self._settings.queue:
             return True
         self._clients.fail(client, b"the stream is not open yet", SessionEvent.SENT_TOO_EARLY)
         return False
@@ -165,7 +165,7 @@ class Publishing:
             self._say_lost(client)
         elif has_acks and client.unsynced_sends:
             sends, client.unsynced_sends = client.unsynced_sends, {}
-            reply = PendingReply(sends=sends, send_octets=self._pinged(client), syncs=len(sends))
+            reply = PendingReply(sends=sends, send_bytes=self._pinged(client), syncs=len(sends))
             for stream in sends:
                 self._streams.put_awaited(stream, SyncOutcomes(client), client, reply)
             client.pending_replies.append(reply)
@@ -175,7 +175,7 @@ class Publishing:
         else:
             if not client.pending_replies:
                 client.last_pong = self._clients.now
-            self._clients.reply(client, self._pong(client, PendingReply(send_octets=self._pinged(client))))
+            self._clients.reply(client, self._pong(client, PendingReply(send_bytes=self._pinged(client))))
 
     def synced(self, client: ClientSession, reply: PendingReply, stream: bytes, outcomes: tuple[AckRun, ...]) -> None:
         """Take the answer of an engine to SYNC; the last one completes the reply to PING."""
@@ -203,7 +203,7 @@ class Publishing:
             acks += reply.outcomes.get(stream) or (AckRun(StoreOutcome.ACCEPTED, count),)
         credit = None
         if client.send_window is not None:
-            client.send_window.answered(reply.send_octets)
+            client.send_window.answered(reply.send_bytes)
             credit = self._grant(client.send_window) or None
         return commands.encode(commands.Pong(write(Extension(acks=acks, credit=credit)))) if acks or credit else PONG
 

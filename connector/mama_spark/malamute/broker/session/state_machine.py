@@ -26,7 +26,7 @@ from typing import Any
 
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.commands import BadFrame, Command, StatusCode
-from mama_spark.malamute.protocol.credit import DELIVERY_WINDOW_OCTETS, CreditAllocator, DeliveryCredit
+from mama_spark.malamute.protocol.credit import DELIVERY_WINDOW_BYTES, CreditAllocator, DeliveryCredit
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, Feature, read, write
 
 from ..engines.commands import CancelSubscriptions
@@ -192,7 +192,7 @@ class ServerMachine:
             credit=DeliveryCredit(0 if Feature.CREDIT in features else None),
             queue=ByteQueue(settings.queue, None, settings.overflow),
             unconfirmed=ByteQueue(settings.queue, None, Overflow.DROP_OLDEST),
-            allocator=CreditAllocator(min(DELIVERY_WINDOW_OCTETS, settings.queue)),
+            allocator=CreditAllocator(min(DELIVERY_WINDOW_BYTES, settings.queue)),
         )
 
     def _drop(self, client: ClientSession, event: SessionEvent) -> None:
@@ -253,7 +253,7 @@ class ServerMachine:
         if reply.syncs:
             self.publishing.synced(client, reply, stream, outcomes)
         elif error is not None:
-            reply.frames = self.deliveries.refused(stream, awaited, _octets(error))
+            reply.frames = self.deliveries.refused(stream, awaited, _bytes(error))
         elif awaited.pattern is not None:
             reply.frames = self.deliveries.accepted(stream, awaited, position)
         else:
@@ -270,7 +270,7 @@ class ServerMachine:
 
     def stream_lost(self, stream: bytes, reason: str) -> None:
         """Process the failure of an engine: waiting clients get ERROR 502, and its subscriptions and writers end."""
-        why = _octets(reason)
+        why = _bytes(reason)
         self.clients.events.record_lost_stream(stream, why)
         lost = self.streams.remove(stream)
         for client in self.clients:
@@ -286,7 +286,7 @@ class ServerMachine:
         for client, reply, *_ in lost.awaited:
             reply.frames = error_frames(StatusCode.INTERNAL_ERROR, why)
             reply.syncs = 0
-            self.publishing.sends_lost(client, reply.send_octets)
+            self.publishing.sends_lost(client, reply.send_bytes)
             self.clients.advance(client)
         self.queries.stream_lost(lost, why)
         for client in list(self.clients):
@@ -319,6 +319,6 @@ def _event(client: ClientSession | None, command: Command | None) -> SessionEven
     return event
 
 
-def _octets(reason: str) -> bytes:
+def _bytes(reason: str) -> bytes:
     """The text of an engine, which may contain surrogates."""
     return reason.encode("utf-8", "backslashreplace")

@@ -57,7 +57,7 @@ class Stream:
     :ivar stored: the engine stores messages
     :ivar awaited: commands that the engine has not answered, in order
     :ivar queries: about what is stored, that wait for the engine; ``asked``: that it has not answered, in order
-    :ivar early_octets: sent before the engine has started
+    :ivar early_bytes: sent before the engine has started
     :ivar unused_since: when it was first seen without clients
     """
 
@@ -66,7 +66,7 @@ class Stream:
     awaited: deque[AwaitedAnswer] = field(default_factory=deque)
     queries: deque[tuple[ClientSession, LogQuery]] = field(default_factory=deque)
     asked: deque[tuple[ClientSession, LogQuery]] = field(default_factory=deque)
-    early_octets: int = 0
+    early_bytes: int = 0
     unused_since: float | None = None
 
 

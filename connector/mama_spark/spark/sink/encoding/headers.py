@@ -14,7 +14,7 @@ from mama_spark.contracts.message import HEADERS_TYPE, Bools, HeaderEntries, Mes
 from mama_spark.packing.pack_headers import header_entries
 
 PARENT, STATE = "traceparent", "tracestate"
-#: Octets that a header block needs beside names and values, and an id.
+#: Bytes that a header block needs beside names and values, and an id.
 _OVERHEAD = 320
 
 
@@ -51,7 +51,7 @@ def with_trace_headers(batch: MessageBatch, parent: str | None, state: str | Non
     A message that has one keeps it, and one that would become too large for the middleware stays without.
 
     :param state: ``tracestate``, beside ``parent``
-    :param max_payload: octets of payload and headers together
+    :param max_payload: bytes of payload and headers together
     """
     wanted = _wanted(batch, max_payload - _OVERHEAD - len(state or ""))
     values = batch.traces

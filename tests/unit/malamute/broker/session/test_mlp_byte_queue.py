@@ -1,4 +1,4 @@
-"""Queues limited in octets (the reference's tests of its bounded mailbox, B1-B5)."""
+"""Queues limited in bytes (the reference's tests of its bounded mailbox, B1-B5)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_without_a_limit_everything_comes_out_in_order() -> None:
 
 @pytest.mark.spec("B2", "B3")
 def test_what_does_not_fit_is_dropped_and_what_fitted_is_kept() -> None:
-    """10 of 10 octets fit in 100, the 11th is dropped"""
+    """10 of 10 bytes fit in 100, the 11th is dropped"""
     queue: ByteQueue[str] = ByteQueue(100)
     for n in range(10):
         assert queue.put(str(n), 10) == []

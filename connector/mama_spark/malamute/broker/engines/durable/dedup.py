@@ -8,7 +8,7 @@ from itertools import repeat
 
 
 class DedupWindow:
-    """Ids of the last ``span`` microseconds, at most ``count``; about 270 octets of memory each. Times are those of one
+    """Ids of the last ``span`` microseconds, at most ``count``; about 270 bytes of memory each. Times are those of one
     clock that never falls.
 
     Ids are added before their transaction is committed, and withdrawn when it fails. They expire once in each batch, by

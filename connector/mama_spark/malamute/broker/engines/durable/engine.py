@@ -33,7 +33,7 @@ from ..stored import LiveMessage, StoredStreamEngine, SubscriptionCursor
 from .dedup import DedupWindow
 from .log_queries import DurableQueries, is_stored, stored_streams
 from .settings import DurableSettings
-from .store import MAX_OCTETS, MessageStore, Retention, make_folder
+from .store import MAX_BYTES, MessageStore, Retention, make_folder
 from .store_reader import Row, StoreFull, now_us, store_path
 
 log = logging.getLogger(__name__)
@@ -87,9 +87,9 @@ class StoreUpkeep:
         return None
 
 
-#: Most octets and rows that one call replays to all cursors, and rows per cursor and turn: large enough for efficient
+#: Most bytes and rows that one call replays to all cursors, and rows per cursor and turn: large enough for efficient
 #: queries, small enough that commands are not delayed and memory is bounded.
-REPLAY_OCTETS = 4 * 1024 * 1024
+REPLAY_BYTES = 4 * 1024 * 1024
 REPLAY_ROWS = 4096
 TURN_ROWS = 512
 
@@ -146,7 +146,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         options = self._options
         retention = Retention(
             None if options.max_age is None else int(options.max_age * 1e6),
-            options.max_octets,
+            options.max_bytes,
             options.max_messages,
             self._ids.span,
         )
@@ -183,7 +183,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         sequence = self._next
         outcome, first = _STORED, sequence
         octets = len(content[0]) if len(content) == 1 else sum(map(len, content))
-        if octets > MAX_OCTETS:
+        if octets > MAX_BYTES:
             outcome, first = StoreOutcome.REFUSED, 0
         elif extension is not None and (extension.message_id or extension.headers):
             outcome, first = self._next_outcome(subject, extension, octets)
@@ -200,7 +200,7 @@ class DurableEngine(StoredStreamEngine[Row]):
     def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
         count, first = len(block.contents), self._next
         ids = block.ids
-        if block.extensions is not None or sum(map(len, block.contents)) > MAX_OCTETS:
+        if block.extensions is not None or sum(map(len, block.contents)) > MAX_BYTES:
             super().accept_block(client, address, block)
             return
         if ids is not None and not self._ids.add_new(ids, first):
@@ -320,13 +320,13 @@ class DurableEngine(StoredStreamEngine[Row]):
         """Replay to cursors that are behind, round robin, within the limits of one call."""
         if not self._behind:
             return
-        rows, octets = REPLAY_ROWS, REPLAY_OCTETS
+        rows, octets = REPLAY_ROWS, REPLAY_BYTES
         waiting = deque(cursor for cursor in self._behind if cursor.can_read)
         while waiting and rows > 0 and octets > 0:
             cursor = waiting.popleft()
             del self._behind[cursor]  # appended again below
-            used_rows, used_octets = self._take_turn(cursor, octets)
-            rows, octets = rows - used_rows - 1, octets - used_octets
+            used_rows, used_bytes = self._take_turn(cursor, octets)
+            rows, octets = rows - used_rows - 1, octets - used_bytes
             if cursor.live:
                 continue
             self._behind[cursor] = None
@@ -334,7 +334,7 @@ class DurableEngine(StoredStreamEngine[Row]):
                 waiting.append(cursor)
 
     def _take_turn(self, cursor: SubscriptionCursor, octets: int) -> tuple[int, int]:
-        """Replay to one cursor; returns the numbers of rows and octets read."""
+        """Replay to one cursor; returns the numbers of rows and bytes read."""
         store = self._store
         if store is None:  # nobody has written
             cursor.live = True
@@ -354,7 +354,7 @@ class DurableEngine(StoredStreamEngine[Row]):
 
 
 def _row_values(accepted: list[LiveMessage]) -> tuple[list[Any], int, bytes | None]:
-    """Arguments of :meth:`MessageStore.append`: the values row by row, without unused columns; their octets; the
+    """Arguments of :meth:`MessageStore.append`: the values row by row, without unused columns; their bytes; the
     sender's address if all rows have the same, which is then not among the values."""
     if len(accepted) == 1:  # fast path for a single message
         _, cursor, address, subject, content, message_id, fields = accepted[0]

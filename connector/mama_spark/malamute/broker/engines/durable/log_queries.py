@@ -9,17 +9,17 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from mama_spark.contracts.errors import ConfigError, MamaError
-from mama_spark.malamute.protocol.log_query import FETCH_OCTETS, LOOK
+from mama_spark.malamute.protocol.log_query import FETCH_BYTES, LOOK
 
-from ..log_queries import COUNTED, FEW_SUBJECTS, SEARCH_OCTETS, Row, Rows, limits
+from ..log_queries import COUNTED, FEW_SUBJECTS, SEARCH_BYTES, Row, Rows, limits
 from .settings import DurableSettings
 from .store import MAX_REMOVED, MessageStore
 from .store_reader import SUFFIX, StoreReader, store_path
 
 #: Rows of one read.
 _ROWS = 1024
-#: Most octets of the messages that are counted for one query.
-_COUNTED_OCTETS = 64 * 1024 * 1024
+#: Most bytes of the messages that are counted for one query.
+_COUNTED_BYTES = 64 * 1024 * 1024
 _SHORTENED = re.compile(r".{100}-[0-9a-f]{32}")  #: the file of a stream with a long name
 
 
@@ -32,7 +32,7 @@ class DurableQueries:
         self.bounds, self.at = store.bounds, store.at
 
     def limits(self) -> list[bytes]:
-        return limits(self._settings.max_age, self._settings.max_octets, self._settings.max_messages)
+        return limits(self._settings.max_age, self._settings.max_bytes, self._settings.max_messages)
 
     def missing(self, after: int, up_to: int) -> tuple[list[tuple[int, int]], int]:
         """All sequences before the first message are one range."""
@@ -41,14 +41,14 @@ class DurableQueries:
         if after < min(first - 1, up_to):
             ranges.append((after + 1, min(first - 1, up_to)))
             after = ranges[0][1]
-        countable = _COUNTED_OCTETS // self._octets_each(first, last)  # counting reads their pages
+        countable = _COUNTED_BYTES // self._bytes_each(first, last)  # counting reads their pages
         reached = min(up_to, after + max(LOOK, min(COUNTED, countable)))
         if not store.complete(after, reached):
             reached = min(up_to, after + LOOK)
             ranges += store.missing(after, reached)
         return ranges, reached
 
-    def _octets_each(self, first: int, last: int) -> int:
+    def _bytes_each(self, first: int, last: int) -> int:
         """On average."""
         octets: int = self._store.octets
         return max(1, octets // max(1, last + 1 - first))
@@ -73,15 +73,13 @@ class DurableQueries:
         first, last = self.bounds()
         after = max(after, first - 1)
         # ids stand behind the contents: these are read, too
-        reached = min(
-            up_to, after + max(FEW_SUBJECTS, min(rows, LOOK, SEARCH_OCTETS // self._octets_each(first, last)))
-        )
+        reached = min(up_to, after + max(FEW_SUBJECTS, min(rows, LOOK, SEARCH_BYTES // self._bytes_each(first, last))))
         return self._store.ids_of(after, reached, prefix), reached
 
 
 def _scan(read: Callable[[int, int, int, int], list[Row]], after: int, up_to: int, rows: int, octets: int) -> Rows:
     while after < up_to and rows > 0 and octets > 0:
-        some = read(after, up_to, min(rows, _ROWS), min(octets, FETCH_OCTETS))
+        some = read(after, up_to, min(rows, _ROWS), min(octets, FETCH_BYTES))
         after = some[-1][0] if some else up_to
         rows, octets = rows - len(some), octets - sum(len(row[4]) for row in some)
         yield some, after

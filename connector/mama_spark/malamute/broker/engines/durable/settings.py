@@ -17,14 +17,14 @@ _MOST = 10**18
 
 @dataclass(frozen=True, slots=True)
 class DurableSettings:
-    """Times in seconds, sizes in octets; None = no limit. At a limit the oldest messages are removed, but never the
+    """Times in seconds, sizes in bytes; None = no limit. At a limit the oldest messages are removed, but never the
     newest one."""
 
     folder: str = option(
         "path", nonempty_text, "", _GROUP, "Folder on a local disk; one file a stream.", shown="needed"
     )
     max_age: float | None = option("duration", duration, None, _GROUP, "How long a message is kept.", shown="no limit")
-    max_octets: int | None = option(
+    max_bytes: int | None = option(
         "size", positive_size, None, _GROUP,
         "Most bytes of all messages: sender, subject, content, id and headers.", shown="no limit",
     )  # fmt: skip

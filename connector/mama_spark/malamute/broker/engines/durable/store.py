@@ -9,7 +9,7 @@ once, and acquiring it from a busy thread costs more than an insert. With ``sync
 has the batch when :meth:`MessageStore.append` returns: it survives a crash of the process; a power failure may lose the
 last batches, but does not damage the store. With ``full`` it is on the disk.
 
-A transaction writes every page it changes, so the stored state (last sequence and time, octets) is updated only now and
+A transaction writes every page it changes, so the stored state (last sequence and time, bytes) is updated only now and
 then; later messages are counted when a store is opened.
 
 One process at a time writes (it locks a second file, and the lock ends with the process); any number reads, in short
@@ -70,7 +70,7 @@ _INSERTS = {
 }
 #: Most messages that retention removes per batch, so that a new limit does not stall the stream.
 MAX_REMOVED = 20_000
-#: Octets of a page. Transactions write whole pages: small pages are faster for single messages, large ones for batches.
+#: Bytes of a page. Transactions write whole pages: small pages are faster for single messages, large ones for batches.
 PAGE = 8192
 #: Pages in the write-ahead log at which it is checkpointed.
 WAL_PAGES = 2000
@@ -78,8 +78,8 @@ WAL_PAGES = 2000
 STATE_INTERVAL = 8192
 #: Between checks of the age of messages.
 AGE_INTERVAL_US = 1_000_000
-#: A message of more octets than this is refused; SQLite's own limit for a row is 10^9.
-MAX_OCTETS = 900_000_000
+#: A message of more bytes than this is refused; SQLite's own limit for a row is 10^9.
+MAX_BYTES = 900_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +344,7 @@ class MessageStore(StoreReader):
         return min(removed, self.first + MAX_REMOVED - 1)
 
     def _removable_for(self, excess: int) -> int:
-        """Sequence of the last of the oldest messages that together have ``excess`` octets."""
+        """Sequence of the last of the oldest messages that together have ``excess`` bytes."""
         gone = 0
         cursor = self._db.execute(f"SELECT sequence, {_SIZE} FROM messages ORDER BY sequence LIMIT {MAX_REMOVED + 1}")
         for sequence, size in cursor:
@@ -356,7 +356,7 @@ class MessageStore(StoreReader):
         return gone
 
     def _remove(self, up_to: int) -> tuple[int, int]:
-        """Remove messages; returns the sequence of the first remaining one and the octets freed."""
+        """Remove messages; returns the sequence of the first remaining one and the bytes freed."""
         execute = self._db.execute
         (freed,) = execute(f"SELECT ifnull(sum({_SIZE}), 0) FROM messages WHERE sequence <= ?", (up_to,)).fetchone()
         execute("DELETE FROM messages WHERE sequence <= ?", (up_to,))

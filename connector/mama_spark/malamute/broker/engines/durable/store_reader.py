@@ -117,7 +117,7 @@ class StoreReader:
         return (last + 1 if first is None else first), last
 
     def read(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
-        """The first rows with ``after < sequence <= up_to``: at most ``rows``, or until they have ``octets`` octets."""
+        """The first rows with ``after < sequence <= up_to``: at most ``rows``, or until they have ``octets`` bytes."""
         with self._translated():
             return self._read("messages", after, up_to, rows, octets)
 

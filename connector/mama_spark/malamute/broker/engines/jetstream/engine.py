@@ -47,7 +47,7 @@ from .stored_log import StoredLog
 
 log = logging.getLogger(__name__)
 
-#: Unacknowledged octets at which a batch waits for acknowledgements, so that the broker slows the senders down.
+#: Unacknowledged bytes at which a batch waits for acknowledgements, so that the broker slows the senders down.
 MAX_UNACKNOWLEDGED = 8 * 1024 * 1024
 #: Most seconds that a command waits for messages accepted before it, and SYNC for the deliveries before its answer.
 BARRIER = 2.0
@@ -239,7 +239,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return acks
 
     def flush(self) -> None:
-        """Send; wait only if too many octets are unacknowledged without an outage."""
+        """Send; wait only if too many bytes are unacknowledged without an outage."""
         publisher = self.publisher
         publisher.pump(0.0)
         while publisher.waiting > MAX_UNACKNOWLEDGED and not publisher.stalled_since:

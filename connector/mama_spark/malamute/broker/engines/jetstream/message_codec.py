@@ -2,14 +2,14 @@
 
 | of the message | in JetStream |
 |---|---|
-| subject | ``<prefix>.<subject>``, see :func:`encode_subject`: octets that NATS does not allow become ``%HH`` |
+| subject | ``<prefix>.<subject>``, see :func:`encode_subject`: bytes that NATS does not allow become ``%HH`` |
 | content | the payload: the joined frames; ``Mlp-Frames`` = their lengths, unless it is one frame |
 | sender's address | ``Mlp-Sender`` |
 | id | ``Nats-Msg-Id``; a message without id gets ``%!<origin>`` |
 | headers | unchanged, or joined in ``Mlp-Headers`` (:func:`header_lines`) |
 | its publisher | ``Mlp-Origin`` = ``<engine>.<client>.<number>``, unless the id contains it |
 
-Values of ``Mlp-`` headers and ids are printable ASCII, with ``%HH`` for other octets. Messages of
+Values of ``Mlp-`` headers and ids are printable ASCII, with ``%HH`` for other bytes. Messages of
 other publishers (NATS clients) are decoded by the same rules: payload as one frame, its headers, an empty sender.
 """
 
@@ -33,13 +33,13 @@ Header = tuple[bytes, bytes]
 
 EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
 SENDER, FRAMES, ORIGIN, HEADERS = "Mlp-Sender", "Mlp-Frames", "Mlp-Origin", "Mlp-Headers"
-MAX_FIELD = 65_535  #: octets of an id, or of a header with its name and the name's length
+MAX_FIELD = 65_535  #: bytes of an id, or of a header with its name and the name's length
 _EMPTY = "%"  #: an empty part; every other % of ours is followed by two digits
 GENERATED_ID = "%!"  #: prefix of generated ids; encoded ids of clients never have it
 
 _VISIBLE = bytes(c for c in range(0x21, 0x7F) if c != ord("%"))
 _UNSAFE = re.compile(rb"[\x00-\x20\x7f%*>]")
-_UNSAFE_OCTETS = re.compile(rb"[\x00-\x20\x7f-\xff%*>]")
+_UNSAFE_BYTES = re.compile(rb"[\x00-\x20\x7f-\xff%*>]")
 _UNSAFE_IN_NAME = re.compile(rb"[^A-Za-z0-9_-]")
 _NAME = re.compile(rb"(?!nats-|mlp-|status\Z|description\Z)[0-9a-z!#$&'*+.^_`|~-]+", re.IGNORECASE)
 _VALUE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
@@ -97,15 +97,15 @@ def _percent(match: re.Match[bytes]) -> bytes:
 
 @lru_cache(4096)
 def encode_subject(subject: bytes) -> str:
-    """Encode any octets as tokens of a NATS subject; :func:`decode_subject` is the inverse.
+    """Encode any bytes as tokens of a NATS subject; :func:`decode_subject` is the inverse.
 
-    Printable UTF-8 is kept. Blanks, control characters, ``%``, ``*``, ``>`` and octets that are no UTF-8 become
+    Printable UTF-8 is kept. Blanks, control characters, ``%``, ``*``, ``>`` and bytes that are no UTF-8 become
     ``%HH``; an empty part (and the empty subject) becomes ``%``, because NATS allows no empty tokens.
     """
     try:
         text = _UNSAFE.sub(_percent, subject).decode()
     except UnicodeDecodeError:
-        text = _UNSAFE_OCTETS.sub(_percent, subject).decode("ascii")
+        text = _UNSAFE_BYTES.sub(_percent, subject).decode("ascii")
     return ".".join(token or _EMPTY for token in text.split("."))
 
 
@@ -122,7 +122,7 @@ def encode_name(stream: bytes) -> str:
 
 
 def encode_value(value: bytes) -> str:
-    """Encode octets as the value of a header."""
+    """Encode bytes as the value of a header."""
     return quote_from_bytes(value, _VISIBLE)
 
 
@@ -196,7 +196,7 @@ def decode(subject: str, payload: bytes, headers: Iterable[tuple[str, str]]) -> 
             raise Unreadable(f"{one[:60]!r} is no string of Malamute")
     largest = max(len(message_id), *(2 + len(name) + len(value) for name, value in found), 0)
     if largest > MAX_FIELD:
-        raise Unreadable(f"an id or header of {largest} octets; Malamute carries {MAX_FIELD}")
+        raise Unreadable(f"an id or header of {largest} bytes; Malamute carries {MAX_FIELD}")
     return JetStreamMessage(plain, sender, _frames(payload, lengths), message_id, tuple(found), origin)
 
 

@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 
 #: Most messages without an answer: a server stores as many in about ten milliseconds.
 MAX_IN_FLIGHT = 4096
-#: Most messages and octets that become columns together.
-CHUNK, CHUNK_OCTETS = 1024, 1024 * 1024
+#: Most messages and bytes that become columns together.
+CHUNK, CHUNK_BYTES = 1024, 1024 * 1024
 ACK_TIMEOUT = 4.0  #: seconds after which the outcome of a message without an answer is unknown
 #: Seconds between attempts: the first, and the longest.
 RESEND = 0.05, 1.0
 _FOREVER = 10 * 365 * 86400.0
-_OVERHEAD = 200  #: approximate memory overhead of a waiting message, in octets
+_OVERHEAD = 200  #: approximate memory overhead of a waiting message, in bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -149,7 +149,7 @@ class StreamPublisher:
     """:param bridge: acknowledges each message with its sequence, and says what may still be stored
     :param log: what it publishes to
     :param engine: id of the engine, for the origin of messages
-    :param buffer: octets that may wait; more messages are refused
+    :param buffer: bytes that may wait; more messages are refused
     :param patience: seconds to wait for a server that may have messages; then they are sent again
     """
 
@@ -166,7 +166,7 @@ class StreamPublisher:
         self._topic = pa.array([f"{log.prefix}.{encode_subject(b'')}"])
         self._refusing = False
         self._last_report = -WARNING_INTERVAL
-        self.waiting = 0  #: octets of messages without an outcome
+        self.waiting = 0  #: bytes of messages without an outcome
         self.cause = ""  #: why NATS acknowledges nothing, as long as it does not
         self.last = 0  #: highest sequence that the server has acknowledged
         self.stalled_since: float | None = None  #: monotonic time since which no message was acknowledged
@@ -190,12 +190,12 @@ class StreamPublisher:
         self._bridge.close()
 
     def put(self, message: PendingPublish) -> None:
-        """Queue a message, or refuse it because too many octets wait."""
+        """Queue a message, or refuse it because too many bytes wait."""
         if self.waiting + message.octets > self._buffer and self.waiting:
             message.outcome = StoreOutcome.REFUSED
             if not self._refusing:
                 self._refusing = True
-                log.error("messages are refused: %d octets wait for NATS already (%s)%s",
+                log.error("messages are refused: %d bytes wait for NATS already (%s)%s",
                           self.waiting, self._prefix, self._because())  # fmt: skip
             return
         if self._refusing:
@@ -232,7 +232,7 @@ class StreamPublisher:
         self.cause = self._bridge.explain_missing_acks()
         self._last_report = time.monotonic()
         if self.cause and self.stalled_since:
-            log.error("stream %r: nothing was acknowledged for %.0f s, %d octets wait: %s",
+            log.error("stream %r: nothing was acknowledged for %.0f s, %d bytes wait: %s",
                       stream, seconds, self.waiting, self.cause)  # fmt: skip
 
     def _because(self) -> str:
@@ -253,7 +253,7 @@ class StreamPublisher:
         """Make queued messages flights that can be sent."""
         chunk: list[PendingPublish] = []
         octets = 0
-        while self._queue and len(chunk) < CHUNK and octets < CHUNK_OCTETS:
+        while self._queue and len(chunk) < CHUNK and octets < CHUNK_BYTES:
             chunk.append(self._queue.popleft())
             octets += chunk[-1].octets
         batch = batch_of(chunk, self._engine, self._prefix)

@@ -31,13 +31,13 @@ from .message_codec import encode_name
 MARK = "{stream}"
 _GROUP = "stream: jetstream"
 _MOST = 10**15
-#: Octets of the name of a JetStream stream.
+#: Bytes of the name of a JetStream stream.
 MAX_NAME = 255
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JetStreamSettings:
-    """Times in seconds, sizes in octets; None = no limit.
+    """Times in seconds, sizes in bytes; None = no limit.
 
     :ivar credentials: this and the following to ``js_api_prefix``: as in the bridge ``nats``
     """
@@ -74,9 +74,7 @@ class JetStreamSettings:
     replicas: int = option("integer", integer(1, _MOST), 1, _GROUP, "Servers that keep the stream.")
     storage: str = option("`file`, `memory`", one_of("file", "memory"), "file", _GROUP, "Where the servers keep it.")
     max_age: float | None = option("duration", duration, None, _GROUP, "How long a message is kept.", shown="no limit")
-    max_octets: int | None = option(
-        "size", positive_size, None, _GROUP, "Most bytes of all messages.", shown="no limit"
-    )
+    max_bytes: int | None = option("size", positive_size, None, _GROUP, "Most bytes of all messages.", shown="no limit")
     max_messages: int | None = option(
         "integer", integer(1, _MOST), None, _GROUP, "Most messages; beyond, the oldest go.", shown="no limit"
     )
@@ -147,6 +145,6 @@ class JetStreamSettings:
     def log_settings(self, topic: str) -> LogSettings:
         """Of the log that is made, which takes this topic."""
         return LogSettings(
-            (topic,), self.max_age, self.max_octets, self.max_messages, self.max_per_subject, self.dedup_window,
+            (topic,), self.max_age, self.max_bytes, self.max_messages, self.max_per_subject, self.dedup_window,
             self.replicas, self.storage,
         )  # fmt: skip

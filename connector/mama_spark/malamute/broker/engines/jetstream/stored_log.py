@@ -34,8 +34,8 @@ from .settings import JetStreamSettings
 
 #: Seconds in which the server must answer a question.
 TIMEOUT = 5.0
-#: Octets that one query reads, about.
-_OCTETS = 4 * 1024 * 1024
+#: Bytes that one query reads, about.
+_BYTES = 4 * 1024 * 1024
 #: Removed sequences beyond which so many are examined as :data:`COUNTED` says: the server does not list more.
 _LISTED = 100_000
 
@@ -143,7 +143,7 @@ class StoredLog:
 
     def scan(self, after: int, up_to: int, rows: int, octets: int) -> Rows:
         each = max(1, self.state.size // max(1, self.state.records))
-        low, reached = self._range(after, up_to, min(rows, min(octets, _OCTETS) // each + 1))
+        low, reached = self._range(after, up_to, min(rows, min(octets, _BYTES) // each + 1))
         for records in self._log.read(low, reached) if low < reached else ():
             yield [_row(*one) for one in self._readable(records)], int(records.sequences[-1])
         yield (), reached

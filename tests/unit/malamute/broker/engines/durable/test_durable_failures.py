@@ -50,7 +50,7 @@ def test_on_a_full_disk_messages_are_refused_and_the_stream_lives(
 
 
 def test_a_message_that_no_store_takes_is_refused_alone(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "MAX_OCTETS", 100)
+    monkeypatch.setattr(durable, "MAX_BYTES", 100)
     one = engines()
     for content in (b"1", b"2" * 101, b"3"):
         one.engine.accept("w", b"", b"s", [content], NO_EXTENSION)
@@ -185,7 +185,7 @@ def test_any_name_of_a_stream_has_its_own_file(tmp_path: Path) -> None:
     ("wrong", "text"),
     [
         ({"folder": ""}, "folder must be a text"),
-        ({"max_bytes": 1}, "did you mean"),
+        ({"max_byte": 1}, "did you mean"),
         ({"zzz": 1}, "there are folder"),
         ({"max_age": 0}, "max_age must be a positive duration"),
         ({"max_messages": 1.5}, "max_messages must be a whole number"),

@@ -64,7 +64,7 @@ def test_refusing_keeps_the_count_and_the_order(sends: list[tuple[StoreOutcome, 
 
 
 def test_an_answer_never_grows_beyond_its_field() -> None:
-    """65,535 octets; two publishers that alternate make a run of every message."""
+    """65,535 bytes; two publishers that alternate make a run of every message."""
     runs = OutcomeRuns()
     for sequence in range(1, 40_000, 2):
         runs.add(STORED, sequence)

@@ -68,7 +68,7 @@ def test_a_window_of_nothing_switches_deduplication_off(engines: Make) -> None:
     assert one.publish(b"x", b"x", ids=True) == (AckRun(StoreOutcome.STORED, 2, 1),)
 
 
-# --- limits of a durable stream: messages, octets, age ----------------------------------------------------------------
+# --- limits of a durable stream: messages, bytes, age ----------------------------------------------------------------
 
 
 def test_retention_by_count(engines: Make) -> None:
@@ -78,8 +78,8 @@ def test_retention_by_count(engines: Make) -> None:
     assert one.read() == list(range(12, 22))
 
 
-def test_retention_by_octets(engines: Make) -> None:
-    one = engines(max_octets=1000)
+def test_retention_by_bytes(engines: Make) -> None:
+    one = engines(max_bytes=1000)
     for _ in range(5):
         one.publish(*[b"s"] * 5, content=b"x" * 93)  # and the sender's 6
     assert one.read() == list(range(16, 26))
@@ -150,7 +150,7 @@ def test_a_large_store_is_replayed_in_small_pieces_while_commands_go_on(
     engines: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory stays bounded, and messages published meanwhile follow in order."""
-    monkeypatch.setattr(durable, "REPLAY_OCTETS", 20_000)
+    monkeypatch.setattr(durable, "REPLAY_BYTES", 20_000)
     one = engines()
     for _ in range(10):
         one.publish(*numbered(100), content=b"x" * 1000)
