@@ -101,8 +101,10 @@ class ReadingWorld:
             "url": ",".join(f"nats://{name}:4222" for name in self.cluster.hosts),
             "stream": "S",
             "waitTimeout": random.choice(("5s", "30s")),
-            "minPartitions": random.choice(("1", "2", "3")),
         }
+        parts = random.choice(("1", "2", "3"))
+        if self.streaming or not self.current:
+            self.options["minPartitions"] = parts
         if self.current:
             self.options["latestPerTopic"] = "true"
         if self.streaming:

@@ -36,6 +36,7 @@ def create_consumer(api: JetStream, stream: str, deliver: dict[str, Any], kept: 
     :raises Unavailable: no answer within the time limit of ``api``
     """
     until, limits, full, replicas = time.monotonic() + api.timeout, _ATTEMPTS.delays(), BACKOFF.delays(), 1
+    refusal: ApiError | None = None
     while True:
         name, body = new_consumer(stream, replicas, deliver, kept)
         left, limit = until - time.monotonic(), limits.next()
@@ -46,9 +47,12 @@ def create_consumer(api: JetStream, stream: str, deliver: dict[str, Any], kept: 
             delay = full.next()
             if e.code != TOO_MANY_CONSUMERS or delay > left:
                 raise _consumer_error(stream, e, api.timeout) from e
+            refusal = e
             time.sleep(delay)
             continue
         except Unavailable as e:
+            if left <= limit and refusal is not None:  # what was said counts for more than that nobody answers now
+                raise _consumer_error(stream, refusal, api.timeout) from e
             if left <= limit:
                 raise Unavailable(f"stream {stream!r} gives no consumer within {api.timeout:g} s: {e}") from e
         replicas = 0  # that of the stream

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
@@ -123,6 +122,8 @@ class LogReader:
 
     def _puts(self, records: Records) -> Records:
         """Without those that delete their topics."""
+        import pyarrow.compute as pc  # not at import: a driver finds the format without Arrow's functions
+
         from .message_columns import operations_of
 
         puts = pc.equal(operations_of(records, self.columns.key_value), PUT)
