@@ -96,12 +96,23 @@ class RangeReader(Generic[T]):
             time.sleep(_REPLICA_BEHIND)
 
     def _leader_has_more(self) -> bool:
-        if self._stream.replicas < 2 and not self._exhausted:
-            return False  # the consumer is where the stream is
+        if self._stream.replicas < 2:  # the consumer is where the stream is
+            exhausted, self._exhausted = self._exhausted, False
+            return exhausted and self._next_is_stored()
         self._exhausted = False
-        if self._stream.replicas > 1:
-            end = self._stream.last if self._wanted.up_to == sys.maxsize else self._wanted.up_to
-            self._logs.stream_with(self._stream.name, end)
+        end = self._stream.last if self._wanted.up_to == sys.maxsize else self._wanted.up_to
+        while True:  # until the leader that answers is one that has the end
+            led = self._leader_with(end)
+            if self._next_is_stored():
+                return True
+            if self._leader_with(end) == led:
+                return False
+
+    def _leader_with(self, sequence: int) -> tuple[str | None, str]:
+        found = self._logs.stream_with(self._stream.name, sequence)
+        return found.leader, found.leads_since
+
+    def _next_is_stored(self) -> bool:
         for subject in self._wanted.filters or [">"]:
             found = self._api.message(self._stream.name, seq=self._course.position + 1, next_by_subj=subject)
             if found is not None and found.sequence <= self._wanted.up_to:
