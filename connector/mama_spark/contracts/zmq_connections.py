@@ -8,6 +8,7 @@ has got for it; and a context ends when all was written, or the time for that is
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -85,7 +86,10 @@ class WrittenProbe:
 
     def _pass(self) -> bool:
         """Whether the thread has answered."""
-        self._near.send(b"")
+        try:
+            self._near.send(b"", zmq.DONTWAIT)
+        except zmq.Again:  # the thread has not even connected our two sockets
+            return False
         self._awaited = True
         return self._answered()
 
@@ -102,17 +106,38 @@ class WrittenProbe:
 
 
 def _written(connections: Iterable[Connection]) -> list[int] | None:
-    """Bytes that the system has got for each of them; None: it takes no more for one now."""
+    """Bytes that the system has got for each of them that is there; None: it takes no more for one now, or does not
+    tell (before Linux 4.19, or where no more files can be opened)."""
     poller, found = select.poll(), list[int]()
     with contextlib.ExitStack() as copies:
-        for descriptor, _ in connections:
-            with contextlib.suppress(OSError):
-                copy = copies.enter_context(socket.socket(fileno=os.dup(descriptor)))
+        try:
+            for one in filter(None, (_copy(descriptor) for descriptor, _ in connections)):
+                copy = copies.enter_context(one)
                 told = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _WRITTEN.size)
                 waiting, sent, again = _WRITTEN.unpack(told)
                 found.append(waiting + sent - again)
                 poller.register(copy, select.POLLOUT)
+        except (OSError, struct.error):
+            return None
         return found if len(poller.poll(0)) == len(found) else None
+
+
+def _copy(descriptor: int) -> socket.socket | None:
+    """Of the socket with this descriptor; None: it has none any more.
+
+    :raises OSError: no more files can be opened
+    """
+    try:
+        copy = os.dup(descriptor)
+    except OSError as e:
+        if e.errno != errno.EBADF:
+            raise
+        return None
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:  # it is no socket
+        os.close(copy)
+        return None
 
 
 def end_context(context: zmq.Context[Any], sockets: Iterable[zmq.Socket[Any]], linger: float) -> bool:
@@ -130,8 +155,11 @@ def end_context(context: zmq.Context[Any], sockets: Iterable[zmq.Socket[Any]], l
 def _peer(descriptor: int) -> object:
     """Address of the client of a connection of ZeroMQ; None: it has ended. A later connection may have the same
     descriptor, but not the same address."""
-    try:
-        with socket.socket(fileno=os.dup(descriptor)) as found:
-            return found.getpeername()
-    except OSError:
+    found = _copy(descriptor)
+    if found is None:
         return None
+    with found:
+        try:
+            return found.getpeername()
+        except OSError:
+            return None

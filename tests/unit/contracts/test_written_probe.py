@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 
 import pytest
 import zmq
-from mama_spark.contracts.zmq_connections import WrittenProbe, connection_of, end_context, open_context
+from mama_spark.contracts.zmq_connections import WrittenProbe, connection_of, end_context, ended, open_context
 from mama_spark.testing.waiting import eventually
 
 from tests.support.held_zmq import held
+from tests.support.tables import each
 
 
 def test_what_a_thread_that_stands_still_has_to_write_is_not_written() -> None:
@@ -50,3 +53,30 @@ def test_where_the_thread_writes_more_may_wait(monkeypatch: pytest.MonkeyPatch) 
             while writer.send(b"x" * 65536):
                 pass
         assert not probe.all_written(connections)
+
+
+@each("error, is_gone", [(errno.EMFILE, False), (errno.EBADF, True)])
+def test_a_connection_that_cannot_be_looked_at_is_not_one_that_has_ended(
+    error: int, is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(error, "")
+
+    context = open_context()
+    with contextlib.closing(WrittenProbe(context)) as probe, monkeypatch.context() as patch:
+        eventually(lambda: probe.all_written([(-1, None)]), "its thread answers")
+        patch.setattr(os, "dup", refuse)
+        if is_gone:
+            eventually(lambda: probe.all_written([(-1, None)]), "it has ended")
+        else:
+            assert not any(probe.all_written([(-1, None)]) for _ in range(3))
+    context.destroy()
+
+
+def test_a_descriptor_that_is_something_else_now_leaves_no_copy_behind() -> None:
+    reading, writing = os.pipe()
+    before = len(os.listdir("/proc/self/fd"))
+    assert ended([(reading, ("127.0.0.1", 1))])
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(reading)
+    os.close(writing)

@@ -236,6 +236,7 @@ class FastIngestPublisher:
     def _give_up_probe(self, error: PublishError) -> None:
         """Nothing is sent until the publisher has this answer: see :meth:`_append`."""
         if self._probe is not None:
+            self._undecided.seen(self._probe.stream)
             self._ack_queue.refusals(Refusals(np.array([self._probe.token]), error, time.monotonic()))
             self._probe = None
 
@@ -279,6 +280,8 @@ class FastIngestPublisher:
         self._probe = None
         if stored_anew:
             self._undecided.stored_anew(probe.stream, stored_anew)
+        elif refused:  # perhaps for an id that a server keeps
+            self._undecided.seen(probe.stream)
         self._ack_queue.wake()
 
     def on_denied(self, tokens: Int64s, error: PublishError) -> None:

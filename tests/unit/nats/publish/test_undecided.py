@@ -5,9 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.connection.expected_answers import ExpectedAnswers
+from mama_spark.nats.publish.ack_queue import AckQueue
+from mama_spark.nats.publish.fast_ingest import ALONE_IN_ORDER, IDLE, FastIngestPublisher
 from mama_spark.nats.publish.undecided import UndecidedStreams
 from mama_spark.nats.settings import NatsSettings
 
@@ -19,6 +23,11 @@ YOUNG, OLD = "2026-01-01T00:00:00.5Z", "2025-12-31T23:58:00Z"
 class Connection:
     def __init__(self) -> None:
         self.answers, self.asked = ExpectedAnswers(b"_INBOX."), list[tuple[str, bytes]]()
+
+    up, inbox, next_token = True, b"_INBOX.abcdef.", 10
+
+    def write(self, frames: bytes) -> None:
+        raise AssertionError("a batch begins")
 
     def publish(self, subject: str, payload: bytes, reply: bytes) -> None:
         self.asked.append((subject, reply))
@@ -84,3 +93,31 @@ def test_what_a_batch_did_not_store_begins_it_anew() -> None:
     assert "S" not in streams
     streams.close()
     assert not len(connection.answers)
+
+
+@each("how", ["lost", "late", "refused"])
+def test_a_message_that_was_sent_alone_goes_alone_again(how: str) -> None:
+    """Though a leader since long has stored another one: it may have seen this one, too, and lost the lead."""
+    connection, plain, queue = Connection(), list[int](), AckQueue()
+    router: Any = SimpleNamespace(dedup_is_safe=lambda _: False)
+    settings = NatsSettings(max_in_flight=3, ordered=True, wait_timeout=-IDLE)
+    given: Any = (connection, queue, settings, router, lambda _, token: plain.append(token), queue.wait)
+    fast = FastIngestPublisher(*given)
+
+    def send(token: int) -> int:
+        return fast.send(MessageBatch.of(["s.a"] * 2, [b"1", b"2"]), token, lambda _: "S")
+
+    assert send(0) == 1
+    fast.on_answer(np.array([0]), stored_anew=7)
+    assert send(1) == 1
+    connection.answer(info(OLD))
+    if how == "lost":
+        fast.on_disconnected()
+    elif how == "late":
+        fast.poll(0, 1)
+    else:
+        fast.on_answer(np.array([1]), refused=True)
+        fast.on_answer(np.arange(2, 2 + ALONE_IN_ORDER))
+    queue.wait(0, 1)
+    assert send(2) == 1
+    assert plain == [0, 1, 2]
