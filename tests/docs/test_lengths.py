@@ -8,9 +8,9 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 #: Most words of a page, as ``wc -w`` counts them, by its folder; a reference has as many as its subject needs.
-LIMITS = {"how-to": 480, "explanation": 1_200, "tutorial": 600}
+LIMITS = {"how-to": 440, "explanation": 650, "tutorial": 555}
 #: Pages that are longer, and their present length: it may only shrink.
-LONGER: dict[str, int] = {}
+LONGER = {"explanation/design.md": 1_099}
 
 
 @pytest.mark.parametrize("kind", LIMITS)
