@@ -98,7 +98,6 @@ class ClusterSize:
 
     :ivar replicated_cores: of the servers, with three replicas
     :ivar checkpoint: bytes of offsets in the checkpoint of a query that reads all
-    :ivar late_commit: of a micro-batch, after a day in which nothing merged the files of the flight log
     """
 
     rate: int
@@ -110,16 +109,14 @@ class ClusterSize:
     log_bytes_a_day: float
     checkpoint: float
     partitions: int
-    late_commit: float
 
 
 def cluster(c: Coefficients, rate: int) -> ClusterSize:
     partitions = max(1, round(rate * MICRO_BATCH / PARTITION))
-    files = partitions * DAY / MICRO_BATCH
     streams = max(1, round(rate / A_STREAM))
     return ClusterSize(
         rate, streams, rate * c.serve, rate * c.replicated, rate * c.publish, rate * c.read, rate * c.log * DAY,
-        streams * c.offset * KEPT_OFFSETS, partitions, partitions * c.report + files * c.file,
+        streams * c.offset * KEPT_OFFSETS, partitions,
     )  # fmt: skip
 
 
