@@ -31,12 +31,13 @@ def markdown() -> str:
     lines = [
         "# Options",
         "",
-        "Generated from the declarations in the source by `make docs`; `make check` fails when stale.",
+        "For authors of jobs: every option, from its declaration in the source (`make docs`). Where it has an effect in "
+        "some cases only, its meaning begins with them. [Configuration files](configuration.md) show the keys of files.",
         "",
-        "Names are case-insensitive. An unknown name is an error, and so is an option without effect, but for those of "
-        "a transport in a `mama.properties` file. [Configuration files](configuration.md) show their keys.",
+        "Names are case-insensitive. An unknown option is an error, as is one without effect, unless the transport in a "
+        "`mama.properties` file has it.",
         "",
-        "- A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`; a number alone is milliseconds, in options only.",
+        "- A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`; a bare number is milliseconds, in options only.",
         f"- {TIMES}.",
         "- A size is a number of bytes, or has a unit: `64 KiB`, `1 MiB`, `2 GiB`.",
         "- A boolean is `true`/`false`, `on`/`off`, `yes`/`no` or `1`/`0`; in files, `true` or `false`.",
@@ -60,7 +61,7 @@ def markdown() -> str:
         if options is SinkOptions:
             lines += [
                 "",
-                "`storage.*` is passed to delta-rs, for the tables: `storage.aws_endpoint_url`, ... Never logged.",
+                "`storage.*` is passed to delta-rs, for the tables: `storage.aws_endpoint_url`, … Never logged.",
             ]
     return "\n".join(lines) + "\n"
 
@@ -83,7 +84,7 @@ def described(files: Sequence[FileSection] = ()) -> Iterator[dict[str, str]]:
                 }  # fmt: skip
 
 
-_HEAD = ("| option | type | default | only for | meaning |", "|---|---|---|---|---|")
+_HEAD = ("| option | type | default | meaning |", "|---|---|---|---|")
 
 
 def _rows(options: type[Options]) -> Iterator[tuple[str, Declared]]:
@@ -91,4 +92,6 @@ def _rows(options: type[Options]) -> Iterator[tuple[str, Declared]]:
     for name, one in declarations(options):
         if one.is_of(options):
             alias = f" (or `{one.alias}`)" if one.alias else ""
-            yield f"| `{camel(name)}`{alias} | {one.kind} | {one.shown} | {one.scope.text()} | {one.doc} |", one
+            only = one.scope.text()
+            meaning = f"*{only[0].upper()}{only[1:]}.* {one.doc}" if only else one.doc
+            yield f"| `{camel(name)}`{alias} | {one.kind} | {one.shown} | {meaning} |", one
