@@ -84,7 +84,7 @@ def described(files: Sequence[FileSection] = ()) -> Iterator[dict[str, str]]:
                 }  # fmt: skip
 
 
-_HEAD = ("| option | type | default | meaning |", "|---|---|---|---|")
+_HEAD = ("| option | type (default) | meaning |", "|---|---|---|")
 
 
 def _rows(options: type[Options]) -> Iterator[tuple[str, Declared]]:
@@ -94,4 +94,5 @@ def _rows(options: type[Options]) -> Iterator[tuple[str, Declared]]:
             alias = f" (or `{one.alias}`)" if one.alias else ""
             only = one.scope.text()
             meaning = f"*{only[0].upper()}{only[1:]}.* {one.doc}" if only else one.doc
-            yield f"| `{camel(name)}`{alias} | {one.kind} | {one.shown} | {meaning} |", one
+            default = f" ({one.shown})" if one.shown else ""
+            yield f"| `{camel(name)}`{alias} | {one.kind}{default} | {meaning} |", one
