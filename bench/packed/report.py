@@ -119,7 +119,8 @@ def profile(result: Result, size: int) -> list[str]:
 
 
 def text(result: Result) -> str:
-    return "\n".join([*publishing(result), *reading(result), *profile(result, 100), *profile(result, 1000), *goals(result)])
+    profiles = [*profile(result, 100), *profile(result, 1000)]
+    return "\n".join([*publishing(result), *reading(result), *profiles, *goals(result)])
 
 
 def about_kafka(result: Result) -> list[str]:
@@ -134,8 +135,8 @@ def about_kafka(result: Result) -> list[str]:
         else ""
     )
     return [
-        f"Kafka {k['broker']}, one KRaft node with G1 and 1 GiB of heap, a new topic of {k['partitions']} partitions a run;"
-        f" Spark's connector {k['connector']}, kafka-clients {k['clients']}, `acks=all`; tuned: {tuned}.{stub}",
+        f"Kafka {k['broker']}, one KRaft node with G1 and 1 GiB of heap, a new topic of {k['partitions']} partitions a"
+        f" run; Spark's connector {k['connector']}, kafka-clients {k['clients']}, `acks=all`; tuned: {tuned}.{stub}",
         "",
     ]
 

@@ -31,11 +31,11 @@ def markdown() -> str:
     lines = [
         "# Options",
         "",
-        "For authors of jobs: every option, from its declaration in the source (`make docs`). Where it has an effect in "
-        "some cases only, its meaning begins with them. [Configuration files](configuration.md) show the keys of files.",
+        "For authors of jobs: every option, from its declaration in the source (`make docs`). Where it has an effect "
+        "in some cases only, its meaning begins with them. [Configuration files](configuration.md) show keys of files.",
         "",
-        "Names are case-insensitive. An unknown option is an error, as is one without effect, unless the transport in a "
-        "`mama.properties` file has it.",
+        "Names are case-insensitive. An unknown option is an error, as is one without effect, unless the transport in "
+        "a `mama.properties` file has it.",
         "",
         "- A duration has a unit: `500ms`, `30s`, `5m`, `2h`, `7d`; a bare number is milliseconds, in options only.",
         f"- {TIMES}.",

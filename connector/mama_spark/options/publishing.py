@@ -47,8 +47,8 @@ class PublishingOptions(TransportOptions):
     )
     stream: str | None = option(
         "text", text, None, _MESSAGES,
-        "Stream that must take all topics. Malamute: the stream to write to, or with a column `stream` that of the dead "
-        "letters.", shown="found from the topics",
+        "Stream that must take all topics. Malamute: the stream to write to, or with a column `stream` that of the "
+        "dead letters.", shown="found from the topics",
     )  # fmt: skip
     log: tuple[str, ...] | None = option(
         "URL", log_urls, None, _MESSAGES,
@@ -76,7 +76,9 @@ class PublishingOptions(TransportOptions):
         "With `bucket`: time to live of values without one in the column `ttl`, at least `1s`. The bucket needs "
         "`allow_msg_ttl`.", shown="unlimited", scope=NATS,
     )  # fmt: skip
-    ignore_unknown_columns: bool = option("boolean", boolean, False, _MESSAGES, "Ignore unknown columns, instead of failing.")
+    ignore_unknown_columns: bool = option(
+        "boolean", boolean, False, _MESSAGES, "Ignore unknown columns, instead of failing."
+    )
     pack: str = option(
         "`off`, `lines`, `arrow`", one_of("off", "lines", "arrow"), "off", _MESSAGES,
         "Send rows of one topic together in [one message](packed-messages.md): values joined by line feeds, or an "
@@ -228,8 +230,8 @@ class PublishingOptions(TransportOptions):
 
     on_error: str = option(
         "`fail`, `deadletter`, `log`", one_of("fail", "deadletter", "log"), "fail", _DELIVERY,
-        "[Rows that failed](../how-to/handle-dead-letters.md): fail the write after publishing the others, send them to "
-        "the dead letters, or only log them in the flight log.",
+        "[Rows that failed](../how-to/handle-dead-letters.md): fail the write after publishing the others, send them "
+        "to the dead letters, or only log them in the flight log.",
     )  # fmt: skip
     error_tolerance: str = option(
         "`data`, `all`", one_of("data", "all"), "data", _DELIVERY,

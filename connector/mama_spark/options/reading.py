@@ -74,8 +74,8 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
     bucket: str | None = option(
         "text", text, None, _WHAT,
-        "Key-value bucket, with [its own columns](columns.md#columns-that-mamasub-emits); `topics` are patterns of keys. "
-        "`latestPerTopic=false` reads the history.", scope=NATS,
+        "Key-value bucket, with [its own columns](columns.md#columns-that-mamasub-emits); `topics` are patterns of "
+        "keys. `latestPerTopic=false` reads the history.", scope=NATS,
     )  # fmt: skip
     latest_per_topic: bool | None = option(
         "boolean", boolean, None, _WHAT,
@@ -104,8 +104,8 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
     starting_offsets: Offsets = option(
         "`earliest`, `latest`, `now`, time, JSON", offsets("earliest", "latest", times=True), "earliest", _WHAT,
-        "[Where a new query begins](../how-to/read-messages.md#where-a-query-begins-and-ends). A time is UTC by default; "
-        'JSON: `{"ORDERS": 17}`, -1 latest, -2 earliest.',
+        "[Where a new query begins](../how-to/read-messages.md#where-a-query-begins-and-ends). A time is UTC by "
+        'default; JSON: `{"ORDERS": 17}`, -1 latest, -2 earliest.',
     )  # fmt: skip
     starting_timestamp: int | str | None = option(
         "time", instant, None, _WHAT,

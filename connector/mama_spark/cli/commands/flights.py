@@ -20,8 +20,8 @@ USAGE = (
     "       mama flights maintain PATH [--keep 30d] [--older-than 1d]"
 )
 DESCRIPTION = (
-    "Summarize the flight log at PATH. sweep: add uncommitted parts of killed jobs. maintain: sweep, drop old rows, merge "
-    "small files, write a checkpoint, remove unreferenced files."
+    "Summarize the flight log at PATH. sweep: add uncommitted parts of killed jobs. maintain: sweep, drop old rows, "
+    "merge small files, write a checkpoint, remove unreferenced files."
 )
 _AGE = duration_argument(duration_or_none)
 _KEEP = duration_argument()

@@ -170,11 +170,11 @@ class TtlTracker(ExpiryQueue):
         for subject, sequence, ttl in running:
             self.start(subject, sequence, ttl / 1000)
 
-    def note(self, sequence: int, subject: bytes, ttl: int, octets: int) -> bool:
+    def note(self, sequence: int, subject: bytes, ttl: int, message_bytes: int) -> bool:
         """Add a message that will be stored. False: refused, because it or the number of timers is too large."""
         if ttl:
             full = len(self) + len(self._unstored) >= self._most
-            if octets > MOST_BYTES or (full and subject not in self):
+            if message_bytes > MOST_BYTES or (full and subject not in self):
                 return False
         self._unstored[sequence] = ttl
         return True

@@ -198,9 +198,9 @@ def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
         raise ValueError(f"a frame of {sizes.max()} bytes; the limit is 4 GiB")
     block["sizes"] = sizes
     block["frames"] = np.where(sizes[:, 3] > 0, 4, np.where(sizes[:, 0] > 0, 3, 0))
-    octets = block.tobytes()
+    head_bytes = block.tobytes()
     parts: list[Any] = [b""] * (5 * n)
-    parts[0::5] = [octets[at : at + HEAD_SIZE] for at in range(0, len(octets), HEAD_SIZE)]
+    parts[0::5] = [head_bytes[at : at + HEAD_SIZE] for at in range(0, len(head_bytes), HEAD_SIZE)]
     for number, column in enumerate(frames.columns(), 1):
         parts[number::5] = column
     offsets = np.zeros(n + 1, np.int64)
@@ -221,10 +221,10 @@ def decode(payloads: pa.Array) -> DecodedRecords:
         heads[~good] = np.zeros((), _HEAD)
         sizes[~good] = 0
     columns = []
-    octets, at = memoryview(buffer), starts + HEAD_SIZE
+    record_bytes, at = memoryview(buffer), starts + HEAD_SIZE
     for number in range(4):
         end = at + sizes[:, number]
-        columns.append([bytes(octets[a:b]) for a, b in zip(at.tolist(), end.tolist(), strict=True)])
+        columns.append([bytes(record_bytes[a:b]) for a, b in zip(at.tolist(), end.tolist(), strict=True)])
         at = end
     names = ("kind", "cause", "received", "ctr", "first", "last", "count")
     numbers = {name: np.ascontiguousarray(heads[name]) for name in names}

@@ -218,7 +218,7 @@ class TangoRecordSource:
         self._others: OtherRecorders | None = None
         self._subscriber = TangoSubscriber(
             limit=settings.buffer,
-            octets=settings.buffer_bytes,
+            max_bytes=settings.buffer_bytes,
             hwm=settings.hwm,
             timeouts=Timeouts(
                 check=settings.heartbeat,

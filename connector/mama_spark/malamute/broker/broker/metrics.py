@@ -69,7 +69,7 @@ def measure(broker: BrokerLoop) -> list[Metric]:
         }),
         _metric("engine_batches", "batches that wait for engines", sum(map(len, backlogs))),
         _metric("engine_bytes", "bytes that wait for engines that are behind",
-            sum(backlog.octets for backlog in backlogs)
+            sum(backlog.queued_bytes for backlog in backlogs)
         ),
     ]  # fmt: skip
     return found
@@ -129,5 +129,5 @@ def as_json(rows: object) -> str:
     return json.dumps(rows, ensure_ascii=False) + "\n"
 
 
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "backslashreplace")
+def _text(raw_bytes: bytes) -> str:
+    return raw_bytes.decode("utf-8", "backslashreplace")
