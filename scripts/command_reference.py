@@ -17,8 +17,9 @@ from mama_spark.console.exit_codes import MEANINGS
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands.md"
 HEAD = """# Commands
 
-For users of the command `mama`: what each subcommand does, from the argument parser (`make docs`). `mama COMMAND --help`
-lists its arguments. Tables, bars and colors need a terminal and `pip install 'mama-spark[cli]'`; `NO_COLOR` switches colors off.
+For users of the command `mama`: what each subcommand does, from the argument parser (`make docs`).
+`mama COMMAND --help` lists its arguments. Tables, bars and colors need a terminal and `pip install 'mama-spark[cli]'`;
+`NO_COLOR` switches colors off.
 
 | command | example |
 |---|---|

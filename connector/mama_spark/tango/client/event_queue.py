@@ -87,8 +87,8 @@ class EventQueue:
 
     def take(self, limit: int, timeout: float | None = 0.0) -> list[SubscriptionEvent]:
         """Remove and return up to ``limit`` events, in order, after OVERFLOW events, which do not count. The events
-        take at most an eighth of ``max_bytes``, unless one event is larger. The list is empty if nothing arrived in time or
-        the queue is closed.
+        take at most an eighth of ``max_bytes``, unless one event is larger. The list is empty if nothing arrived in
+        time or the queue is closed.
 
         :param timeout: seconds to wait for the first event; None: no limit
         :raises BackgroundTaskFailed: the queue is empty, and closed because a thread of the subscriber failed
