@@ -13,7 +13,7 @@ from .model import Coefficients, cluster, limits
 from .simulations import SIMULATIONS
 
 KEPT = RESULTS / "scaling-reference.json"
-TARGETS = (100_000, 1_000_000, 10_000_000, 100_000_000)
+TARGETS = (100_000, 1_000_000, 10_000_000)
 
 
 def growth(measured: list[dict[str, float]], value: str) -> float | None:

@@ -155,10 +155,10 @@ def compared(result: Result) -> list[str]:
     for one in _aims(result):
         row, _, what = one.what.partition(": ")
         way, _, other = what.partition(" to ")
-        if not one.unit and not row.startswith("pipe"):
-            groups.setdefault((row, other), []).append(f"{way.rstrip(',')} {one.measured:.2f}")
-    lines = [f"| {row} | {other} | {', '.join(ways)} |" for (row, other), ways in groups.items()]
-    return ["| row | to | ratio |", "|---|---|---|", *lines]
+        if not one.unit and not row.startswith("pipe") and not way.startswith("bytes"):
+            groups.setdefault((other, row), []).append(f"{way} {one.measured:.2f}")
+    lines = [f"| {other}, {row} | {', '.join(ways)} |" for (other, row), ways in groups.items()]
+    return ["| to | ratio |", "|---|---|", *lines]
 
 
 def beside_table(result: Result) -> list[str]:
@@ -283,12 +283,12 @@ def text(result: Result) -> str:
     )
 
 
-#: One row a message: the part of ``bench.report`` has their rates.
-ONE_A_MESSAGE = {"c-acks", "c-acks-id", "message", "message-nolog", "off"}
+#: The page has their ratios; the part of ``bench.report`` has rates of one row a message.
+ONLY_RATIOS = {"c-acks", "c-acks-id", "message", "message-nolog", "off", "lines-tuned", "arrow-tuned", "memory"}
 
 
 def markdown(result: Result) -> str:
-    shown = [run for run in result["runs"] if run["size"] != 1000 and run["name"] not in ONE_A_MESSAGE]
+    shown = [run for run in result["runs"] if run["size"] != 1000 and run["name"] not in ONLY_RATIOS]
     body = [*compared(result), "", *runs_table(shown, beside=False)]
     packages = "Spark, Python, nats-server, pyarrow"
     return part(result["facts"], packages, *_sessions(result), *about_kafka(result), *body)

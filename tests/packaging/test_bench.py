@@ -174,7 +174,7 @@ def test_the_report_of_steady_state_has_a_line_an_aim_that_was_measured() -> Non
         assert line in page
     assert "`off` to `c-acks-id`" not in page, "it was not measured"
     assert page.count("| flights, JSON | `lines") == 3, "two steady ones, and a cold one"
-    assert "| 100 B | `c-acks` | `message` 0.90 |" in steady_report.markdown(result)
+    assert "| `c-acks`, 100 B | `message` 0.90 |" in steady_report.markdown(result)
 
 
 def test_ways_that_were_measured_again_take_the_place_of_the_old_ones() -> None:
@@ -191,7 +191,7 @@ def test_ways_that_were_measured_again_take_the_place_of_the_old_ones() -> None:
     again_ways = "`arrow`, `arrow-tuned`, `kafka-tuned`, `lines`, `lines-tuned` of 100 B"
     assert found["sessions"] == [{"when": "2001-01-01"}, {"when": "2002-02-02", "ways": again_ways}]
     assert "Not all was measured together" in page
-    assert "| 100 B | `kafka-tuned` | `lines` 3.00, " in page
+    assert "| `kafka-tuned`, 100 B | `lines` 3.00, " in page
     with pytest.raises(SystemExit, match=r"compared with each other: lines \(100 B\), kafka-tuned \(100 B\)"):
         steady_report.merged(kept, {**again, "runs": new[:2]})
     with pytest.raises(SystemExit, match=r"runs of 0\.1 s, the others of 15"):
