@@ -86,13 +86,13 @@ def goals(result: Result) -> list[str]:
 IN_BETWEEN = {"pack", "nolog"}
 #: What a row costs from Spark to its acknowledgement: the client's processor time of a way beyond that of another.
 STAGES = [
-    ("Spark makes it and hands it to Python in an Arrow batch", "drop", None),
-    ("grouped by topic, packed, hashed", "pack", "drop"),
-    ("framed, written to the socket, acknowledgements read", "nolog", "pack"),
+    ("hand-over from Spark to Python", "drop", None),
+    ("grouping, packing, hashing", "pack", "drop"),
+    ("framing, sending, reading acknowledgements", "nolog", "pack"),
     ("flight log", "lines", "nolog"),
 ]
 #: The stage of the server.
-STORING = "nats-server stores and acknowledges it"
+STORING = "nats-server"
 
 
 def middle(result: Result, name: str, size: int, field: str) -> float | None:
@@ -102,20 +102,33 @@ def middle(result: Result, name: str, size: int, field: str) -> float | None:
 
 def profile(result: Result, size: int) -> list[str]:
     """Where the processor time of a row goes. Stages run side by side, so the wall time of a row is less."""
+    costs = stage_costs(result, size)
+    lines = [f"| {stage} | {cost:.2f} | {cost / sum(costs.values()):.0%} |" for stage, cost in costs.items()]
+    return (
+        [f"| stage of a row of {size_text(size)} | processor µs | share |", "|---|---|---|", *lines, ""]
+        if lines
+        else []
+    )
+
+
+def profile_text(result: Result, size: int) -> str:
+    """As :func:`profile`, in a sentence."""
+    costs = stage_costs(result, size)
+    told = "; ".join(f"{stage} {cost:.2f}" for stage, cost in costs.items())
+    return f"Processor time of a row of {size_text(size)} with `lines`, {sum(costs.values()):.2f} µs: {told}."
+
+
+def stage_costs(result: Result, size: int) -> dict[str, float]:
+    """Stage -> microseconds of a row with ``lines``; empty: not all were measured."""
     ways = {name for _, name, _ in STAGES}
     client = {name: middle(result, name, size, "client_us") for name in ways}
     server = middle(result, "lines", size, "server_us")
     if server is None or None in client.values():
-        return []
-    costs = [(client[name] or 0.0) - (client[before] or 0.0 if before else 0.0) for _, name, before in STAGES]
-    stages = zip([*(stage for stage, _, _ in STAGES), STORING], [*costs, server], strict=True)
-    return [
-        f"| stage of a row of {size_text(size)} with `lines` | processor µs |",
-        "|---|---|",
-        *(f"| {stage} | {cost:.2f} |" for stage, cost in stages),
-        f"| all | {sum(costs) + server:.2f} |",
-        "",
-    ]
+        return {}
+    costs = {
+        stage: (client[name] or 0.0) - (client[before] or 0.0 if before else 0.0) for stage, name, before in STAGES
+    }
+    return {**costs, STORING: server}
 
 
 def text(result: Result) -> str:
@@ -145,7 +158,7 @@ def markdown(result: Result) -> str:
     """Rows of five columns, and the stages of a row: rates of the others are those of ``bench.steady``."""
     typed, lines = (spread(values(result, way, 0).values()) for way in ("typed", "json"))
     columns = f"Five columns: {typed} rows/s with `pack=arrow`, {lines} as JSON with `pack=lines`."
-    return part(result["facts"], "Spark, Python, nats-server, pyarrow", columns, "", *profile(result, 100))
+    return part(result["facts"], "Spark, Python, nats-server, pyarrow", columns, "", profile_text(result, 100))
 
 
 def write(result: Result) -> None:

@@ -99,7 +99,7 @@ def test_a_quick_run_of_packed_messages_counts_their_rows(tmp_path: Path) -> Non
     assert "| 100 B | **mamasub** of packed rows |" in page
     assert "| 5 columns | **mamapub**, `pack=arrow`, typed |" in page
     assert "| 100 B: `mamasub` to `memory` | ≥ 0.7 |" in page
-    assert "| grouped by topic, packed, hashed |" in page
+    assert "| grouping, packing, hashing |" in page
     assert packed_report.about_kafka(result) == []
 
 

@@ -6,8 +6,8 @@ A record is a head of fixed size, followed by the frames of the event, in order.
 |---|---|---|---|
 | 0 | 4 bytes | magic | ``MTGO`` |
 | 4 | u8 | version | 1 |
-| 5 | u8 | kind | event 1, initial 2, resubscribed 3, push 4, gap 5, restart 6, error 7, online 8, offline 9, started 10, \
-stopped 11, state 12, suspect 13, checked 14 |
+| 5 | u8 | kind | event 1, initial 2, resubscribed 3, push 4, gap 5, restart 6, error 7, online 8, offline 9, \
+started 10, stopped 11, state 12, suspect 13, checked 14 |
 | 6 | u8 | cause | of a gap: lost on the way 1, no recorder ran 2, buffer full 3, refused by the log 4; else 0 |
 | 7 | u8 | frames | number of frames: 0, 3 or 4 |
 | 8 | i64 | received | time of arrival by the clock of the writer, ns since the epoch; of a row its time, or 0 |
