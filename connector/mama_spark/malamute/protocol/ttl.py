@@ -10,8 +10,8 @@ A message with ``Mama-Expected-Sequence: <n>`` is stored only if the running mes
 (0: no timer runs there): compare-and-set. Otherwise it is answered DUPLICATE, with the sequence that it has. It needs
 ``Mama-Ttl``, and a renewal cannot have it: such a message is REFUSED, and so is a ``Mama-Marker`` of a client.
 
-The running message of a subject survives retention. Beyond ``max_running`` subjects of a stream, or 1 MiB, messages with
-a TTL are REFUSED.
+The running message of a subject survives retention. Beyond ``max_running`` subjects of a stream, or 1 MiB, messages
+with a TTL are REFUSED.
 """
 
 from __future__ import annotations
