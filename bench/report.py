@@ -105,7 +105,9 @@ def micro_batch(result: Result) -> list[str]:
 def markdown(result: Result) -> str:
     """Of payloads of 100 bytes."""
     packages = "Spark, Python, nats-server, nats-py, pyarrow"
-    tables = [*table(result, 100), *reading(result, 100)]
+    runs = [run for run in result["runs"] if run["name"] not in ("log", "fetch")]  # without Spark
+    shown = {**result, "runs": runs}
+    tables = [*table(shown, 100), *reading(shown, 100)]
     return part(result["facts"], packages, *tables, *flight_log(result), *micro_batch(result))
 
 
