@@ -318,7 +318,7 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
         by = self.decodes
         require(self.stream is None or bool(by), "option stream is for what a recorder wrote: tango=true, omnm=true")
         named = self.stream is not None or _has_path(self.url)
-        require(not by or named, f"option {by} needs the option stream: what does the recorder write?")
+        require(not by or named, f"option {by} needs the option stream, the one of the recorder")
 
     def _check_needs(self, stated: Collection[str]) -> None:
         super()._check_needs(stated)
