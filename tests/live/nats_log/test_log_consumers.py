@@ -150,7 +150,7 @@ def test_stored_records_that_consumers_deny_end_no_range(shared: NatsServer, ful
         if consumers == 2:
             assert len(everything(log.read(0, 10))) == 10
             return
-        with pytest.raises(Unavailable, match="delivers the stored records after sequence 0$"):
+        with pytest.raises(Unavailable, match=r"delivers the stored records after sequence 0$"):
             everything(log.read(0, 10))
 
 
