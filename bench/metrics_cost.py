@@ -55,11 +55,11 @@ class Inside:
 def rows(number: int, count: int) -> Iterator[pa.RecordBatch]:
     """Payloads that no other write has."""
     for first in range(0, count, BATCH):
-        octets = np.zeros((BATCH, PAYLOAD), np.uint8)
-        octets[:, :8] = np.arange(first, first + BATCH, dtype=">u8").view(np.uint8).reshape(-1, 8)
-        octets[:, 8] = number
+        payload_bytes = np.zeros((BATCH, PAYLOAD), np.uint8)
+        payload_bytes[:, :8] = np.arange(first, first + BATCH, dtype=">u8").view(np.uint8).reshape(-1, 8)
+        payload_bytes[:, 8] = number
         offsets = np.arange(0, (BATCH + 1) * PAYLOAD, PAYLOAD, dtype=np.int32)
-        values = pa.Array.from_buffers(pa.binary(), BATCH, [None, pa.py_buffer(offsets), pa.py_buffer(octets)])
+        values = pa.Array.from_buffers(pa.binary(), BATCH, [None, pa.py_buffer(offsets), pa.py_buffer(payload_bytes)])
         yield pa.record_batch({"topic": pa.repeat("bench.metrics", BATCH), "value": values})
 
 

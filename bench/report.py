@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from .contenders import CONTENDERS, Contender
 from .readers import READERS, ReadContender
-from .result import RESULTS, Result, keep, part, ratio, spread, write_part
+from .result import RESULTS, Result, keep, part, ratio, spread, values, write_part
 
 KEPT = RESULTS / "reference.json"
 
@@ -21,43 +21,37 @@ GOALS = [
 ]  # fmt: skip
 
 
-def table(result: Result) -> list[str]:
-    """One row a contender and size: medians, and the ratio to the C program with one acknowledgement a message."""
-    head = "| payload | way | rows/s | to C acks | client µs a row | server µs a row | log bytes a row |"
-    lines = [head, "|---|---|---|---|---|---|---|"]
-    for line, runs in _rows(result, CONTENDERS, dict.fromkeys((one.name for one in CONTENDERS), "c-acks"), 2):
-        log = statistics.median(run["log_bytes_per_row"] for run in runs)
-        lines.append(f"{line} {f'{log:.1f}' if log else ''} |")
-    return lines
+def table(result: Result, size: int) -> list[str]:
+    """One row a contender: medians, and the ratio to the C program with one acknowledgement a message."""
+    others = dict.fromkeys((one.name for one in CONTENDERS), "c-acks")
+    return _table(result, size, f"publishing {size:,} B a row", "to C acks", CONTENDERS, others, 2)
 
 
-def reading(result: Result) -> list[str]:
-    """One row a reader and size: medians, and the ratio to the hand-written one of its kind."""
-    lines = [
-        "| payload | way of reading | rows/s | to by hand | client µs a row | server µs a row |",
-        "|---|---|---|---|---|---|",
-    ]
-    lines += [line for line, _ in _rows(result, READERS, {"log": "fetch", "mamasub": "sub-simple"}, 1)]
-    return [*lines, ""] if len(lines) > 2 else []
+def reading(result: Result, size: int) -> list[str]:
+    """One row a reader: medians, and the ratio to the hand-written one of its kind."""
+    others = {"log": "fetch", "mamasub": "sub-simple"}
+    return _table(result, size, f"reading {size:,} B a row", "to by hand", READERS, others, 1)
 
 
-def _rows(
-    result: Result, ways: Sequence[Contender | ReadContender], others: dict[str, str], digits: int
-) -> Iterator[tuple[str, list[Result]]]:
-    """A line a way and size, and its runs.
+def _table(
+    result: Result, size: int, head: str, compared: str, ways: Sequence[Contender | ReadContender],
+    others: dict[str, str], digits: int,
+) -> list[str]:  # fmt: skip
+    """A line a way that was measured with rows of ``size``; no table where none was.
 
     :param others: way -> the one that it is compared with
     :param digits: of that ratio
     """
-    for size in sorted({r["size"] for r in result["runs"]}):
-        for way in ways:
-            runs = [r for r in result["runs"] if r["name"] == way.name and r["size"] == size]
-            if not runs:
-                continue
-            share = ratio(result, way.name, others.get(way.name, ""), size)
-            cpu = " | ".join(f"{statistics.median(r[field] for r in runs):.1f}" for field in ("client_us", "server_us"))
-            told = f"{share:.{digits}f}" if share else ""
-            yield f"| {size} B | {way.title} | {spread([r['rate'] for r in runs])} | {told} | {cpu} |", runs
+    lines = [f"| {head} | rows/s | {compared} | client µs a row | server µs a row |", "|---|---|---|---|---|"]
+    for way in ways:
+        runs = [r for r in result["runs"] if r["name"] == way.name and r["size"] == size]
+        if not runs:
+            continue
+        share = ratio(result, way.name, others.get(way.name, ""), size)
+        cpu = " | ".join(f"{statistics.median(r[field] for r in runs):.1f}" for field in ("client_us", "server_us"))
+        told = f"{share:.{digits}f}" if share else ""
+        lines.append(f"| {way.title} | {spread([r['rate'] for r in runs])} | {told} | {cpu} |")
+    return [*lines, ""] if len(lines) > 2 else []
 
 
 def goals(result: Result) -> list[str]:
@@ -83,7 +77,18 @@ def goals(result: Result) -> list[str]:
 
 
 def text(result: Result) -> str:
-    return "\n".join([*table(result), "", *reading(result), *goals(result)])
+    sizes = sorted({run["size"] for run in result["runs"]})
+    tables = [line for size in sizes for line in (*table(result, size), *reading(result, size))]
+    return "\n".join([*tables, *goals(result)])
+
+
+def flight_log(result: Result) -> list[str]:
+    """Bytes a row of the flight log; none if it was not measured."""
+    with_ids, without = (values(result, way, 100, "log_bytes_per_row") for way in ("sink-dedup", "sink-message"))
+    if not with_ids or not without:
+        return []
+    each = [statistics.median(found.values()) for found in (with_ids, without)]
+    return [f"The flight log takes {each[0]:.1f} bytes a row with ids, {each[1]:.1f} without."]
 
 
 def micro_batch(result: Result) -> list[str]:
@@ -93,16 +98,17 @@ def micro_batch(result: Result) -> list[str]:
     ms = result["micro_batch_ms"]
     return [
         f"A micro-batch of ten rows takes {ms['nothing']:.0f} ms with a sink that does nothing, and"
-        f" {ms['sink'] - ms['nothing']:.0f} ms more with `mamapub`.",
-        "",
+        f" {ms['sink'] - ms['nothing']:.0f} ms more with `mamapub`."
     ]
 
 
 def markdown(result: Result) -> str:
     """Of payloads of 100 bytes."""
     packages = "Spark, Python, nats-server, nats-py, pyarrow"
-    result = {**result, "runs": [run for run in result["runs"] if run["size"] == 100]}
-    return part(result["facts"], packages, *table(result), "", *reading(result), *micro_batch(result))
+    runs = [run for run in result["runs"] if run["name"] not in ("log", "fetch")]  # without Spark
+    shown = {**result, "runs": runs}
+    tables = [*table(shown, 100), *reading(shown, 100)]
+    return part(result["facts"], packages, *tables, *flight_log(result), *micro_batch(result))
 
 
 def write(result: Result) -> None:

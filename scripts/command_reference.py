@@ -17,10 +17,15 @@ from mama_spark.console.exit_codes import MEANINGS
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands.md"
 HEAD = """# Commands
 
-Generated from the argument parser by `make docs`; `make check` fails when it is out of date.
+For users of the command `mama`: what each subcommand does, from the argument parser (`make docs`).
+`mama COMMAND --help` lists its arguments. Tables, bars and colors need a terminal and `pip install 'mama-spark[cli]'`;
+`NO_COLOR` switches colors off.
 
-`mama COMMAND --help` lists all arguments of a command. Tables, bars and colors need a terminal and the extra `cli`
-(`pip install 'mama-spark[cli]'`); `NO_COLOR` switches colors off. In most commands:
+| command | example |
+|---|---|
+"""
+ARGUMENTS = """
+In most commands:
 
 | argument | meaning |
 |---|---|
@@ -31,9 +36,6 @@ Generated from the argument parser by `make docs`; `make check` fails when it is
 | `--storage NAME=VALUE` | storage option of delta-rs, for a table |
 | `--metrics HOST:PORT` | serve Prometheus text at /metrics there (extra `prometheus`) |
 
-`eval "$(mama completion bash)"` in `~/.bashrc` (likewise `zsh`; for fish `mama completion fish | source`) completes
-commands, options and files.
-
 | exit code | meaning |
 |---|---|
 """
@@ -42,24 +44,23 @@ commands, options and files.
 def markdown() -> str:
     """The whole page."""
     codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in MEANINGS.items())
-    return f"{HEAD}{codes}\n" + "\n".join(_sections(parser(), "")) + "\n"
+    return f"{HEAD}{''.join(_rows(parser(), ''))}{ARGUMENTS}{codes}"
 
 
-def _sections(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
-    """The commands below ``command``, or the section of ``command`` if it has none."""
+def _rows(command: argparse.ArgumentParser, summary: str) -> Iterator[str]:
+    """The commands below ``command``, or the row of ``command`` if it has none: with the last of its examples."""
     below = [a for a in command._actions if isinstance(a, argparse._SubParsersAction)]
     for action in below:
         summaries = {choice.dest: choice.help or "" for choice in action._choices_actions}
         for name, each in action.choices.items():
-            yield from _sections(each, summaries.get(name, ""))
+            yield from _rows(each, summaries.get(name, ""))
     if not below:
         assert "--json" in command._option_string_actions, (
             f"{command.prog} takes no --json: change the head of the page"
         )
-        text = command.description or summary
-        yield f"## {command.prog}\n\n{text[:1].upper()}{text[1:].rstrip('.')}.\n\n```"
-        yield from (line.strip() for line in (command.epilog or "").splitlines() if line.startswith(" "))
-        yield "```\n"
+        text = (command.description or summary).rstrip(".")
+        example = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith(" ")][-1]
+        yield f"| `{command.prog}`: {text[:1].lower()}{text[1:]} | `{example}` |\n"
 
 
 def main(words: list[str]) -> int:

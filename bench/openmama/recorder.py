@@ -65,10 +65,10 @@ def count(pipe: Connection, port: int, n: int, log: str, topics: tuple[str, ...]
     for topic in topics:
         sub.subscribe(topic.encode() + b"\0")
     pipe.send("ready")
-    octets = len(sub.recv())
+    received_bytes = len(sub.recv())
     watch = Stopwatch()
-    octets += sum(len(sub.recv()) for _ in range(n - 1))
-    pipe.send((*watch.read(), octets))
+    received_bytes += sum(len(sub.recv()) for _ in range(n - 1))
+    pipe.send((*watch.read(), received_bytes))
     sub.close(0)
     context.term()
 
@@ -210,8 +210,8 @@ def measure(name: str, n: int, log: str) -> tuple[float, float, float]:
     sent, telling = SPAWN.Pipe()
     if way.sends:
         SPAWN.Process(target=send, args=(telling, ports, way.topics, n), daemon=True).start()
-    cpus, begins, ends, octets = zip(*(mine.recv() for _, mine in readers), strict=True)
-    assert sum(octets) == n * FRAME, f"{sum(octets)} bytes arrived, not {n * FRAME}"
+    cpus, begins, ends, received_bytes = zip(*(mine.recv() for _, mine in readers), strict=True)
+    assert sum(received_bytes) == n * FRAME, f"{sum(received_bytes)} bytes arrived, not {n * FRAME}"
     for reader, _ in readers:
         reader.join()
     cpu: float = sum(cpus)

@@ -47,8 +47,8 @@ def count(pipe: Connection, n: int) -> None:
     port = sub.bind_to_random_port("tcp://127.0.0.1")
     sub.subscribe(TOPIC.encode() + b"\0")
     pipe.send(port)
-    octets = sum(len(sub.recv()) for _ in range(n))
-    pipe.send(octets)
+    received_bytes = sum(len(sub.recv()) for _ in range(n))
+    pipe.send(received_bytes)
     pipe.recv()  # a sender waits for a reader that is away
     sub.close(0)
     context.term()
@@ -115,8 +115,8 @@ def measure(way: str, n: int) -> tuple[float, float]:
     writer = SPAWN.Process(target=send, args=(way, mine.recv(), n, asked), daemon=True)
     writer.start()
     found: Any = answer.recv()
-    octets = mine.recv()
-    assert octets == n * FRAME, f"{octets} bytes arrived, not {n * FRAME}"
+    received_bytes = mine.recv()
+    assert received_bytes == n * FRAME, f"{received_bytes} bytes arrived, not {n * FRAME}"
     writer.join()
     mine.send("end")
     reader.join()

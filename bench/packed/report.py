@@ -86,11 +86,13 @@ def goals(result: Result) -> list[str]:
 IN_BETWEEN = {"pack", "nolog"}
 #: What a row costs from Spark to its acknowledgement: the client's processor time of a way beyond that of another.
 STAGES = [
-    ("Spark makes it and hands it to Python in an Arrow batch", "drop", None),
-    ("grouped by topic, packed, hashed", "pack", "drop"),
-    ("framed, written to the socket, acknowledgements read", "nolog", "pack"),
+    ("hand-over from Spark to Python", "drop", None),
+    ("grouping, packing, hashing", "pack", "drop"),
+    ("framing, sending, reading acknowledgements", "nolog", "pack"),
     ("flight log", "lines", "nolog"),
 ]
+#: The stage of the server.
+STORING = "nats-server"
 
 
 def middle(result: Result, name: str, size: int, field: str) -> float | None:
@@ -98,27 +100,40 @@ def middle(result: Result, name: str, size: int, field: str) -> float | None:
     return statistics.median(found) if found else None
 
 
-def profile(result: Result) -> list[str]:
+def profile(result: Result, size: int) -> list[str]:
     """Where the processor time of a row goes. Stages run side by side, so the wall time of a row is less."""
-    lines = ["| row | stage | processor µs a row | share |", "|---|---|---|---|"]
-    for size in (100, 1000):
-        ways = {name for _, name, _ in STAGES}
-        client = {name: middle(result, name, size, "client_us") for name in ways}
-        server = middle(result, "lines", size, "server_us")
-        if server is None or None in client.values():
-            continue
-        costs = [(client[name] or 0.0) - (client[before] or 0.0 if before else 0.0) for _, name, before in STAGES]
-        total = sum(costs) + server
-        costs.append(server)
-        stages = [*(stage for stage, _, _ in STAGES), "nats-server stores and acknowledges it"]
-        for stage, cost in zip(stages, costs, strict=True):
-            lines.append(f"| {size_text(size)} | {stage} | {cost:.2f} | {cost / total:.0%} |")
-        lines.append(f"| {size_text(size)} | all of `lines` | {total:.2f} | |")
-    return [*lines, ""] if len(lines) > 2 else []
+    costs = stage_costs(result, size)
+    lines = [f"| {stage} | {cost:.2f} | {cost / sum(costs.values()):.0%} |" for stage, cost in costs.items()]
+    return (
+        [f"| stage of a row of {size_text(size)} | processor µs | share |", "|---|---|---|", *lines, ""]
+        if lines
+        else []
+    )
+
+
+def profile_text(result: Result, size: int) -> str:
+    """As :func:`profile`, in a sentence."""
+    costs = stage_costs(result, size)
+    told = "; ".join(f"{stage} {cost:.2f}" for stage, cost in costs.items())
+    return f"Processor time of a row of {size_text(size)} with `lines`, {sum(costs.values()):.2f} µs: {told}."
+
+
+def stage_costs(result: Result, size: int) -> dict[str, float]:
+    """Stage -> microseconds of a row with ``lines``; empty: not all were measured."""
+    ways = {name for _, name, _ in STAGES}
+    client = {name: middle(result, name, size, "client_us") for name in ways}
+    server = middle(result, "lines", size, "server_us")
+    if server is None or None in client.values():
+        return {}
+    costs = {
+        stage: (client[name] or 0.0) - (client[before] or 0.0 if before else 0.0) for stage, name, before in STAGES
+    }
+    return {**costs, STORING: server}
 
 
 def text(result: Result) -> str:
-    return "\n".join([*publishing(result), *reading(result), *profile(result), *goals(result)])
+    profiles = [*profile(result, 100), *profile(result, 1000)]
+    return "\n".join([*publishing(result), *reading(result), *profiles, *goals(result)])
 
 
 def about_kafka(result: Result) -> list[str]:
@@ -133,18 +148,17 @@ def about_kafka(result: Result) -> list[str]:
         else ""
     )
     return [
-        f"Kafka {k['broker']}, one KRaft node with G1 and 1 GiB of heap, a new topic with {k['partitions']} partitions"
-        f" for each run; Spark's connector {k['connector']} with kafka-clients {k['clients']}, `acks=all`; tuned:"
-        f" {tuned}; all else as it comes.{stub}",
+        f"Kafka {k['broker']}, one KRaft node with G1 and 1 GiB of heap, a new topic of {k['partitions']} partitions a"
+        f" run; Spark's connector {k['connector']}, kafka-clients {k['clients']}, `acks=all`; tuned: {tuned}.{stub}",
         "",
     ]
 
 
 def markdown(result: Result) -> str:
     """Rows of five columns, and the stages of a row: rates of the others are those of ``bench.steady``."""
-    columns = rows_of(result, WAYS, {0: "json"}, "way")
-    result = {**result, "runs": [run for run in result["runs"] if run["size"] == 100]}
-    return part(result["facts"], "Spark, Python, nats-server, pyarrow", *columns, *profile(result))
+    typed, lines = (spread(values(result, way, 0).values()) for way in ("typed", "json"))
+    columns = f"Five columns: {typed} rows/s with `pack=arrow`, {lines} as JSON with `pack=lines`."
+    return part(result["facts"], "Spark, Python, nats-server, pyarrow", columns, "", profile_text(result, 100))
 
 
 def write(result: Result) -> None:

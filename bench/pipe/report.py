@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Sequence
 
 from ..result import RESULTS, Result, keep, part, spread, write_part
 
@@ -13,40 +14,38 @@ TITLES = {
     "no-log": "**mamasub** to **mamapub**, no flight log",
     "kafka": "Spark's Kafka source to its Kafka sink",
 }
-_LATENCIES = ("p50", "p90", "p99")
-#: Those of the durations that are shown.
-_SHOWN = ("addBatch", "walCommit", "commitOffsets", "triggerExecution")
+_LATENCIES = ("p50", "p99")
+_DURATIONS = ("addBatch", "walCommit", "commitOffsets", "triggerExecution")
+#: Those of the durations that the page shows.
+_ON_PAGE = ("addBatch", "triggerExecution")
 
 
-def table(result: Result) -> list[str]:
+def table(result: Result, durations: Sequence[str]) -> list[str]:
     """One row a pipe: medians of the rounds; of durations, of the medians of each round."""
-    lines = [
-        f"| pipe | {' | '.join(_LATENCIES)} | {' | '.join(_SHOWN)} | rows a batch |",
-        "|---|" + "---|" * (len(_LATENCIES) + len(_SHOWN) + 1),
-    ]
+    shown = (*_LATENCIES, *durations)
+    lines = [f"| pipe | {' | '.join(shown)} |", "|---|" + "---|" * len(shown)]
     for name, title in TITLES.items():
         runs = [r for r in result["runs"] if r["name"] == name]
         if not runs:
             continue
         cells = [spread([r["latency_ms"][which] for r in runs]) for which in _LATENCIES]
-        for which in _SHOWN:
+        for which in durations:
             cells.append(spread([statistics.median(some) for r in runs if (some := r["durations_ms"][which])]))
-        cells.append(spread([r["rows_a_batch"] for r in runs]))
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return lines
 
 
-def text(result: Result) -> str:
+def text(result: Result, durations: Sequence[str] = _DURATIONS) -> str:
     given = result["given"]
-    where = given["checkpoints"] or "where temporary files go"
+    where = f"; checkpoints: {given['checkpoints']}" if given["checkpoints"] else ""
     head = f"{given['rate']:,.0f} messages of {given['size']} bytes a second for {given['seconds']:g} s after a warm-up"
-    return "\n".join([f"Milliseconds; {head}; checkpoints: {where}.", "", *table(result)])
+    return "\n".join([f"Milliseconds; {head}{where}.", "", *table(result, durations)])
 
 
 def markdown(result: Result) -> str:
     facts, note = result["facts"], result["given"].get("note")
     kafka = f"Kafka {facts['kafka']}. " if "kafka" in facts else ""
-    return part(facts, "Spark, nats-server", f"{kafka}{f'{note}. ' if note else ''}{text(result)}")
+    return part(facts, "Spark, nats-server", f"{kafka}{f'{note}. ' if note else ''}{text(result, _ON_PAGE)}")
 
 
 def write(result: Result) -> None:

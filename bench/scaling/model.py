@@ -25,32 +25,27 @@ class Coefficients:
     """Seconds of a processor, and bytes.
 
     :ivar publish, serve: a row, of executors and of the server that leads its stream
-    :ivar routed: a row, of all servers, where another server takes it from the executor
-    :ivar replicated: the same with three replicas
-    :ivar read, serve_read: a row that is read
+    :ivar replicated: a row, of all servers, with three replicas, where another server takes it from the executor
+    :ivar read: a row that is read, of executors
     :ivar report: a partition, of the commit on the driver
     :ivar file: a file that the table has, of each commit
     :ivar file_memory: the same in bytes of memory
     :ivar merged: a micro-batch of one file that was merged since, of each commit
     :ivar log: bytes of a row of the flight log
     :ivar source: bytes in streams of a source that is announced
-    :ivar discovered: bytes of the offset of a reader of discovery, for the most sources
     :ivar offset: bytes of a stream in an offset of a query that reads it
     """
 
     publish: float
     serve: float
-    routed: float
     replicated: float
     read: float
-    serve_read: float
     report: float
     file: float
     file_memory: float
     merged: float
     log: float
     source: float
-    discovered: float
     offset: float
 
     @classmethod
@@ -67,21 +62,17 @@ class Coefficients:
         measured = scaling["measured"]
         files, rows = measured["billion_rows"], measured["flight_log_rows"]
         sources, streams = measured["sources"][-1], measured["streams"][-1]
-        routed, replicated = (run["server_us"] for run in measured["replicas"])
         return cls(
             a_row("sink-dedup", "client_us"),
             SET * a_row("sink-dedup", "server_us"),
-            SET * routed / 1e6,
-            SET * replicated / 1e6,
+            SET * measured["replicas"][-1]["server_us"] / 1e6,
             a_row("mamasub", "client_us"),
-            a_row("mamasub", "server_us"),
             measured["partition_reports"][-1]["commit_s"] / measured["partition_reports"][-1]["size"],
             _slope(files, "commit_ms", "files") / 1e3,
             _slope(files, "memory_mb", "files") * 1e6,
             _slope(measured["micro_batches"], "commit_ms", "size") / 1e3,
             rows[-1]["row"],
             sources["stored_mb"] * 1e6 / sources["size"],
-            sources["offset"],
             streams["offset"] / streams["size"],
         )
 
@@ -98,7 +89,6 @@ class ClusterSize:
 
     :ivar replicated_cores: of the servers, with three replicas
     :ivar checkpoint: bytes of offsets in the checkpoint of a query that reads all
-    :ivar late_commit: of a micro-batch, after a day in which nothing merged the files of the flight log
     """
 
     rate: int
@@ -110,16 +100,14 @@ class ClusterSize:
     log_bytes_a_day: float
     checkpoint: float
     partitions: int
-    late_commit: float
 
 
 def cluster(c: Coefficients, rate: int) -> ClusterSize:
     partitions = max(1, round(rate * MICRO_BATCH / PARTITION))
-    files = partitions * DAY / MICRO_BATCH
     streams = max(1, round(rate / A_STREAM))
     return ClusterSize(
         rate, streams, rate * c.serve, rate * c.replicated, rate * c.publish, rate * c.read, rate * c.log * DAY,
-        streams * c.offset * KEPT_OFFSETS, partitions, partitions * c.report + files * c.file,
+        streams * c.offset * KEPT_OFFSETS, partitions,
     )  # fmt: skip
 
 

@@ -149,9 +149,16 @@ def aims(result: Result) -> list[str]:
 
 
 def compared(result: Result) -> list[str]:
-    """A line a ratio; what has a unit is in the tables of its own part of the page."""
-    lines = [f"| {one.what} | {one.measured:.2f} |" for one in _aims(result) if not one.unit]
-    return ["| what | measured |", "|---|---|", *lines]
+    """A line for the ways that are compared with the same one. What has a unit, and the pipe, are in their own parts
+    of the page."""
+    groups = dict[tuple[str, str], list[str]]()
+    for one in _aims(result):
+        row, _, what = one.what.partition(": ")
+        way, _, other = what.partition(" to ")
+        if not one.unit and not row.startswith("pipe") and not way.startswith("bytes"):
+            groups.setdefault((other, row), []).append(f"{way} {one.measured:.2f}")
+    lines = [f"| {other}, {row} | {', '.join(ways)} |" for (other, row), ways in groups.items()]
+    return ["| to | ratio |", "|---|---|", *lines]
 
 
 def beside_table(result: Result) -> list[str]:
@@ -276,25 +283,23 @@ def text(result: Result) -> str:
     )
 
 
+#: The page has their ratios; the part of ``bench.report`` has rates of one row a message.
+ONLY_RATIOS = {"c-acks", "c-acks-id", "message", "message-nolog", "off", "lines-tuned", "arrow-tuned", "memory"}
+
+
 def markdown(result: Result) -> str:
-    of_100 = [run for run in result["runs"] if run["size"] != 1000]
-    body = [*compared(result), "", *runs_table(of_100, beside=False)]
+    shown = [run for run in result["runs"] if run["size"] != 1000 and run["name"] not in ONLY_RATIOS]
+    body = [*compared(result), "", *runs_table(shown, beside=False)]
     packages = "Spark, Python, nats-server, pyarrow"
     return part(result["facts"], packages, *_sessions(result), *about_kafka(result), *body)
 
 
 def _sessions(result: Result) -> list[str]:
-    """When which ways were measured, if not all together; ``note`` of a session tells what was different in it."""
+    """That not all ways were measured together, if so; ``note`` of a session tells what was different in it."""
     if "sessions" not in result:
         return []
-    first, *others = [
-        {"ways": "all other ways", **session, "at": session["when"][:16].replace("T", " ")}
-        for session in result["sessions"]
-    ]
-    lines = [
-        f"{one['at']} {one['ways']}" + (f" ({one['note']})." if "note" in one else ".") for one in (*others, first)
-    ]
-    return [f"Not all was measured together; each ratio is of ways that were. {' '.join(lines)}", ""]
+    notes = [f" {session['ways']}: {session['note']}." for session in result["sessions"] if "note" in session]
+    return [f"Not all was measured together; each ratio is of ways that were.{''.join(notes)}", ""]
 
 
 def merged(kept: Result, new: Result) -> Result:

@@ -84,9 +84,10 @@ def attach(context: object, loop: AbstractEventLoop | None = None) -> PublisherB
 
 
 def connect(target: object) -> tuple[PublisherBridge, DiscoveryBridge | None]:
-    """What :func:`attach` takes, a URL or options; with the place of discovery that these name, None if they name none.
+    """A bridge, and the place of discovery that the target names (None: it names none).
 
-    :raises ConfigError: if it is none of these
+    :param target: a URL, options, or an object that :func:`attach` takes
+    :raises ConfigError: ``target`` is none of these
     """
     if isinstance(target, str):
         target = SinkOptions.parse({"url": target})
@@ -97,7 +98,7 @@ def connect(target: object) -> tuple[PublisherBridge, DiscoveryBridge | None]:
 
 
 def publisher_bridge(o: SinkOptions) -> PublisherBridge:
-    """What publishes with these options.
+    """The bridge that publishes with these options.
 
     :raises ConfigError: the bridge cannot be loaded
     :raises UnsupportedFeature: nothing can be published there
@@ -108,7 +109,7 @@ def publisher_bridge(o: SinkOptions) -> PublisherBridge:
 
 
 def batch_ledger(o: SinkOptions) -> BatchLedger:
-    """What tells which rows of a batch are stored already.
+    """The ledger that tells which rows of a batch are stored.
 
     :raises ConfigError: the bridge cannot be loaded
     :raises UnsupportedFeature: it has none
@@ -127,7 +128,7 @@ def require_exactly_once(o: SinkOptions) -> None:
 
 
 def row_codec(o: SinkOptions) -> RowCodec | None:
-    """What makes messages of rows, where the bridge has columns of its own; None: topic and value do.
+    """The codec that makes messages of rows, where the bridge has its own columns; None: ``topic`` and ``value`` do.
 
     :raises ConfigError: the bridge cannot be loaded
     """

@@ -41,15 +41,15 @@ _OWN = {
             ("mama check --conf-file conf/publish.toml", "mama check --url nats://host:4222 -o flightLog=/data/log"),
         ),
         "flights": (
-            "what became of the rows: summary of a flight log", "", SHOW,
-            ("mama flights /data/log", "mama flights /data/log --failed --limit 5", "mama flights sweep /data/log"),
+            "summarize a flight log: outcomes, reasons, topics", "", SHOW,
+            ("mama flights /data/log", "mama flights sweep /data/log", "mama flights /data/log --failed --limit 5"),
         ),
         "report": (
-            "one HTML page that shows what became of the rows: rate, latency, failures, topics", "report", SHOW,
+            "write an HTML page of a flight log: rates, latencies, failures, topics", "report", SHOW,
             ("mama report /data/log --open", "mama report /data/log --since 1h -o today.html"),
         ),
         "audit": (
-            "whether every message that a flight log calls stored is, and once", "", SHOW,
+            "compare a flight log with the streams: is every acknowledged message stored, and once?", "", SHOW,
             ("mama audit /data/log --url nats://host:4222", "mama audit /data/log --run 7f3c --delete-copies"),
         ),
         "pub": (
@@ -61,31 +61,31 @@ _OWN = {
             ("mama sub 'demo.>'", "mama sub 'demo.orders.*' --from earliest --count 10 --json"),
         ),
         "record": (
-            "write the events of Tango devices to a log until Ctrl-C", "tango", RUN,
+            "write Tango events or OpenMAMA messages to a log until Ctrl-C", "tango", RUN,
             ("mama record tango://host:10000 --device 'lab/*/*' --to nats://host:4222/EVENTS",),
         ),
         "sources": (
-            "the sources that announce themselves, and what changes, until Ctrl-C", "", DISCOVER,
+            "show announced sources and their changes until Ctrl-C", "", DISCOVER,
             ("mama sources --once", "mama sources --url nats://host:4222 --json"),
         ),
         "top": (
-            "sources, publishers, readers, streams and rates as they are now, until q", "top", DISCOVER,
+            "show current sources, publishers, readers, streams and rates until q", "top", DISCOVER,
             ("mama top", "mama top mlp://127.0.0.1:9999", "mama top nats://host:4222 --once --json"),
         ),
         "events": (
-            "what happens to publishers, topics and readers, until Ctrl-C", "", DISCOVER,
+            "show events of publishers, topics and readers until Ctrl-C", "", DISCOVER,
             ("mama events", "mama events --from earliest --json"),
         ),
         "jobs": (
-            "the programs for spark-submit in this package: list them, or copy one to edit", "", USE,
+            "list the spark-submit programs of this package, or copy one to edit", "", USE,
             ("mama jobs", "mama jobs --copy publish"),
         ),
         "docs": (
             "generated documentation", "malamute,tango", HELP, ("mama docs options",),
         ),
         "completion": (
-            "what a shell needs to complete commands, options and files", "cli", HELP,
-            ('eval "$(mama completion bash)"', 'eval "$(mama completion zsh)"', "mama completion fish | source"),
+            "print the completion of commands, options and files for a shell", "cli", HELP,
+            ("mama completion fish | source", 'eval "$(mama completion zsh)"', 'eval "$(mama completion bash)"'),
         ),
     }.items()
 }  # fmt: skip
@@ -125,7 +125,7 @@ def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
         SUBCOMMANDS.update(_subcommands())
     top = HelpParser(
         prog="mama",
-        description="Publish DataFrames and know what became of every row.",
+        description="Publish DataFrames and know the outcome of every row.",
         epilog=f"mama COMMAND --help shows arguments and examples.\n{SUMMARY}",
     )
     top.add_argument("--version", action="version", version=f"mama-spark {__version__}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 SHOW, USE, DISCOVER, RUN, HELP = (
-    "what became of the rows", "publish and read", "who is there", "servers and recorders", "help"
+    "flight logs", "publish and read", "discovery", "servers and recorders", "help"
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from .message import Bools, Int64s, MessageBatch
 
 
 class Ack(Enum):
-    """What an acknowledgement of this middleware means."""
+    """Meaning of an acknowledgement."""
 
     NONE = "none"  #: there is none
     SENT = "sent"  #: written to the connection of every reader; delivery is not confirmed
@@ -42,7 +42,7 @@ class EventStyle(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the bridge can do *as it is configured*. The conformance suite proves each of them."""
+    """Abilities of a bridge *as it is configured*. The conformance suite proves each of them."""
 
     ack: Ack
     sequence: bool  #: acks carry the sequence number of the log
@@ -66,8 +66,8 @@ class Acks:
     :ivar stream: where the messages are stored, None if not given
     :ivar at: ``time.monotonic()`` of their arrival
     :ivar domain: that the stream belongs to, None if not given
-    :ivar level: what these mean; None = what the capabilities say. :attr:`Ack.NONE`: no acknowledgement will come for
-        them, since nobody wants them: they end as ``published``
+    :ivar level: meaning of these; None = that of the capabilities. :attr:`Ack.NONE`: the messages have no subscribers,
+        will not be acknowledged, and end as ``published``
     """
 
     tokens: Int64s
@@ -89,7 +89,7 @@ class Refusals:
 
 
 class EventKind(Enum):
-    """What happened to the transport rather than to a message."""
+    """An event of the transport rather than of a message."""
 
     DISCONNECTED = "disconnected"  #: every send without an answer is in doubt from here on
     RECONNECTED = "reconnected"
@@ -108,7 +108,7 @@ class BridgeEvent:
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """What came in since the last poll, each list in order of arrival."""
+    """Answers and events since the last poll, each list in order of arrival."""
 
     acks: list[Acks] = field(default_factory=list)
     refusals: list[Refusals] = field(default_factory=list)
@@ -120,7 +120,7 @@ class PollResult:
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
-    """What the bridge found wrong with a batch before any of it is sent.
+    """Faults of a batch that the bridge found before it sent any of it.
 
     :ivar rejected: rows that may not be sent, with the reason, ascending by row
     :ivar non_retriable: True where a message that may be stored must not be sent again although it has an id, since it
@@ -133,10 +133,11 @@ class ValidationResult:
 
 @dataclass(frozen=True, slots=True)
 class OnTheWay:
-    """Which of some sends may still be stored later than now.
+    """Sends that may still be stored later than now.
 
-    :ivar since: monotonic seconds since when that is waited for
-    :ivar why: where they may be, and what is waited for, for people
+    :ivar rows: True for each of these, one element a send
+    :ivar since: monotonic time at which the wait for them began
+    :ivar why: where they may be, and which event ends the wait, as text
     """
 
     rows: Bools
@@ -205,24 +206,24 @@ class PublisherBridge(ABC):
     # --- what some can do ---
 
     def explain_missing_acks(self) -> str:
-        """Why messages are not acknowledged, or there is no connection, and what to do: a sentence for people, empty
-        if that is not known. On the thread of the other calls; takes a few seconds at most. Never raises."""
+        """Cause of missing acknowledgements or a missing connection, and the remedy, as a sentence; empty if unknown.
+        On the thread of the other calls; takes a few seconds at most. Never raises."""
         return ""
 
     def on_the_way(self, tokens: Int64s, topics: pa.DictionaryArray) -> OnTheWay | None:
-        """Which of these sends may still be stored; None: as far as the bridge can know, none. Never waits.
+        """Which of these sends may still be stored; None: none that the bridge knows of. Never waits.
 
-        :param topics: one of each
+        :param topics: topic of each send
         """
         return None
 
     def abort_unsent(self, why: str) -> None:
-        """What was sent and has not left this machine must not be stored any more: lose the connection, if need be."""
+        """Prevent that bytes that have not left this machine are stored; drops the connection if need be."""
         return
 
     def sent_to(self) -> tuple[str, ...]:
-        """The servers that may still have messages of this bridge in their buffers, the present one last, each as
-        :meth:`.BatchLedger.why_unfenced` reads it. Empty: the bridge knows none that could. Any thread may ask."""
+        """Servers that may still have messages of this bridge in their buffers, the present one last, each as
+        :meth:`.BatchLedger.why_unfenced` reads it. Empty: none is known. Any thread may ask."""
         return ()
 
     def requests(self) -> RequestBridge | None:
@@ -239,7 +240,7 @@ class RequestMessage(NamedTuple):
     :ivar topic: that the request was sent to
     :ivar inbox: number of the request that this replies to; None: this is a request
     :ivar reply_to: where a reply to this goes; None: no reply is wanted
-    :ivar error: instead of a reply: nobody takes requests there, or no permission
+    :ivar error: instead of a reply: no subscriber takes the request, or no permission
     """
 
     topic: str
@@ -340,8 +341,7 @@ class DiscoveryBridge(Protocol):
         """Connect. Creates nothing: that :meth:`announce`, :meth:`publish_events` and :meth:`create_streams` do."""
 
     def create_streams(self) -> None:
-        """Create what discovery is kept in where it is missing, for others that announce; nothing where the middleware
-        has it."""
+        """Create missing streams of discovery, for other announcers; nothing where the middleware keeps them itself."""
 
     # --- announcing ---
 

@@ -102,9 +102,9 @@ def _bad_names(names: pa.Array) -> pa.Array:
 
     from .message import payload_sizes
 
-    octets = _bytes(names)
+    name_bytes = _bytes(names)
     good = not names.null_count and payload_sizes(names).min(initial=1) > 0
-    if good and not ((octets <= ord(" ")) | (octets == ord(":")) | (octets == 0x7F)).any():
+    if good and not ((name_bytes <= ord(" ")) | (name_bytes == ord(":")) | (name_bytes == 0x7F)).any():
         return pa.array(np.zeros(len(names), np.bool_))
     return pc.match_substring_regex(names, _BAD_NAME)
 

@@ -25,7 +25,7 @@ _begun = False
 
 @dataclass(frozen=True, slots=True)
 class Middleware:
-    """One middleware: what it can do, and its parts.
+    """One middleware: its abilities and parts.
 
     A part is ``module:attribute``, or a module, which is imported when it is asked for; None: the middleware has no
     such part. What factories make is not opened yet.
@@ -50,12 +50,12 @@ class Middleware:
     :ivar row_codec: ``(o: SinkOptions) -> RowCodec``
     :ivar key_codec: ``(o: SinkOptions) -> RowCodec``, which makes messages of changes to the keys of ``o.bucket``
     :ivar batch_ledger: ``(o: SinkOptions) -> BatchLedger``
-    :ivar check_transport: ``(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]``: tried, and what was found
+    :ivar check_transport: ``(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]``: fine or not, and a text
     :ivar log_bridge: ``(o: TransportOptions, timeout: float) -> RecordLogBridge``; None: it stores nothing that could
         be read again
     :ivar served_log_bridge: ``(o: TransportOptions, timeout: float) -> ServedLogBridge``: logs that a Malamute broker
         can serve as its streams
-    :ivar key_value: a module: how it keeps key-value buckets, and what a message does to its key
+    :ivar key_value: a module: layout of key-value buckets, and the effect of a message on its key
     :ivar discovery_bridge: ``(o: TransportOptions) -> DiscoveryBridge``
     :ivar record_format: a ``RecordFormat``: how records of its recorder become columns of ``mamasub``
     :ivar recorded_discovery: ``(log: RecordLogBridge, name: str | None) -> DiscoveryBridge`` of such records

@@ -92,7 +92,7 @@ class Bounds:
 
 
 class Continuity(Enum):
-    """What became of a record log since a reader saved its position in it."""
+    """Changes of a record log since a reader saved its position in it."""
 
     UNBROKEN = "the reader can continue"
     RECREATED = "deleted and created again: its sequences name other records"
@@ -114,7 +114,7 @@ def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
 
 
 def time_of(log: RecordLog, bounds: Bounds, sequence: int) -> int | None:
-    """When this record was stored; None: it is not there.
+    """Time at which this record was stored, microseconds since the epoch; None: it is not there.
 
     :param bounds: of the log, now
     """
@@ -124,8 +124,8 @@ def time_of(log: RecordLog, bounds: Bounds, sequence: int) -> int | None:
 
 
 def went_back(log: Callable[[], RecordLog], bounds: Bounds, next_sequence: int, time: int | None) -> int | None:
-    """Where a reader goes on when the sequences of the log went back behind its position and were given again, because
-    it was restored from an older copy, for example. None: they did not, or nobody can tell.
+    """Sequence at which a reader goes on in a log whose sequences went back behind its position and were given again
+    (it was restored from an older copy, for example). None: they did not, or that is not known.
 
     :param log: opens it, where it must be asked
     :param bounds: of the log, now
@@ -168,12 +168,12 @@ class CurrentRecords:
         return len(self.sequences)
 
     def within(self, after: int, up_to: int) -> CurrentRecords:
-        """Those with ``after < sequence <= up_to``; shares memory."""
+        """The current records with ``after < sequence <= up_to``; shares memory."""
         start, stop = np.searchsorted(self.sequences, [after, up_to], "right").tolist()
         return CurrentRecords(self.sequences[start:stop], self.before + start)
 
     def among(self, records: Records) -> Records:
-        """Those of ``records`` that are."""
+        """The records of ``records`` that are current."""
         return records.take(np.flatnonzero(is_among(records.sequences, self.sequences)))
 
 
@@ -200,8 +200,8 @@ class RecordLog(Protocol):
         """First and last sequence at this moment."""
 
     def bounds_with(self, sequence: int, identity: str) -> Bounds:
-        """:meth:`bounds`, for who has read this sequence of the log of this identity: a replicated log waits some
-        seconds for a replica that has it."""
+        """:meth:`bounds`, for a reader that has read ``sequence`` of the log of this identity: a replicated log waits
+        some seconds for a replica that has it."""
         return self.bounds()
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
@@ -230,8 +230,8 @@ class RecordLog(Protocol):
         """Delete the records with a sequence below ``before``."""
 
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
-        """What the limits of this log may remove before it is read, and on which of ``topics`` it has nothing now
-        where nobody can say what it will have; one sentence each."""
+        """Limits of this log that may remove unread records, and ``topics`` on which it has no record and may never
+        have one; one sentence each."""
 
     def require_topics(self, topics: Sequence[str]) -> None:
         """:raises ConfigError: it has no record on one of these topics, and will have none"""
@@ -242,7 +242,7 @@ class RecordLog(Protocol):
     # --- what some can do ---
 
     def delete(self, sequences: Sequence[int]) -> None:
-        """Delete these records; those that are not there are none.
+        """Delete these records; missing ones are ignored.
 
         :raises ConfigError: the middleware cannot, or the permissions forbid it
         """
@@ -278,7 +278,7 @@ class RecordLog(Protocol):
         raise ConfigError(f"option latestPerTopic: {self.name!r} is of a middleware that keeps no last value")
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """Those of these that are still there.
+        """The records of ``wanted`` that are still stored.
 
         :param topics: those that :meth:`current` was asked for
         """
@@ -301,7 +301,7 @@ class RecordLog(Protocol):
         return self.bounds(), self.missing(after, up_to)
 
     def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """As :meth:`read`; payloads may be binary_view arrays, whose buffers are what was received."""
+        """As :meth:`read`; payloads may be binary_view arrays over the received buffers."""
         return self.read(after, up_to, topics)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:

@@ -15,7 +15,7 @@ from .record_log import Bounds, Records
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What a log takes and keeps; None = no limit.
+    """Topics and limits of a log; None = no limit.
 
     :ivar topics: that it takes, with wildcards
     :ivar max_age: seconds
@@ -69,7 +69,7 @@ class LogTail(Protocol):
 
 
 class ServedLog(Protocol):
-    """What a server needs of a log to serve it. The first four: see :class:`~.record_log.RecordLog`."""
+    """A log that a server serves. The first four methods: see :class:`~.record_log.RecordLog`."""
 
     def read(self, after: int, up_to: int) -> Iterator[Records]: ...
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]: ...
@@ -83,7 +83,7 @@ class ServedLog(Protocol):
         """
 
     def tail(self, after: int, topics: Sequence[str], name: str) -> LogTail:
-        """What follows ``after``, on ``topics``.
+        """A tail of the records after ``after`` on ``topics``.
 
         :param name: for the log, as a noun
         """

@@ -53,7 +53,7 @@ def why_unpublishable(topic: str) -> str | None:
 
 
 def topic_head(prefix: str | None) -> str:
-    """What a prefix puts before every topic: itself and a dot; nothing where there is none."""
+    """The head that a prefix gives every topic: the prefix and a dot; empty without a prefix."""
     return f"{prefix}." if prefix else ""
 
 

@@ -91,11 +91,11 @@ def partition(topics: pa.Array, count: int) -> Int64s:
     """
     data = topics.cast(pa.large_binary())
     ends = np.frombuffer(data.buffers()[1], np.int64)[data.offset : data.offset + len(data) + 1]
-    octets = np.frombuffer(data.buffers()[2] or b"", np.uint8)
+    topic_bytes = np.frombuffer(data.buffers()[2] or b"", np.uint8)
     starts, sizes = ends[:-1], np.diff(ends)
     found = np.full(len(data), _OFFSET_BASIS, np.uint32)
     for place in range(int(sizes.max(initial=0))):
         rows = np.flatnonzero(sizes > place)
-        found[rows] = (found[rows] ^ octets[starts[rows] + place]) * np.uint32(_PRIME)
+        found[rows] = (found[rows] ^ topic_bytes[starts[rows] + place]) * np.uint32(_PRIME)
     numbers: Int64s = (found % np.uint32(count)).astype(np.int64)
     return numbers

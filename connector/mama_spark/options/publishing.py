@@ -47,7 +47,7 @@ class PublishingOptions(TransportOptions):
     )
     stream: str | None = option(
         "text", text, None, _MESSAGES,
-        "Stream that must take all topics. Malamute: the stream to write to; with a column `stream`, the stream of the "
+        "Stream that must take all topics. Malamute: the stream to write to, or with a column `stream` that of the "
         "dead letters.", shown="found from the topics",
     )  # fmt: skip
     log: tuple[str, ...] | None = option(
@@ -57,8 +57,8 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     create_stream: bool = option(
         "boolean", boolean, False, _MESSAGES,
-        "Create a missing stream: file storage, duplicate window of twice `retryDeadline` (with `exactlyOnce`, "
-        "twice `waitTimeout`), fast ingest allowed.",
+        "Create a missing stream with file storage, fast ingest, and a duplicate window of twice `retryDeadline` "
+        "(with `exactlyOnce`, twice `waitTimeout`).",
     )  # fmt: skip
     streams: StreamRange | None = option(
         "names", stream_range, None, _MESSAGES,
@@ -73,10 +73,12 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     ttl: float | None = option(
         "duration", duration, None, _MESSAGES,
-        "With `bucket`, which must have `allow_msg_ttl`: how long values stay of which the column `ttl` says "
-        "nothing; a second at least.", shown="as long as the bucket keeps them", scope=NATS,
+        "With `bucket`: time to live of values without one in the column `ttl`, at least `1s`. The bucket needs "
+        "`allow_msg_ttl`.", shown="unlimited", scope=NATS,
     )  # fmt: skip
-    ignore_unknown_columns: bool = option("boolean", boolean, False, _MESSAGES, "Ignore columns that no rule uses.")
+    ignore_unknown_columns: bool = option(
+        "boolean", boolean, False, _MESSAGES, "Ignore unknown columns, instead of failing."
+    )
     pack: str = option(
         "`off`, `lines`, `arrow`", one_of("off", "lines", "arrow"), "off", _MESSAGES,
         "Send rows of one topic together in [one message](packed-messages.md): values joined by line feeds, or an "
@@ -98,20 +100,20 @@ class PublishingOptions(TransportOptions):
     )
     trace_context: str = option(
         "`off`, `true`, `traceparent`, column", trace_context, "off", _MESSAGES,
-        "Header `traceparent` ([traces](metrics.md#traces)): of a span for each partition (`true`), of the given "
-        "one, or of a column.",
+        "Header `traceparent` ([traces](metrics.md#traces)): a span of each partition (`true`), the given one, or "
+        "that of a column.",
     )  # fmt: skip
 
     # --- readers and fields of OpenMAMA ---
 
     wait_for_subscribers: float = option(
         "duration", duration_or_none, 5.0, _MESSAGES,
-        "Longest wait of a task for readers of its topics; `0`: none.",
+        "Longest wait of a task for subscribers of its topics.",
         shown="5s", scope=OPENMAMA,
     )  # fmt: skip
     require_subscribers: bool = option(
         "boolean", boolean, False, _MESSAGES,
-        "Fail rows of topics without readers, as `NO_SUBSCRIBERS`.", scope=OPENMAMA,
+        "Fail rows of topics without subscribers, as `NO_SUBSCRIBERS`.", scope=OPENMAMA,
     )  # fmt: skip
     mama_fields: tuple[tuple[str, int | None, str | None], ...] = option(
         "fields", mama_fields, (), _MESSAGES,
@@ -120,8 +122,7 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     mama_dictionary: str | None = option(
         "path", file_path, None, _MESSAGES,
-        "Data dictionary (lines `fid|name|type`) on driver and executors, for fields that `mamaFields` does not "
-        "name.", scope=OPENMAMA,
+        "OpenMAMA data dictionary, on driver and executors, for the fields not in `mamaFields`.", scope=OPENMAMA,
     )  # fmt: skip
     mama_numbers: bool = option(
         "boolean", boolean, False, _MESSAGES,
@@ -133,18 +134,18 @@ class PublishingOptions(TransportOptions):
 
     ack_mode: str = option(
         "`auto`, `message`, `batch`, `none`", one_of("auto", "message", "batch", "none"), "auto", _DELIVERY,
-        "`message`: one acknowledgement a row. `batch`: fast ingest; refused with ids on replicated streams. "
-        "`none`: fire and forget. `auto`: `batch` where `dedup` is off and stream and server allow it, else "
+        "`message`: one acknowledgement a message. `batch`: fast ingest; refused with ids on replicated streams. "
+        "`none`: no acknowledgement. `auto`: `batch` with `dedup=false` where stream and server allow it, else "
         "`message`.",
     )  # fmt: skip
-    dedup: bool = option("boolean", boolean, True, _DELIVERY, "Send ids, by which the broker drops repeated messages.")
+    dedup: bool = option("boolean", boolean, True, _DELIVERY, "Send message ids; the broker drops a repeated id.")
     id_column: str | None = option(
         "column", string, None, _DELIVERY,
-        "Column of strings or integers, instead of default ids ([ids](columns.md#message-ids-of-your-own)).", shown="",
+        "Column with [your own ids](columns.md#message-ids-of-your-own), strings or integers.", shown="",
     )  # fmt: skip
     on_duplicate_id: str | None = option(
         "`fail`, `warn`", one_of("fail", "warn"), None, _DELIVERY,
-        "A row whose id its task has sent before: fails, or is sent.", shown="`fail`",
+        "Whether a row with an id that its task has sent before fails, or is sent.", shown="`fail`",
     )  # fmt: skip
     id_prefix: str | None = option(
         "text", text, None, _DELIVERY,
@@ -153,26 +154,26 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     txn_app_id: str | None = option(
         "text", text, None, _DELIVERY,
-        "With `txnVersion`: [identity of a batch write](../how-to/publish-a-batch-once.md), as in Delta.",
+        "With `txnVersion`: [identity of the write](../how-to/publish-a-batch-once.md), as in Delta.",
         scope=BATCHES,
     )  # fmt: skip
     txn_version: int | None = option(
-        "integer", integer(0, 2**63 - 1), None, _DELIVERY, "Number of the run; rises.", scope=BATCHES
+        "integer", integer(0, 2**63 - 1), None, _DELIVERY, "Number of the run; it must rise.", scope=BATCHES
     )
     exactly_once: bool = option(
         "boolean", boolean, False, _DELIVERY,
-        "Store each row of a batch once, however late it is [repeated](../explanation/delivery.md#exactly-once); a "
-        "batch write needs `txnAppId` and `txnVersion`.", scope=STORED,
+        "Store each row once, however late its batch is [repeated](../explanation/delivery.md#exactly-once). A batch "
+        "write needs `txnAppId` and `txnVersion`.", scope=STORED,
     )  # fmt: skip
     on_retention: str = option(
         "`fail`, `publish`", one_of("fail", "publish"), "fail", _DELIVERY,
-        "With `exactlyOnce`, when messages may have been removed before they were read back: fail, or publish all "
-        "rows not found.", scope=STORED,
+        "With `exactlyOnce`, if stored messages may have been removed: fail, or publish all rows not found.",
+        scope=STORED,
     )  # fmt: skip
     on_silent_server: str = option(
         "`wait`, `publish`", one_of("wait", "publish"), "wait", _DELIVERY,
         "With `exactlyOnce`, rows that a [silent server](../explanation/exactly-once.md#servers-that-stand-still) "
-        "may have: wait, or send them again after `waitTimeout`.", scope=NATS,
+        "may hold: wait, or send them again after `waitTimeout`.", scope=NATS,
     )  # fmt: skip
     batches_stream: str = option(
         "text", single_token, "MAMA_BATCHES", _DELIVERY,
@@ -187,13 +188,13 @@ class PublishingOptions(TransportOptions):
     )
     refill_allowed_at: int | None = option(
         "integer", integer(0, 1_000_000), None, _DELIVERY,
-        "A full window admits more at this number.", shown="half of `maxInFlight`",
+        "Unacknowledged messages at which a full window admits more.", shown="half of `maxInFlight`",
     )  # fmt: skip
     wait_timeout: float = option(
-        "duration", duration, 5.0, _DELIVERY, "Longest wait for each acknowledgement.", shown="5s"
+        "duration", duration, 5.0, _DELIVERY, "Longest wait for an acknowledgement.", shown="5s"
     )
     poll_time: float = option(
-        "duration", duration, 0.1, _DELIVERY, "Longest wait of the publisher's loop.", shown="100ms"
+        "duration", duration, 0.1, _DELIVERY, "Longest wait in the publisher's loop.", shown="100ms"
     )
     hold_pause_time: float = option(
         "duration", duration, 0.1, _DELIVERY, "Longest pause while the window is full.", shown="100ms"
@@ -210,7 +211,7 @@ class PublishingOptions(TransportOptions):
     )
     on_uncertain: str = option(
         "`resend`, `report`", one_of("resend", "report"), "resend", _DELIVERY,
-        "With `dedup=false`, a message whose acknowledgement is lost: send it again, or settle it as `timeout`.",
+        "With `dedup=false`, a message whose acknowledgement is lost: resend it, or settle it as `timeout`.",
     )  # fmt: skip
     on_unavailable: str = option(
         "`fail`, `wait`", one_of("fail", "wait"), "fail", _DELIVERY,
@@ -219,7 +220,7 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     order: str = option(
         "`none`, `partition`", one_of("none", "partition"), "none", _DELIVERY,
-        "`partition`: keep the order of a partition, also over resends.",
+        "`partition`: keep the order of each partition, also over resends.",
     )  # fmt: skip
     max_rate_per_partition: float | None = option(
         "number", rate, None, _DELIVERY, "Most messages a second of each partition.", shown="unlimited"
@@ -229,12 +230,12 @@ class PublishingOptions(TransportOptions):
 
     on_error: str = option(
         "`fail`, `deadletter`, `log`", one_of("fail", "deadletter", "log"), "fail", _DELIVERY,
-        "[Rows that failed](../how-to/handle-dead-letters.md): fail the write after all others were published, "
-        "send them to the dead letters, or leave them to the flight log.",
+        "[Rows that failed](../how-to/handle-dead-letters.md): fail the write after publishing the others, send them "
+        "to the dead letters, or only log them in the flight log.",
     )  # fmt: skip
     error_tolerance: str = option(
         "`data`, `all`", one_of("data", "all"), "data", _DELIVERY,
-        "Failures that `deadletter` and `log` cover: of the row itself, or outages too.",
+        "What `deadletter` and `log` cover: failures of the row itself, or outages too.",
     )  # fmt: skip
     dead_letter_topic: str | None = option("text", text, None, _DELIVERY, "Topic for failed rows.")
     dead_letter_table: str | None = option(
@@ -251,7 +252,7 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     flight_log_level: str = option(
         "`all`, `outcomes`, `errors`", one_of("all", "outcomes", "errors"), "outcomes", _FLIGHT_LOG,
-        "`published` events too, one terminal event a row, or only rows not acked.",
+        "`published` events too, one terminal event a row, or only rows that are not acked.",
     )  # fmt: skip
     flight_log_columns: tuple[str, ...] = option(
         "columns", names("column"), (), _FLIGHT_LOG,
@@ -263,11 +264,11 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     flight_log_compact_every: int = option(
         "integer", integer(0), 0, _FLIGHT_LOG,
-        "Merge small files of the flight log every so many micro-batches; 0: never.", scope=STREAMS,
+        "Merge the small files after this many micro-batches; 0: never.", scope=STREAMS,
     )  # fmt: skip
     metrics: str = option(
         "`off`, `otel`, `module:function`", metrics_setup, "off", _FLIGHT_LOG,
-        "Export [metrics](metrics.md#publishers) by OpenTelemetry, by the meter provider of the process or of the "
+        "Export [metrics](metrics.md#publishers) by OpenTelemetry, with the meter provider of the process or of the "
         "function.",
     )  # fmt: skip
     gc_freeze: bool = option(
@@ -284,14 +285,14 @@ class PublishingOptions(TransportOptions):
     )
     announce_counts: float | None = option(
         "duration", duration_or_none, None, DISCOVERY,
-        "Interval of events `counts` of each publisher.", shown="none",
+        "Interval of the events `counts` of each publisher.", shown="none",
     )  # fmt: skip
     source_ttl: float = option(
         "duration", duration, 30.0, DISCOVERY,
-        "A source without a sign of life turns SUSPECT after half of it, OFFLINE after all; must exceed the "
-        "trigger interval.", shown="30s",
+        "Without renewal, the source turns SUSPECT after half of it, OFFLINE after all; longer than the trigger "
+        "interval.", shown="30s",
     )  # fmt: skip
     topic_events: str = option(
         "`topic`, `publisher`, `off`", one_of("topic", "publisher", "off"), "topic", DISCOVERY,
-        "Events of publishers: of each topic too, only of publishers, or none.",
+        "Publish events of topics and publishers, of publishers, or none.",
     )  # fmt: skip

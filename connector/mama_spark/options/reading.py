@@ -33,11 +33,11 @@ class ReadOptions(TransportOptions):
     fail_on_data_loss: bool = option("boolean", boolean, True, _HOW, f"{_LOSS} the loss is logged.")
     tango: bool = option(
         "boolean", boolean, False, _WHAT,
-        "The stream is of a recorder of Tango events: a column `tango`; devices are sources.",
+        "The stream is of a recorder of Tango events: adds a column `tango`; devices are sources.",
     )  # fmt: skip
     omnm: bool = option(
         "boolean", boolean, False, _WHAT,
-        "Payloads are OpenMAMA messages, or of their recorder: a column `mama`, or those of `fields`; peers are "
+        "Payloads are OpenMAMA messages, or records of them: adds a column `mama`, or those of `fields`; peers are "
         "sources.",
     )  # fmt: skip
     wait_timeout: float = option(
@@ -69,22 +69,22 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
 
     topics: tuple[str, ...] = option(
         "topics", topic_patterns, (), _WHAT,
-        "Topics, separated by commas, with wildcards: `*` one part, `>` all that follow; matching streams that "
+        "Topics, separated by commas, with wildcards: `*` one part, `>` all that follow. Matching streams that "
         "appear later are read from their beginning.", shown="all of `stream`",
     )  # fmt: skip
     bucket: str | None = option(
         "text", text, None, _WHAT,
-        "Key-value bucket, with [columns](columns.md#columns-that-mamasub-emits) of its own; `topics` are patterns "
-        "of keys. Implies `latestPerTopic`; with `latestPerTopic=false`, the history that is kept.", scope=NATS,
+        "Key-value bucket, with [its own columns](columns.md#columns-that-mamasub-emits); `topics` are patterns of "
+        "keys. `latestPerTopic=false` reads the history.", scope=NATS,
     )  # fmt: skip
     latest_per_topic: bool | None = option(
         "boolean", boolean, None, _WHAT,
-        "Read the last message of each topic, with a column `operation`; a stream goes on with what comes after.",
+        "Read the last message of each topic, with a column `operation`; a stream query goes on from there.",
         shown="`false`; with `bucket`, `true`", scope=STORED,
     )  # fmt: skip
     include_deleted: bool = option(
         "boolean", boolean, False, _WHAT,
-        "With `latestPerTopic`: also topics whose last message says that the value is deleted, purged or expired.",
+        "With `latestPerTopic`: also topics whose value is deleted, purged or expired.",
         scope=NATS,
     )  # fmt: skip
     pattern: str | None = option(
@@ -95,34 +95,34 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     stream: str | None = option(
         "text", text, None, _WHAT,
         "Stream to read.",
-        shown="found from the topics; Malamute: the one of the `url`",
+        shown="found from the topics; Malamute: that of the `url`",
     )  # fmt: skip
     streams: tuple[str, ...] = option(
         "names", stream_patterns, (), _WHAT,
-        "Streams to read as one source, separated by commas: `orders-{0..7}`, `orders-*`.", scope=NATS,
+        "Streams to read as one source, separated by commas: `orders-{0..7}`, `orders-*`.", shown="",
+        scope=NATS,
     )  # fmt: skip
     starting_offsets: Offsets = option(
         "`earliest`, `latest`, `now`, time, JSON", offsets("earliest", "latest", times=True), "earliest", _WHAT,
-        "[Where a new query begins](../how-to/read-messages.md#where-a-query-begins-and-ends); a checkpoint wins. "
-        'A time (UTC where it names no zone), or JSON: `{"ORDERS": 17}`, -1 latest, -2 earliest.',
+        "[Where a new query begins](../how-to/read-messages.md#where-a-query-begins-and-ends). A time is UTC by "
+        'default; JSON: `{"ORDERS": 17}`, -1 latest, -2 earliest.',
     )  # fmt: skip
     starting_timestamp: int | str | None = option(
         "time", instant, None, _WHAT,
-        "A time (UTC where it names no zone) or `now`, instead of `startingOffsets`; one in the future is `latest`.",
+        "A time (UTC by default) or `now`, instead of `startingOffsets`; a future one is `latest`.",
     )  # fmt: skip
     ending_offsets: Offsets = option(
         "`latest`, `now`, time, JSON", offsets("latest", times=True), "latest", _WHAT,
-        "Where the read ends: at its planning, at `load()`, before a time (UTC where it names no zone), "
-        "before sequences.",
+        "Where the read ends: at its planning, at `load()`, before a time (UTC by default), before sequences.",
         scope=BATCHES,
     )  # fmt: skip
     ending_timestamp: int | str | None = option(
         "time", instant, None, _WHAT,
-        "A time (UTC where it names no zone) or `now`, instead of `endingOffsets`.", scope=BATCHES,
+        "A time (UTC by default) or `now`, instead of `endingOffsets`.", scope=BATCHES,
     )  # fmt: skip
     min_offsets_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
-        "A micro-batch after the first waits for so many records, or for `maxTriggerDelay`.",
+        "Records for which a micro-batch after the first waits, at most for `maxTriggerDelay`.",
         shown="no wait", scope=STREAMS,
     )  # fmt: skip
     max_trigger_delay: float = option(
@@ -131,17 +131,16 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
     max_rows_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
-        "Rows of a micro-batch of packed messages, estimated.", shown="unlimited", scope=STREAMS,
+        "Most rows of a micro-batch of packed messages, estimated.", shown="unlimited", scope=STREAMS,
     )  # fmt: skip
     min_partitions: int | None = option(
         "integer", integer(1, 10_000), None, _HOW,
-        "Tasks of a read, at least. Default: `parallelism`, at most one for 10,000 rows and at least one for "
-        "250,000.", shown="`parallelism`",
+        "Least number of tasks; the default keeps 10,000 to 250,000 rows a task.", shown="`parallelism`",
     )  # fmt: skip
     parallelism: int | None = option(
         "integer", integer(1, 10_000), None, _HOW,
-        "Tasks that the cluster runs at once. Default: of the session given to `mama_spark.register(spark)`, or "
-        "the cores of the driver's machine.", shown="as registered",
+        "Tasks that the cluster runs at once. Default: that of the session given to `mama_spark.register(spark)`, else "
+        "the cores of the driver.", shown="as registered",
     )  # fmt: skip
     fields: tuple[tuple[str, str], ...] = option(
         "columns", field_columns, (), _WHAT,
@@ -151,28 +150,28 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
     dictionary: str | None = option(
         "path or `feed`", text, None, _WHAT,
-        "With `fields`: data dictionary on the driver (lines `fid|name|type`), or `feed`: as recorded.",
+        "With `fields`: OpenMAMA data dictionary on the driver, or `feed`: the recorded one.",
     )  # fmt: skip
     gc_freeze: bool = option("boolean", boolean, False, _HOW, "As the option of `mamapub`.", scope=STREAMS)
     unpack: bool = option(
         "boolean", boolean, True, _HOW,
-        "Each row of a packed message is a row.",
+        "Unpack packed messages into rows.",
     )  # fmt: skip
     decompress: bool = option(
         "boolean", boolean, False, _HOW,
-        "[Decompress](../how-to/read-messages.md#compressed-payloads) payloads by their header `Content-Encoding`.",
+        "[Decompress](../how-to/read-messages.md#compressed-payloads) payloads with a header `Content-Encoding`.",
     )  # fmt: skip
     max_decompressed_bytes: int = option(
         "integer", integer(1, 1 << 30), 64 << 20, _HOW, "Most bytes of one decompressed payload."
     )
     trace_context: str = option(
         "`off`, `column`, `links`", one_of("off", "column", "links"), "off", _HOW,
-        "Header `traceparent` ([traces](metrics.md#traces)): as a column, or as links of a span for each task.",
+        "Header `traceparent` ([traces](metrics.md#traces)) as a column, or as links of a span of each task.",
     )  # fmt: skip
     include_headers: bool = option("boolean", boolean, True, _HOW, "Fill the column `headers`.")
     fail_on_corrupt: bool = option(
         "boolean", boolean, False, _HOW,
-        "Fail at a message that cannot be read; `false`: a row with the reason.",
+        "Fail at an unreadable message; `false`: a row with the reason.",
     )  # fmt: skip
     mode: str | None = option(
         "`FAILFAST`, `PERMISSIVE`, `DROPMALFORMED`", one_of("failfast", "permissive", "dropmalformed"), None, _HOW,
@@ -237,7 +236,7 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         require(
             self.pattern is None or named, "option pattern needs a stream: option stream, or mlp://host:9999/stream"
         )
-        require(bool(self.topics) or named, "option topics (or stream) is needed: what shall be read?")
+        require(bool(self.topics) or named, "option topics (or stream) is needed: it names what to read")
         for which in ("starting", "ending"):
             require(
                 not {f"{which}_offsets", f"{which}_timestamp"} <= set(given),
@@ -299,7 +298,7 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
 
     starting_offsets: str | tuple[tuple[str, int], ...] = option(
         "`image`, `earliest`, `latest`, JSON", offsets("image", "earliest", "latest"), "image", _WHAT,
-        "Where a new query begins: with the sources at this moment, the oldest or the next change, or a sequence, "
+        "Where a new query begins: with the current sources, the oldest or the next change, or a sequence, "
         '`{"MAMA_EVENTS": 17}`.', scope=STREAMS,
     )  # fmt: skip
     fail_on_data_loss: bool = option(
@@ -310,7 +309,7 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
     )
     advisories: bool = option(
         "boolean", boolean, True, _WHAT,
-        "Rows for readers that come and go.",
+        "Rows for readers that come or go.",
         scope=Scope(streaming=True, bridges=("nats",)),
     )  # fmt: skip
 
@@ -319,7 +318,7 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
         by = self.decodes
         require(self.stream is None or bool(by), "option stream is for what a recorder wrote: tango=true, omnm=true")
         named = self.stream is not None or _has_path(self.url)
-        require(not by or named, f"option {by} needs the option stream: what does the recorder write?")
+        require(not by or named, f"option {by} needs the option stream, the one of the recorder")
 
     def _check_needs(self, stated: Collection[str]) -> None:
         super()._check_needs(stated)

@@ -192,7 +192,7 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
         if self.on_error == "deadletter":
             require(bool(dead), "option onError=deadletter needs deadLetterTopic or deadLetterTable")
         else:
-            require(not dead, f"option {''.join(dead[:1])} needs onError=deadletter, else nothing would ever go there")
+            require(not dead, f"option {''.join(dead[:1])} needs onError=deadletter")
         if self.flight_log is None:
             require(
                 self.on_error != "log", "option onError=log needs flightLog: failed rows would vanish without a trace"

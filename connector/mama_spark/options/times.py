@@ -10,8 +10,8 @@ from typing import Any
 NOW = "now"  #: the time of ``load()``
 #: The rule, for the page of options and the text of each.
 TIMES = (
-    "A time is ISO 8601, in UTC where it names no zone (whatever the time zone of the session is): "
-    "`2026-01-31T12:00:00Z`, `2026-01-31 13:00+01:00`, `2026-01-31`; or milliseconds since the epoch"
+    "A time is ISO 8601, UTC by default (whatever the time zone of the session): `2026-01-31T12:00:00Z`, "
+    "`2026-01-31 13:00+01:00`, `2026-01-31`; or milliseconds since the epoch"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Milliseconds from 1973 to 5138; a number elsewhere counts something else.

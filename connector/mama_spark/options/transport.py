@@ -36,14 +36,14 @@ class TransportOptions(Options):
 
     url: tuple[str, ...] = option(
         "URLs", urls, (DEFAULT_SERVER,), CONNECT,
-        "Servers, separated by commas; the scheme picks the middleware: `nats`, `tls`, `mlp` "
+        "Servers, separated by commas. The scheme picks the middleware: `nats`, `tls`, `mlp` "
         "(`mlp://host:9999/stream`), `tango` (`tango://lab`, with `log`), `oz`, `zmq` (a name server, or a "
-        "program: `oz://host:5557?mode=direct`), `memory`. Without `url` and `transport`, the "
-        "[environment](configuration.md#where-nats-is) says it.", shown=DEFAULT_SERVER, alias="servers",
+        "program: `oz://host:5557?mode=direct`), `memory`. The [environment](configuration.md#where-nats-is) "
+        "can set the default.", shown=DEFAULT_SERVER, alias="servers",
     )  # fmt: skip
     credentials: str | None = option(
         "path", file_path, None, CONNECT,
-        "Credentials file (JWT and nkey seed), on every executor.", secret=True, scope=NATS,
+        "File with JWT and nkey seed, on every executor.", secret=True, scope=NATS,
     )  # fmt: skip
     nkey_seed: str | None = option(
         "path", file_path, None, CONNECT, "File with an nkey seed, on every executor.", secret=True, scope=NATS
@@ -65,7 +65,7 @@ class TransportOptions(Options):
     )  # fmt: skip
     connect_timeout: float = option(
         "duration", duration, 5.0, CONNECT,
-        "Longest time to connect, and for an answer about a stream.", shown="5s", scope=STORED,
+        "Longest wait for a connection, or for an answer about a stream.", shown="5s", scope=STORED,
     )  # fmt: skip
     js_domain: str | None = option(
         "text", single_token, None, CONNECT,
@@ -74,7 +74,7 @@ class TransportOptions(Options):
     )  # fmt: skip
     js_api_prefix: str | None = option(
         "subject", subject_prefix, None, CONNECT,
-        "Prefix of JetStream requests, where the account imports another's API: `JS.acme`.",
+        "Prefix of JetStream requests, where the account imports the API of another: `JS.acme`.",
         shown="`$JS.API`", scope=NATS,
     )  # fmt: skip
     curve_server_key: str | None = option(
@@ -93,13 +93,12 @@ class TransportOptions(Options):
     )  # fmt: skip
     transport: str | None = option(
         "text", text, None, CONNECT,
-        "Transport of a `mama.properties` file, whose lines `mama.<bridge>.transport.<transport>.<option>` count "
-        "as given.",
+        "Transport in a `mama.properties` file: its lines `mama.<bridge>.transport.<transport>.<option>` set options.",
     )  # fmt: skip
     properties: str | None = option(
         "path", text, None, CONNECT,
-        "The `mama.properties` file, on the driver; without `transport`, for names and numbers of fields of source "
-        "records.", shown="the first one along `WOMBAT_PATH`",
+        "The `mama.properties` file, on the driver; without `transport` it sets names and numbers of fields of source "
+        "records only.", shown="first one along `WOMBAT_PATH`",
     )  # fmt: skip
 
     discovery_topic: str = option(
@@ -108,16 +107,16 @@ class TransportOptions(Options):
     )  # fmt: skip
     sources_stream: str = option(
         "text", text, "MAMA_SOURCES", DISCOVERY,
-        "Stream of the image.", shown="`MAMA_SOURCES`", scope=_ANNOUNCED,
+        "Stream with the current sources.", shown="`MAMA_SOURCES`", scope=_ANNOUNCED,
     )  # fmt: skip
     events_stream: str = option(
         "text", text, "MAMA_EVENTS", DISCOVERY,
-        "Stream of the changes.",
-        shown="`MAMA_EVENTS`; on Malamute the broker's own, `_MAMA_EVENTS`", scope=_ANNOUNCED,
+        "Stream with the changes.",
+        shown="`MAMA_EVENTS`; Malamute: `_MAMA_EVENTS`", scope=_ANNOUNCED,
     )  # fmt: skip
     advisories_stream: str = option(
         "text", text, "MAMA_ADVISORIES", DISCOVERY,
-        "Stream of advisories about consumers.",
+        "Stream with advisories about consumers.",
         shown="`MAMA_ADVISORIES`", scope=replace(_ANNOUNCED, bridges=("nats",)),
     )  # fmt: skip
 

@@ -79,7 +79,7 @@ def _check(url: str) -> None:
     except ValueError:
         raise ValueError(f"has a bad port in {redact_url(url)} ({_ENCODED})") from None
     if port == 0:
-        raise ValueError("has port 0, which nobody listens on")
+        raise ValueError("has port 0, on which no server listens")
     if "@" in _behind_host(parts):  # the parser took a part of the login for host and port
         raise ValueError(f"has an @ behind the host, in {redact_url(url)} ({_ENCODED})")
     if "@" in parts.netloc and not SCHEMES[parts.scheme].url_login:

@@ -80,10 +80,10 @@ class LinesCodec:
         views[last, 0] -= 1  # none behind the last
         ends = np.cumsum(views[:, 0], dtype=np.int64)
         payloads = joined(views, values.buffers)
-        octets = np.frombuffer(payloads, np.uint8)
-        final = octets[ends[last] - 1]
-        octets[ends - 1] = ord("\n")
-        octets[ends[last] - 1] = final
+        payload_bytes = np.frombuffer(payloads, np.uint8)
+        final = payload_bytes[ends[last] - 1]
+        payload_bytes[ends - 1] = ord("\n")
+        payload_bytes[ends[last] - 1] = final
         return binary_of(payloads, np.diff(ends[last], prepend=0))
 
     def decode(self, payloads: pa.Array, rows: Int64s) -> pa.RecordBatch:
@@ -142,15 +142,15 @@ class ArrowCodec:
         assert self._frames is not None
         packs, n, sizes = np.arange(len(starts) - 1), len(values.buffers), values.sizes
         heads, bounds = self._frames.heads(sizes, starts)
-        octets: Int64s = np.add.reduceat(sizes, starts[:-1])
-        ends, closing = self._frames.ends(octets, n + 1)
+        value_bytes: Int64s = np.add.reduceat(sizes, starts[:-1])
+        ends, closing = self._frames.ends(value_bytes, n + 1)
         views = np.zeros((len(sizes) + 2 * len(packs), 4), np.int32)
         first, last = starts[:-1] + 2 * packs, starts[1:] + 2 * packs + 1
         views[first, 0], views[first, 2], views[first, 3] = np.diff(bounds), n, bounds[:-1]
         views[last] = ends
         places = np.repeat(2 * packs + 1, np.diff(starts)) + np.arange(len(sizes))
         elements(views)[places] = elements(values.views)
-        whole = np.diff(bounds) + octets + ends[:, 0].astype(np.int64)
+        whole = np.diff(bounds) + value_bytes + ends[:, 0].astype(np.int64)
         return binary_of(joined(views, [*values.buffers, heads, closing]), whole)
 
     def decode(self, payloads: pa.Array, rows: Int64s) -> pa.RecordBatch:

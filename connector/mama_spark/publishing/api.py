@@ -24,9 +24,9 @@ class PublishOptions:
     resends, because a stored message would make its own expectation fail.
 
     :param msg_id: replaces the id that the publisher would make
-    :param expected_last_subject_sequence_subject: whose last sequence is meant, wildcards allowed; None = the message's
-        own subject
-    :raises ConfigError: a subject without the sequence that is expected of it
+    :param expected_last_subject_sequence_subject: subject of the expected last sequence, wildcards allowed; None = the
+        message's own
+    :raises ConfigError: that subject is given without an expected sequence
     """
 
     msg_id: str | None = None
@@ -41,7 +41,7 @@ class PublishOptions:
             raise ConfigError("expected_last_subject_sequence_subject needs expected_last_subject_sequence")
 
     def headers(self) -> Headers:
-        """The ``Nats-Expected-*`` headers that say the same."""
+        """The same as ``Nats-Expected-*`` headers."""
         named = {
             "Nats-Expected-Stream": self.expected_stream,
             "Nats-Expected-Last-Msg-Id": self.expected_last_msg_id,
@@ -54,7 +54,7 @@ class PublishOptions:
 
 @dataclass(frozen=True, slots=True)
 class PublishAck:
-    """What the middleware answered; None where it does not tell.
+    """An acknowledgement of the middleware; fields that it does not send are None.
 
     :ivar domain: the JetStream domain of the stream, where the server has one
     """
@@ -67,7 +67,7 @@ class PublishAck:
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One message on its way (MP-15).
+    """One message in flight (MP-15).
 
     :ivar id: sent for deduplication (MP-18); ``subject`` (MP-19), ``headers`` (MP-20), ``body`` (MP-21) and ``options``
         (MP-22) are as the user gave them
@@ -87,8 +87,8 @@ class Flight:
 
 
 class PublisherListener(Protocol):
-    """Callbacks (MP-10). They run on the publisher's threads, one at a time, ``published`` first; what they raise is
-    logged and counted, and changes nothing. They may publish, but never block there: a full queue raises QueueFull."""
+    """Callbacks (MP-10). They run on the publisher's threads, one at a time, ``published`` first. Their exceptions are
+    logged and counted, and ignored. They may publish without blocking: a full queue raises QueueFull."""
 
     def published(self, flight: Flight) -> None:
         """The message was handed to the middleware (MP-11)."""

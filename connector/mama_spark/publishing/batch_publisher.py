@@ -110,17 +110,17 @@ class BatchPublisher:
 
     @property
     def outage_cause(self) -> str:
-        """Why nothing was acknowledged in the last outage; empty if there was none."""
+        """Cause of the last outage, in which no message was acknowledged; empty if there was none."""
         return self._reporter.cause
 
     @property
     def counters(self) -> FlightCounters:
-        """What happened so far."""
+        """Numbers of flights by outcome, so far."""
         return self.window.counters
 
     @property
     def waits_for(self) -> str:
-        """What it waits for now, for people; empty = nothing. Any thread may ask."""
+        """Text that names the cause of the present wait; empty = it does not wait. Any thread may ask."""
         if self._hooks.open_bridge is not None and not self._opened.is_set():
             return "the connection to the middleware"
         outage = self._loop.outage
@@ -197,7 +197,7 @@ class BatchPublisher:
             raise ClientClosed("the publisher was stopped while it drained")
 
     def check(self) -> None:
-        """For callers that wait for something else than :meth:`drain`.
+        """Raise the error that ended the publisher, for callers that do not wait in :meth:`drain`.
 
         :raises BackgroundTaskFailed: as :meth:`put`
         """
@@ -281,7 +281,7 @@ class BatchPublisher:
         self._held_back = self._loop.bridge_full
 
     def _prepare(self, queued: _QueuedBatch) -> deque[Span] | None:
-        """What is to be sent; None = it failed, which it may only where outages are waited for."""
+        """The rows to send; None = the bridge is unavailable, and ``on_outage`` waits."""
         now = time.monotonic()
         if now < self._prepare_again_at:
             self._loop.bridge_full = True
@@ -300,7 +300,7 @@ class BatchPublisher:
         return spans
 
     def _finish(self) -> None:
-        """Report the batches that are done. Those without flights, or with rejected ones alone, are in no poll."""
+        """Report finished batches, also those without flights or with rejected ones alone, which no poll returns."""
         touched = {id(flights): flights for flights, _ in self.window.take_settled()}
         with self._changed:
             waiting = {id(queued.flights) for queued in self._queue}
@@ -342,8 +342,8 @@ class BatchPublisher:
         self._loop.receive(timeout, window.answers_until_refill() if self._queue else max(1, window.in_flight))
 
     def _end_outage(self, now: float) -> None:
-        """Give up all messages, sent or not, when the middleware has stored nothing for too long; afterwards what
-        comes, but for the few that show when it is over."""
+        """Give up all messages, sent or not, when an outage lasts too long; afterwards new ones, except the few probes
+        that show its end."""
         declared = self._loop.outage.declared
         ended = self._loop.outage_lasts_too_long(bool(self._queue), now)
         self._reporter.report(now)
@@ -361,7 +361,7 @@ class BatchPublisher:
         self._fail_queued(f"not sent, {why}", now)
 
     def _fail_queued(self, why: str, now: float) -> None:
-        """Fail what waits to be sent; sent flights go on as they are."""
+        """Fail messages that wait to be sent; sent flights continue."""
         with self._changed:
             queue, self._queue = list(self._queue), deque()
             self._changed.notify_all()

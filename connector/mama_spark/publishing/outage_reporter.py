@@ -62,7 +62,7 @@ class OutageReporter:
         became = {
             "failed, each with its reason": now.failed - before.failed,
             "timed out, each with its reason": now.timed_out - before.timed_out,
-            "published, for nobody wants them": now.published - before.published,
+            "published without subscribers": now.published - before.published,
         }
         told = ", ".join(f"{n:,} {what}" for what, n in became.items() if n)
         if now.acked > before.acked:

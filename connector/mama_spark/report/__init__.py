@@ -1,1 +1,1 @@
-"""The report page: what became of the rows of a flight log, as one HTML file with plots. Needs the extra ``report``."""
+"""The report page of a flight log: one HTML file with plots. Needs the extra ``report``."""

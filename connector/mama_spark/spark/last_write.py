@@ -1,4 +1,4 @@
-"""What became of the last write of this application."""
+"""The outcome of the last write of this application."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class LastWrite:
 
     @property
     def failures(self) -> DataFrame:
-        """The rows of the flight log of what failed in this write, without attempts that others replaced. The session
-        needs Delta.
+        """The failed flights of this write, from the flight log, without superseded attempts. The session needs Delta.
 
         :raises FlightLogError: no log was kept
         """
@@ -96,7 +95,7 @@ class LastWrite:
 
 
 def last_write(spark: SparkSession) -> LastWrite | None:
-    """The last write or micro-batch of ``mamapub`` that this application has ended, well or not; None = there was none.
+    """The last ended write or micro-batch of ``mamapub`` in this application, successful or not; None = there is none.
 
     A write of which all tasks failed has no counts: ``committed`` is False, and the log has what there is.
 

@@ -106,12 +106,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(503, "text/plain", f"{e}\n")
 
     def _answer(self, status: int, kind: str, body: str) -> None:
-        octets = body.encode()
+        body_bytes = body.encode()
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(octets)))
+        self.send_header("Content-Length", str(len(body_bytes)))
         self.end_headers()
-        self.wfile.write(octets)
+        self.wfile.write(body_bytes)
 
     def log_message(self, format: str, *values: object) -> None:
         """Without a line for each request."""

@@ -67,12 +67,12 @@ class QueryClient:
         after: int = 0,
         up_to: int = _FAR,
         rows: int = 1000,
-        octets: int = 1_000_000,
+        max_bytes: int = 1_000_000,
         kind: Selection = Selection.ALL,
         texts: tuple[bytes, ...] = (),
     ) -> tuple[list[_Found], int]:
         """What came, and up to where was looked."""
-        found = self.ask(op, after, up_to, rows, octets, kind=kind, texts=texts)
+        found = self.ask(op, after, up_to, rows, max_bytes, kind=kind, texts=texts)
         (reached, last), _ = parse_numbers(self._body(found), 2)
         frames = found.records if op is Op.FETCH else _unpacked(found.records)
         messages = [self._message(one) for one in frames]
@@ -81,12 +81,12 @@ class QueryClient:
         assert all(after < n <= min(reached, up_to, last) for n in sequences)
         return messages, reached
 
-    def pieces(self, op: Op, rows: int = 1000, octets: int = 1_000_000) -> list[list[_Found]]:
+    def pieces(self, op: Op, rows: int = 1000, max_bytes: int = 1_000_000) -> list[list[_Found]]:
         """Everything, in as many answers as it takes."""
         found: list[list[_Found]] = []
         after, last = 0, self.bounds()[1]
         while after < last:
-            some, reached = self.fetch(op, after, last, rows, octets)
+            some, reached = self.fetch(op, after, last, rows, max_bytes)
             assert reached > after, "each answer goes on"
             after = reached
             found.append(some)
@@ -111,9 +111,9 @@ def _unpacked(records: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
     sizes = struct.unpack(f">{2 * n}I", lengths)
     assert (sum(sizes[:n]), sum(sizes[n:])) == (len(heads), len(contents))
     found, at, start = [], 0, 0
-    for size, octets in zip(sizes[:n], sizes[n:], strict=True):
-        found.append([heads[at : at + size], contents[start : start + octets]])
-        at, start = at + size, start + octets
+    for size, content_bytes in zip(sizes[:n], sizes[n:], strict=True):
+        found.append([heads[at : at + size], contents[start : start + content_bytes]])
+        at, start = at + size, start + content_bytes
     return found
 
 
@@ -180,13 +180,13 @@ class ReadableRules:
     ) -> None:
         for n in range(20):
             client.accept(b"%d" % n, b"x" * (50_000 if n % 5 == 4 else 100))
-        for rows, octets in ((3, 1_000_000), (1000, 10_000), (1, 1)):
-            pieces = client.pieces(op, rows, octets)
+        for rows, max_bytes in ((3, 1_000_000), (1000, 10_000), (1, 1)):
+            pieces = client.pieces(op, rows, max_bytes)
             assert [n for piece in pieces for n, *_ in piece] == list(range(1, 21))
             for piece in pieces:
                 sizes = [len(content[0]) for _, _, content, _ in piece]
                 assert len(piece) <= rows
-                assert sum(sizes[:-1]) < octets, "the last one that fits not whole comes, too, or nothing would"
+                assert sum(sizes[:-1]) < max_bytes, "the last one that fits not whole comes, too, or nothing would"
         assert [n for n, *_ in client.fetch(op, 5, 9)[0]] == [6, 7, 8, 9]
 
     @pytest.mark.parametrize("op", _FETCHES)

@@ -90,7 +90,7 @@ def test_a_stuck_engine_holds_nobody_else_and_its_backlog_has_a_limit(
     serve_others(site, b"others")
     assert site.broker._loop is not None
     backlog = site.broker._loop.engines.streams[b"stuck"].backlog
-    assert backlog.octets < LIMIT + 600 * 5256, "and no more than a round beyond"
+    assert backlog.queued_bytes < LIMIT + 600 * 5256, "and no more than a round beyond"
     assert (b"w" in site.broker.clients()) is (behind is EngineBacklogPolicy.DROP_NEWEST)
     STUCK.set()
     machine = site.broker._loop.machine
@@ -209,7 +209,7 @@ def test_an_engine_that_goes_on_is_waited_for_and_one_that_stands_still_is_not()
     for _ in range(MAX_LAG):
         backlog.posted([AcceptMessage(None, b"", b"s", [b"x" * 100])], now)
     assert backlog.keeps_pace(now)
-    assert 0 < backlog.octets < MAX_LAG * 400
+    assert 0 < backlog.queued_bytes < MAX_LAG * 400
     for waiting in range(MAX_LAG - 1, MAX_LAG // 2, -1):
         now += PACE / 2
         backlog.update(waiting, now)
@@ -222,7 +222,7 @@ def test_an_engine_that_goes_on_is_waited_for_and_one_that_stands_still_is_not()
         backlog.update(waiting, now)
     assert not backlog.keeps_pace(now), "goes on, but slowly"
     backlog.update(0, now)
-    assert backlog.octets == 0
+    assert backlog.queued_bytes == 0
     for _ in range(40):
         backlog.posted([SyncOutcomes(None)], now)
         now += PACE / 100
@@ -234,9 +234,9 @@ def test_a_backlog_is_full_until_half_of_it_is_gone() -> None:
     backlog = EngineBacklog(limit=10_000)
     while not backlog.full:
         backlog.posted([AcceptMessage(None, b"", b"s", [b"x" * 744])], 0.0)
-    assert backlog.octets == 11_000
+    assert backlog.queued_bytes == 11_000
     waiting = len(backlog)
-    while backlog.octets > 5_000:
+    while backlog.queued_bytes > 5_000:
         assert backlog.full
         waiting -= 1
         backlog.update(waiting, 0.0)

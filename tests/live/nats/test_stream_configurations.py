@@ -1,5 +1,5 @@
 """Streams of all configurations: published to, read and written again, with what the server holds as the oracle. The
-table is that of docs/reference/stream-configurations.md."""
+lines are those of docs/reference/stream-configurations.md, and more with headers."""
 
 from __future__ import annotations
 
@@ -161,6 +161,53 @@ OTHERS = [
 ]
 
 
+#: As lines of the page: title, ``mamapub``, the batch again, ``mamasub``. What single rows ask of the server.
+WITH_HEADERS = [
+    ("a row with `Nats-Batch-Id: 1`", "rows fail: `belongs to atomic batches`", "", ""),
+    (
+        'with atomic batches, a row with `Nats-Batch-Id: 1`: `{"allow_atomic": true}`',
+        "rows fail: `belongs to atomic batches`", "", "",
+    ),
+    (
+        '`in.0` has a message: `{"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": true}`',
+        "rows fail: `maximum messages per subject exceeded`", "", "",
+    ),
+    (
+        '`{"max_msgs_per_subject": 2, "discard": "new", "discard_new_per_subject": true}`',
+        "rows fail: `maximum messages per subject exceeded`", "", "",
+    ),
+    (
+        '`{"allow_rollup_hdrs": true}`, a row with `Nats-Rollup: other`', "rows fail: `rollup value invalid`", "",
+        "warning: `lets a record remove those before it (allow_rollup_hdrs)`",
+    ),
+    ("without rollup, a row with `Nats-Rollup: sub`", "rows fail: `rollup not permitted`", "", ""),
+    ("without TTL, a row with `Nats-TTL: 1h`", "rows fail: `per-message TTL is disabled`", "", ""),
+    (
+        '`{"allow_msg_ttl": true, "subject_delete_marker_ttl": 3600000000000}`', "", "",
+        "warning: `removes records that carry a Nats-TTL`",
+    ),
+    (
+        '`{"allow_msg_schedules": true}`, a row with `Nats-Schedule: @at 2100-01-01T00:00:00Z`',
+        "rows fail: `message schedule`", "", "",
+    ),
+    (
+        "without schedules, a row with `Nats-Schedule: @at 2100-01-01T00:00:00Z`",
+        "rows fail: `message schedules is disabled`", "", "",
+    ),
+    ("without counters, a row with `Nats-Incr: 1`", "rows fail: `message counters is disabled`", "", ""),
+    ("a row with `Nats-Expected-Stream: OTHER`", "rows fail: `expected stream does not match`", "", ""),
+    ("a row with `Nats-Expected-Last-Sequence: 77`", "rows fail: `wrong last sequence`", "", ""),
+    (
+        "`in.0` has a message, a row with `Nats-Expected-Last-Subject-Sequence: 0`",
+        "rows fail: `wrong last sequence`", "", "",
+    ),
+    (
+        "a row with `Nats-Expected-Last-Msg-Id: x`",
+        "rows fail: `wrong last msg ID`; `ackMode=batch`, `order=partition`: rows fail: "
+        "`fast ingest stores no message with`", "", "",
+    ),
+]  # fmt: skip
+
 #: What empty cells of the page say.
 USUAL_CELLS = ("`in.*`", "stored", "stored once", "read")
 
@@ -170,17 +217,17 @@ def codes(cell: str) -> list[str]:
 
 
 class Line:
-    """One line of the table.
+    """One line of the page.
 
     :ivar taken: a topic that has a message before
     :ivar published, stored: prefix of the topics that rows have, and of those that the stream has
     :ivar header: of the first row
     """
 
-    def __init__(self, cells: list[str]) -> None:
-        self.title, *others = cells
+    def __init__(self, title: str, *others: str) -> None:
+        self.title, _, topics = title.partition(": topics ")
         topics, self.mamapub, self.once, self.mamasub = (
-            said or usual for said, usual in zip(others, USUAL_CELLS, strict=True)
+            said or usual for said, usual in zip((topics, *others), USUAL_CELLS, strict=True)
         )
         given = codes(self.title)
         self.config: dict[str, Any] = next((json.loads(one) for one in given if one.startswith("{")), {})
@@ -219,10 +266,20 @@ class Line:
         return {} if n or self.header is None else dict([self.header])
 
 
+def cells_of(section: str) -> Iterator[list[str]]:
+    """Of each row of the table in it."""
+    for line in [line for line in section.splitlines() if line.startswith("| ")][1:]:
+        yield [cell.strip() for cell in line.split("|")[1:-1]]
+
+
 def lines() -> Iterator[Line]:
-    table = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    for line in table[1:]:
-        yield Line([cell.strip() for cell in line.split("|")[1:-1]])
+    usual, failing, others = re.split(r"(?m)^## .*$", PAGE.read_text(encoding="utf-8"))[1:]
+    for title in re.findall(r"(?m)^- (.*)$", usual):
+        yield Line(title, "", "", "")
+    for title, error in cells_of(failing):
+        yield Line(title, f"rows fail: {error}", "", "")
+    for cells in [*cells_of(others), *WITH_HEADERS]:
+        yield Line(*cells)
 
 
 def with_headers(rows: list[Row], headers: list[Any]) -> Iterator[pa.RecordBatch]:
@@ -362,7 +419,7 @@ def test_what_the_page_says_of_a_stream_is_what_happens(
     with Made(server, admin, line) as made:
         made.publish(Cell(*MODES[-1], False, False))
         eventually(lambda: made.taken == truth.taken, "what was published is stored")
-        if "with a warning" in line.mamapub:
+        if "warning" in line.mamapub:
             assert codes(line.mamapub)[-1] in caplog.text
         held_to_mamasub(server, made, caplog)
 
@@ -459,7 +516,7 @@ def held_to_mamasub(server: NatsServer, made: Made, caplog: pytest.LogCaptureFix
     one = f"{made.line.stored}.1"
     assert read(server, {**name, "topics": one}) == [row for row in rows if row[0] == one]
     assert made.messages() == there, "reading changes nothing"
-    if "with a warning" in said:
+    if "warning" in said:
         assert codes(said)[-1] in caplog.text
     goes_on(server, made, position)
 

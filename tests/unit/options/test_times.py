@@ -77,4 +77,4 @@ def test_the_rule_is_on_the_page_of_options_and_in_the_text_of_each() -> None:
     assert TIMES in markdown()
     texts = [declared.doc for _, declared in declarations(SubscribeOptions) if "time" in declared.kind]
     assert len(texts) == len(TAKE_TIMES)
-    assert all("UTC where it names no zone" in text for text in texts)
+    assert all("UTC by default" in text for text in texts)

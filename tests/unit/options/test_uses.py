@@ -154,8 +154,8 @@ def test_a_command_refuses_what_it_does_not_use(arguments: list[str], option: st
 
 def test_the_pages_say_where_an_option_has_an_effect() -> None:
     text = markdown()
-    assert "| `endingOffsets` | `latest`, `now`, time, JSON | latest | batches |" in text
-    assert "| `progressConsumer` | text |  | streams; NATS |" in text
+    assert "| `endingOffsets` | `latest`, `now`, time, JSON (latest) | *Batches.* " in text
+    assert "| `progressConsumer` | text | *Streams; NATS.* " in text
     subscribe = text[text.index("## `mamasub`") : text.index("## `mamadiscovery`")]
     assert "eventsStream" not in subscribe
     for name, options in FORMATS.items():

@@ -15,8 +15,8 @@ from ...contracts.errors import ConfigError
 from ...options import SubscribeOptions, command
 
 DESCRIPTION = (
-    "Compare the flight log at PATH with what the streams hold: every acknowledged message is stored, once, and "
-    "nothing else with an id of these writes is. Exit code 0: so it is; 1: there are findings; 2: nobody can tell."
+    "Compare the flight log at PATH with the streams: every acknowledged message is stored, once, and no other message "
+    "has an id of these writes. Exit code 0: no findings; 1: findings; 2: not known."
 )
 _USE = command("audit", "topics", "wait_timeout")
 _AGE = duration_argument()
@@ -31,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", type=_AGE, metavar="AGE", help="only the events of the last 30m, 1h, 7d")
     parser.add_argument("--until", type=_AGE, metavar="AGE", help="only the events before that")
     parser.add_argument(
-        "--foreign", action="store_true", help="whatever is not in the log is a finding: nobody else writes there"
+        "--foreign", action="store_true", help="report every message that the log lacks: no other program writes there"
     )
-    parser.add_argument("--delete-copies", action="store_true", help="delete later copies, after a question")
-    parser.add_argument("--yes", action="store_true", help="with --delete-copies: do not ask")
+    parser.add_argument("--delete-copies", action="store_true", help="delete later copies, after confirmation")
+    parser.add_argument("--yes", action="store_true", help="with --delete-copies: without confirmation")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--limit", type=int, default=5, metavar="N", help="examples of each finding (default 5)")
     add_storage(parser)

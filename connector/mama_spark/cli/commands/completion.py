@@ -1,4 +1,4 @@
-"""``mama completion SHELL``: what a shell needs to complete commands, options and files."""
+"""``mama completion SHELL``: prints the completion of commands, options and files."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ USAGE = (
     "       mama flights maintain PATH [--keep 30d] [--older-than 1d]"
 )
 DESCRIPTION = (
-    "Summary of the flight log at PATH. sweep: add parts of killed jobs that no commit refers to. maintain: sweep, "
-    "drop old rows, merge small files, write a checkpoint, remove files that the table no longer needs."
+    "Summarize the flight log at PATH. sweep: add uncommitted parts of killed jobs. maintain: sweep, drop old rows, "
+    "merge small files, write a checkpoint, remove unreferenced files."
 )
 _AGE = duration_argument(duration_or_none)
 _KEEP = duration_argument()
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--failed", action="store_true", help="the latest flights that failed or timed out")
     shown.add_argument(
-        "--shared-ids", action="store_true", help="ids that several rows of a write share: a broker stores one"
+        "--shared-ids", action="store_true", help="ids that several rows of a write share, of which a broker stores one"
     )
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument("--all", action="store_true", help="all topics, reasons and failed flights")

@@ -13,7 +13,7 @@ from ...report.data import PASSES
 from ...report.page import report
 from ...report.verdict import headline, verdict
 
-DESCRIPTION = "Write one HTML file that shows what became of the rows of the flight log at PATH."
+DESCRIPTION = "Write an HTML page of the flight log at PATH: rates, latencies, failures, topics."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

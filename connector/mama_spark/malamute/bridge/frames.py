@@ -70,8 +70,8 @@ def _joined(values: pa.Array) -> tuple[bytes, bytes]:
     values = values.cast(_BINARY)
     offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
     data = values.buffers()[2]
-    octets = b"" if data is None else data.slice(int(offsets[0]), int(offsets[-1] - offsets[0])).to_pybytes()
-    return np.diff(offsets).astype(">u4").tobytes(), octets
+    data_bytes = b"" if data is None else data.slice(int(offsets[0]), int(offsets[-1] - offsets[0])).to_pybytes()
+    return np.diff(offsets).astype(">u4").tobytes(), data_bytes
 
 
 def by_stream(batch: MessageBatch, default: str) -> list[tuple[str, Int64s]]:

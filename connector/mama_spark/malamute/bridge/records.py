@@ -29,7 +29,7 @@ _BINARY = pa.binary()
 _STEPS = 64  #: fields of a message up to which all messages are read together
 _MORE = b"\0" * 1024  #: padding, so that no read goes behind the end
 
-Octets = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 #: Of fields: row, name at, length, value at, length.
 _Places = tuple[Int64s, Int64s, Int64s, Int64s, Int64s]
 
@@ -96,22 +96,22 @@ def _records(joined: bytes, ends: Int64s, payloads: pa.Array) -> Records:
     )
 
 
-def _at(buffer: Octets, at: Int64s) -> Int64s:
+def _at(buffer: ByteArray, at: Int64s) -> Int64s:
     return buffer[np.minimum(at, len(buffer) - 1)].astype(np.int64)
 
 
-def _same(buffer: Octets, at: Int64s, expected: bytes) -> bool:
-    return all(bool((buffer[at + i] == octet).all()) for i, octet in enumerate(expected))
+def _same(buffer: ByteArray, at: Int64s, expected: bytes) -> bool:
+    return all(bool((buffer[at + i] == byte).all()) for i, byte in enumerate(expected))
 
 
-def _number(buffer: Octets, at: Int64s, width: int = 8) -> Int64s:
+def _number(buffer: ByteArray, at: Int64s, width: int = 8) -> Int64s:
     found: Int64s = np.zeros(len(at), np.int64)
     for i in range(width):
         found = (found << 8) | buffer[at + i]
     return found
 
 
-def _slices(buffer: Octets, starts: Int64s, lengths: Int64s) -> pa.Array:
+def _slices(buffer: ByteArray, starts: Int64s, lengths: Int64s) -> pa.Array:
     """These bytes, ascending and apart, as one binary column: every other piece of the buffer."""
     edges = np.empty(2 * len(starts), np.int32)
     edges[0::2], edges[1::2] = starts, starts + lengths
@@ -131,7 +131,7 @@ def _text(column: pa.Array) -> pa.Array:
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([octets.decode("utf-8", "backslashreplace") for octets in column.to_pylist()], pa.string())
+        return pa.array([name.decode("utf-8", "backslashreplace") for name in column.to_pylist()], pa.string())
 
 
 def _payloads(messages: Sequence[Sequence[bytes]]) -> pa.Array:
@@ -144,7 +144,7 @@ def _payloads(messages: Sequence[Sequence[bytes]]) -> pa.Array:
 # --- ids and headers -------------------------------------------------------------------------------------------------
 
 
-def _headers(buffer: Octets, at: Int64s, ends: Int64s) -> tuple[pa.Array | None, dict[int, str]]:
+def _headers(buffer: ByteArray, at: Int64s, ends: Int64s) -> tuple[pa.Array | None, dict[int, str]]:
     """One field of every message that has more of them, then the next: as many steps as the longest list, which takes
     a loop over its fields where it is very long.
 
@@ -188,21 +188,21 @@ def _headers(buffer: Octets, at: Int64s, ends: Int64s) -> tuple[pa.Array | None,
     return _grouped(buffer, len(ends), *columns), dict.fromkeys(too_many, TOO_MANY_HEADERS)
 
 
-def _rest(buffer: Octets, row: int, at: int, end: int) -> _Places | None:
+def _rest(buffer: ByteArray, row: int, at: int, end: int) -> _Places | None:
     """The fields of one message from ``at`` on, as those of :func:`_headers`; None: too many."""
-    octets, no_name = buffer[at:end].tobytes(), len(buffer) - 1
+    rest_bytes, no_name = buffer[at:end].tobytes(), len(buffer) - 1
     places = array("q")  # 32 bytes a field
     start = 0
-    while start + 3 <= len(octets):
-        tag, body = octets[start], start + 3
-        start = body + (octets[start + 1] << 8 | octets[start + 2])
-        if start > len(octets):
+    while start + 3 <= len(rest_bytes):
+        tag, body = rest_bytes[start], start + 3
+        start = body + (rest_bytes[start + 1] << 8 | rest_bytes[start + 2])
+        if start > len(rest_bytes):
             break
         if tag == _ID:
             places.extend((no_name, 0, at + body, start - body))
         elif tag == _HEADER and start - body >= 2:
             name = body + 2
-            value = name + (octets[body] << 8 | octets[body + 1])
+            value = name + (rest_bytes[body] << 8 | rest_bytes[body + 1])
             if value <= start:
                 places.extend((at + name, value - name, at + value, start - value))
         if len(places) > 4 * MAX_HEADERS:
@@ -212,7 +212,13 @@ def _rest(buffer: Octets, row: int, at: int, end: int) -> _Places | None:
 
 
 def _grouped(
-    buffer: Octets, n: int, rows: Int64s, name_at: Int64s, name_length: Int64s, value_at: Int64s, value_length: Int64s
+    buffer: ByteArray,
+    n: int,
+    rows: Int64s,
+    name_at: Int64s,
+    name_length: Int64s,
+    value_at: Int64s,
+    value_length: Int64s,
 ) -> pa.Array | None:
     """A map a message; values of one name come together, where the first of them stands."""
     if not len(rows):
@@ -249,7 +255,7 @@ def _merged(n: int, rows: Int64s, names: pa.Array, values: pa.Array) -> pa.Array
     return pa.array([None if fields is None else list(fields.items()) for fields in found], HEADERS_TYPE)
 
 
-def _taken(buffer: Octets, starts: Int64s, lengths: Int64s) -> pa.Array:
+def _taken(buffer: ByteArray, starts: Int64s, lengths: Int64s) -> pa.Array:
     """As :func:`_slices`, of bytes in any order."""
     order = np.argsort(starts, kind="stable")
     back = np.empty_like(order)

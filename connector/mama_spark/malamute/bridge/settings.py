@@ -35,8 +35,8 @@ class MalamuteSettings:
     connect_timeout: float = 5.0
 
     def __post_init__(self) -> None:
-        octets = (self.stream or "").encode()
-        if len(octets) > MAX_STRING or 0 in octets:
+        stream_bytes = (self.stream or "").encode()
+        if len(stream_bytes) > MAX_STRING or 0 in stream_bytes:
             raise ConfigError(f"the name of a stream has at most {MAX_STRING} bytes, and no NUL")
 
     @classmethod

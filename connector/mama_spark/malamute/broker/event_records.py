@@ -35,7 +35,7 @@ def broker_event(kind: str, client: bytes, stream: bytes, detail: bytes, time: i
 
     :param time: microseconds since the epoch
     """
-    who, topic, why = (_text(octets) for octets in (client, stream, detail))
+    who, topic, why = (_text(raw_bytes) for raw_bytes in (client, stream, detail))
     status = _STATUSES.get(kind)
     lost = int(why) if kind == "EVENTS_LOST" and why.isascii() and why.isdigit() else None
     record = EventRecord(
@@ -58,5 +58,5 @@ def _info(kind: str, client: str, detail: str) -> str:
     return f"{who} {_JOINED.get(kind, '')} {detail}".rstrip() if detail else who
 
 
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "backslashreplace").replace("\0", "\\x00")
+def _text(raw_bytes: bytes) -> str:
+    return raw_bytes.decode("utf-8", "backslashreplace").replace("\0", "\\x00")

@@ -88,8 +88,8 @@ def bytes_of(text: Text) -> bytes:
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 
-def text_of(octets: bytes) -> str:
-    return octets.decode("utf-8", "surrogateescape")
+def text_of(raw_bytes: bytes) -> str:
+    return raw_bytes.decode("utf-8", "surrogateescape")
 
 
 def quoted(text: Text) -> str:

@@ -113,9 +113,9 @@ class ClientConnection:
         """Bytes that may be queued now."""
         return MAX_UNWRITTEN - self._queued - self._outbox.size
 
-    def count_queued(self, octets: int) -> None:
+    def count_queued(self, frame_bytes: int) -> None:
         """Count bytes of messages that were added to the machine's output."""
-        self._queued += octets
+        self._queued += frame_bytes
 
     # --- any thread ----------------------------------------------------------------------------------------------
 

@@ -168,8 +168,8 @@ class ClientMachine:
         require_connected(self.state)
         self.out.extend(commands)
         if self.send_window.left is not None:
-            octets = sum(map(len, chain.from_iterable(commands)))
-            self.send_window.sent(octets, len(commands) if count is None else count)
+            frame_bytes = sum(map(len, chain.from_iterable(commands)))
+            self.send_window.sent(frame_bytes, len(commands) if count is None else count)
             self._request_window()
 
     def _request_window(self) -> None:

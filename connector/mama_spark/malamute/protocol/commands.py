@@ -373,10 +373,10 @@ def _fields(frame: bytes, at: int, cls: type[Command]) -> tuple[list[Any], int]:
             start, end = at, at + (2 if kind == "2" else 4)
         if end > size:
             raise BadFrame(f"{cls.__name__}: {name} is cut short")
-        octets = frame[start:end]
+        field_bytes = frame[start:end]
         if kind != "s":
-            values.append(int.from_bytes(octets, "big"))
+            values.append(int.from_bytes(field_bytes, "big"))
         else:
-            values.append(octets if 0 not in octets else octets[: octets.index(0)])
+            values.append(field_bytes if 0 not in field_bytes else field_bytes[: field_bytes.index(0)])
         at = end
     return values, at

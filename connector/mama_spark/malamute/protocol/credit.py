@@ -139,7 +139,7 @@ class CreditAllocator:
         self._exhausted.discard(stream)
         self._refill_below.pop(stream, None)
 
-    def use(self, stream: bytes, octets: int) -> bool:
+    def use(self, stream: bytes, message_bytes: int) -> bool:
         """Count one delivery of the engine; False if its share was used up: a defect of the engine."""
         cancelling = self._cancelling.get(stream)
         if cancelling:
@@ -155,7 +155,7 @@ class CreditAllocator:
                 self._exhausted.add(stream)
         self.lent -= 1
         self.rotation_interval = ROTATION
-        self._mean_bytes += (octets - self._mean_bytes) / 16
+        self._mean_bytes += (message_bytes - self._mean_bytes) / 16
         return True
 
     def needs_refill(self, stream: bytes) -> bool:
@@ -225,9 +225,9 @@ MAX_SEND_WINDOW, MIN_SEND_WINDOW = 8 * 1024 * 1024, 64 * 1024
 MESSAGE_OVERHEAD = 256
 
 
-def send_cost(octets: int, messages: int) -> int:
-    """What messages with frames of ``octets`` cost: of a send window, and of what may wait in a broker."""
-    return octets + MESSAGE_OVERHEAD * messages
+def send_cost(frame_bytes: int, messages: int) -> int:
+    """What messages with frames of ``frame_bytes`` cost: of a send window, and of what may wait in a broker."""
+    return frame_bytes + MESSAGE_OVERHEAD * messages
 
 
 class SendWindow:
@@ -248,19 +248,19 @@ class SendWindow:
         self.in_use = False
         self._since_ping = 0  # bytes sent after the last PING
 
-    def sent(self, octets: int, messages: int = 1) -> None:
-        cost = send_cost(octets, messages)
+    def sent(self, frame_bytes: int, messages: int = 1) -> None:
+        cost = send_cost(frame_bytes, messages)
         self.left -= cost
         self.unanswered += cost
         self._since_ping += cost
 
     def ping(self) -> int:
         """To be called at a PING of the client; returns the bytes that its answer covers."""
-        octets, self._since_ping = self._since_ping, 0
-        return octets
+        covered_bytes, self._since_ping = self._since_ping, 0
+        return covered_bytes
 
-    def answered(self, octets: int) -> None:
-        self.unanswered -= octets
+    def answered(self, covered_bytes: int) -> None:
+        self.unanswered -= covered_bytes
 
     def grant(self, window: int) -> int:
         """Raise :attr:`left` plus :attr:`unanswered` to ``window``; returns the bytes to grant to the client."""
@@ -300,9 +300,9 @@ class GrantedWindow:
         """Whether to request more by a PING."""
         return self.left is not None and self.left < self._refill_below and self._sent_since_ping
 
-    def sent(self, octets: int, messages: int) -> None:
+    def sent(self, frame_bytes: int, messages: int) -> None:
         if self.left is not None:
-            self.left -= send_cost(octets, messages)
+            self.left -= send_cost(frame_bytes, messages)
             self._sent_since_ping = True
 
     def pinged(self) -> None:

@@ -1,14 +1,15 @@
 """Extensions of MLP between mama-spark's own clients and broker: bytes after the last field of a command. Pure.
 
-Other implementations ignore these bytes. A client announces its features in OPEN (:class:`Feature`); only then does the
-broker extend the commands it sends. Layout, version 1::
+Other implementations ignore these bytes. A client announces its features in OPEN; only then does the broker extend the
+commands it sends. Layout, version 1::
 
     block   "MS" (4d 53), version (1 byte, 01), field*
     field   tag (1 byte), length (number-2), value
 
 | tag | field | value | in |
 |---|---|---|---|
-| 1 | features | number-4, bits of :class:`Feature` | OPEN; OK of OPEN: those the broker supports |
+| 1 | features | number-4: 1 credit, 2 sequence, 4 acks, 8 confirm, 16 headers, 32 log, 64 credit for sending, \
+128 discovery, 256 blocks | OPEN; OK of OPEN: those the broker supports |
 | 2 | credit | number-4: bytes more that the receiver may send (:class:`~.credit.SendWindow`) | OK of OPEN, PONG |
 | 3 | sequence | number-8: the message's number in its stream | DELIVER |
 |   |   | number-8: the subscription begins after it | OK of READ without after |

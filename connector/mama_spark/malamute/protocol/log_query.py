@@ -244,19 +244,19 @@ def names_body(names: Sequence[bytes], after: bytes) -> bytes:
     return bytes([more]) + b"".join(page)
 
 
-def _string(octets: bytes, at: int) -> tuple[bytes, int]:
-    end = at + 1 + octets[at]
-    if end > len(octets):
+def _string(raw_bytes: bytes, at: int) -> tuple[bytes, int]:
+    end = at + 1 + raw_bytes[at]
+    if end > len(raw_bytes):
         raise ValueError
-    return octets[at + 1 : end], end
+    return raw_bytes[at + 1 : end], end
 
 
-def _texts(octets: bytes, at: int) -> list[bytes]:
+def _texts(raw_bytes: bytes, at: int) -> list[bytes]:
     found = []
-    while at < len(octets):
-        end = at + 2 + int.from_bytes(octets[at : at + 2], "big")
-        if at + 2 > len(octets) or end > len(octets):
+    while at < len(raw_bytes):
+        end = at + 2 + int.from_bytes(raw_bytes[at : at + 2], "big")
+        if at + 2 > len(raw_bytes) or end > len(raw_bytes):
             raise ValueError
-        found.append(octets[at + 2 : end])
+        found.append(raw_bytes[at + 2 : end])
         at = end
     return found

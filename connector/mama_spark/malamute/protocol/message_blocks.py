@@ -84,8 +84,8 @@ def unpack(count: int, content: Sequence[bytes]) -> MessageBlock:
     return MessageBlock(subjects, contents, [one.message_id for one in extensions], extensions)
 
 
-def _split(octets: bytes, lengths: Sequence[int]) -> list[bytes]:
+def _split(block_bytes: bytes, lengths: Sequence[int]) -> list[bytes]:
     ends = list(accumulate(lengths))
-    if ends[-1] != len(octets):
+    if ends[-1] != len(block_bytes):
         raise BadFrame("a block whose lengths do not fit")
-    return [octets[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return [block_bytes[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -92,19 +92,19 @@ def _repeated_groups(text: bytes) -> Iterator[bytes]:
     opened: list[int] = []
     at, size = 0, len(text)
     while at < size:
-        octet = text[at : at + 1]
-        if octet == b"\\":
+        byte = text[at : at + 1]
+        if byte == b"\\":
             if text[at : at + 2] == b"\\Q":
                 end = text.find(b"\\E", at + 2)
                 at = size if end < 0 else end
             at += 2
             continue
-        if octet == b"[":
+        if byte == b"[":
             at = _end_of_class(text, at)
             continue
-        if octet == b"(":
+        if byte == b"(":
             opened.append(at)
-        elif octet == b")" and opened:
+        elif byte == b")" and opened:
             start = opened.pop()
             if text[at + 1 : at + 2] in (b"*", b"+", b"{"):
                 yield text[start : at + 1]

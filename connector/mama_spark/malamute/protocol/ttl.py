@@ -8,7 +8,10 @@ without a running timer it is REFUSED. Timers use the broker's clock; a restart 
 
 A message with ``Mama-Expected-Sequence: <n>`` is stored only if the running message of its subject has this sequence
 (0: no timer runs there): compare-and-set. Otherwise it is answered DUPLICATE, with the sequence that it has. It needs
-``Mama-Ttl``, and a renewal cannot have it: such a message is REFUSED.
+``Mama-Ttl``, and a renewal cannot have it: such a message is REFUSED, and so is a ``Mama-Marker`` of a client.
+
+The running message of a subject survives retention. Beyond ``max_running`` subjects of a stream, or 1 MiB, messages
+with a TTL are REFUSED.
 """
 
 from __future__ import annotations
@@ -170,11 +173,11 @@ class TtlTracker(ExpiryQueue):
         for subject, sequence, ttl in running:
             self.start(subject, sequence, ttl / 1000)
 
-    def note(self, sequence: int, subject: bytes, ttl: int, octets: int) -> bool:
+    def note(self, sequence: int, subject: bytes, ttl: int, message_bytes: int) -> bool:
         """Add a message that will be stored. False: refused, because it or the number of timers is too large."""
         if ttl:
             full = len(self) + len(self._unstored) >= self._most
-            if octets > MOST_BYTES or (full and subject not in self):
+            if message_bytes > MOST_BYTES or (full and subject not in self):
                 return False
         self._unstored[sequence] = ttl
         return True

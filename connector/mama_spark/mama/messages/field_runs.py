@@ -36,12 +36,12 @@ Reader = Callable[[bytes, int, int, int], tuple[Any, int]]
 FixedType = tuple[str, Callable[[bytes], Any] | None]
 
 
-def text_of(octets: bytes) -> str:
+def text_of(raw_bytes: bytes) -> str:
     """Text has no encoding in C: what is no UTF-8 is read as Latin-1."""
     try:
-        return octets.decode()
+        return raw_bytes.decode()
     except UnicodeDecodeError:
-        return octets.decode("latin-1")
+        return raw_bytes.decode("latin-1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class Run:
     conversions: tuple[tuple[int, Callable[[bytes], Any]], ...]
     read: Reader | None
 
-    def fields_within(self, octets: int) -> int:
+    def fields_within(self, most_bytes: int) -> int:
         """How many fields fit in so many bytes."""
-        return bisect.bisect_right(self.ends, octets)
+        return bisect.bisect_right(self.ends, most_bytes)
 
     def converted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """What was unpacked, as values of fields."""
@@ -95,7 +95,7 @@ class Run:
 class FieldHead(NamedTuple):
     """What stands before a value. Size and code are of values of fixed size, else 0 and empty."""
 
-    octets: bytes
+    head_bytes: bytes
     name: str
     fid: int
     type: FieldType
@@ -127,16 +127,16 @@ class RunTable:
         :raises BadMessage: its first field is not valid
         """
         heads = [self._head(data, at, end)]
-        behind = at + len(heads[0].octets) + heads[0].size
+        behind = at + len(heads[0].head_bytes) + heads[0].size
         if behind > end:
             raise BadMessage(f"the field at byte {at} ends inside its value")
         while heads[-1].read is None and behind < end and len(heads) < MOST_FIELDS:
             try:
                 head = self._head(data, behind, end)
             except BadMessage:
-                break  # it is for who comes to this field
-            behind += len(head.octets) + head.size
-            if behind > end or len(head.octets) > LONGEST_HEAD:
+                break  # the reader of this field raises it
+            behind += len(head.head_bytes) + head.size
+            if behind > end or len(head.head_bytes) > LONGEST_HEAD:
                 break
             heads.append(head)
         return self._remember(_run_of(heads))
@@ -166,23 +166,23 @@ class RunTable:
         field_type = self._types.get(data[at])
         if field_type is None:
             raise BadMessage(f"the field at byte {at} is of unknown type {data[at]}")
-        octets = data[at : name_end + 1]
-        name, fid = text_of(octets[3:-1]), octets[1] | octets[2] << 8
+        head_bytes = data[at : name_end + 1]
+        name, fid = text_of(head_bytes[3:-1]), head_bytes[1] | head_bytes[2] << 8
         if not (name or fid):
             raise BadMessage(f"the field at byte {at} has neither name nor fid")
         code, convert = self._fixed.get(field_type, ("", None))
         size = struct.calcsize(f"<{code}")
-        return FieldHead(octets, name, fid, field_type, size, code, convert, self._readers.get(field_type))
+        return FieldHead(head_bytes, name, fid, field_type, size, code, convert, self._readers.get(field_type))
 
 
 def _run_of(heads: Sequence[FieldHead]) -> Run:
-    layout = struct.Struct("<" + "".join(f"{len(head.octets)}x{head.code}" for head in heads))
-    ends = tuple(itertools.accumulate(len(head.octets) + head.size for head in heads))
-    mask = b"".join(b"\xff" * len(head.octets) + bytes(head.size) for head in heads)
-    pattern = b"".join(head.octets + bytes(head.size) for head in heads)
+    layout = struct.Struct("<" + "".join(f"{len(head.head_bytes)}x{head.code}" for head in heads))
+    ends = tuple(itertools.accumulate(len(head.head_bytes) + head.size for head in heads))
+    mask = b"".join(b"\xff" * len(head.head_bytes) + bytes(head.size) for head in heads)
+    pattern = b"".join(head.head_bytes + bytes(head.size) for head in heads)
     conversions = tuple((i, head.convert) for i, head in enumerate(heads) if head.convert is not None)
-    octets, names, fids, types, *_ = zip(*heads, strict=True)
+    head_bytes, names, fids, types, *_ = zip(*heads, strict=True)
     return Run(
-        octets, names, fids, types, ends, layout.size, int.from_bytes(mask, "little"),
+        head_bytes, names, fids, types, ends, layout.size, int.from_bytes(mask, "little"),
         int.from_bytes(pattern, "little"), layout.unpack_from, conversions, heads[-1].read,
     )  # fmt: skip

@@ -105,18 +105,18 @@ def _read_string(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]
         return data[at:stop].decode("latin-1"), stop + 1
 
 
-def _time(octets: bytes) -> MamaTime:
-    hints, seconds, nanos, precision, zone = _TIME.unpack(octets)
+def _time(raw_bytes: bytes) -> MamaTime:
+    hints, seconds, nanos, precision, zone = _TIME.unpack(raw_bytes)
     return unchecked_time(seconds, nanos, hints, precision, _unpadded(zone) if zone[0] else "")
 
 
-def _price(octets: bytes) -> MamaPrice:
-    hints, value, currency = _PRICE.unpack(octets)
+def _price(raw_bytes: bytes) -> MamaPrice:
+    hints, value, currency = _PRICE.unpack(raw_bytes)
     return unchecked_price(value, hints, _unpadded(currency) if currency[0] else "")
 
 
-def _unpadded(octets: bytes) -> str:
-    return octets.partition(b"\0")[0].decode("latin-1")
+def _unpadded(raw_bytes: bytes) -> str:
+    return raw_bytes.partition(b"\0")[0].decode("latin-1")
 
 
 def _body(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -205,7 +205,7 @@ _READERS: dict[FieldType, Reader] = {
 #: Types of fixed size: code of the layout, and what makes the value of the bytes where ``struct`` does not.
 _FIXED: dict[FieldType, tuple[str, Callable[[bytes], Any] | None]] = {
     **{t: (code, None) for t, code in STRUCT_CODES.items()},
-    FieldType.CHAR: ("1s", lambda octets: octets.decode("latin-1")),
+    FieldType.CHAR: ("1s", lambda raw_bytes: raw_bytes.decode("latin-1")),
     FieldType.TIME: (f"{_TIME.size}s", _time),
     FieldType.PRICE: (f"{_PRICE.size}s", _price),
 }

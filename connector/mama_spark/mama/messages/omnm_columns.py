@@ -22,7 +22,7 @@ from .msg import MAX_DEPTH
 from .omnm import HEADER, RUNS, VERSION, decode
 
 Int64s = npt.NDArray[np.int64]
-Octets = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 
 TIME_DTYPE = np.dtype(
     {"names": ["hints", "seconds", "nanos", "precision"], "formats": ["u1", "<i8", "<u4", "u1"],
@@ -251,10 +251,10 @@ class _Batch:
         return view[at].view(np.uint64).reshape(len(at), words)
 
     def _take(self, run: Run, layout: _Layout, words: npt.NDArray[np.uint64], rows: Int64s, place: int) -> None:
-        octets = words.view(np.uint8).reshape(len(rows), 8 * layout.words)
+        word_bytes = words.view(np.uint8).reshape(len(rows), 8 * layout.words)
         for i, offset in layout.fields:
             dtype = DTYPES[run.types[i]]
-            values = np.ascontiguousarray(octets[:, offset : offset + dtype.itemsize]).view(dtype)[:, 0]
+            values = np.ascontiguousarray(word_bytes[:, offset : offset + dtype.itemsize]).view(dtype)[:, 0]
             if dtype.kind == "b":
                 values = values.view(np.uint8) != 0
             self._add(run, i, place, rows, values)
@@ -316,11 +316,11 @@ class _Batch:
     def _texts(self, at: Int64s, sizes: Int64s) -> pa.StringArray:
         offsets = np.zeros(len(at) + 1, np.int32)
         np.cumsum(sizes, out=offsets[1:])
-        octets = self._data[np.arange(offsets[-1]) + np.repeat(at - offsets[:-1], sizes)]
-        if len(octets) and octets.max() >= 0x80:
-            data, bounds = octets.tobytes(), offsets.tolist()
+        text_bytes = self._data[np.arange(offsets[-1]) + np.repeat(at - offsets[:-1], sizes)]
+        if len(text_bytes) and text_bytes.max() >= 0x80:
+            data, bounds = text_bytes.tobytes(), offsets.tolist()
             return pa.array([text_of(data[a:b]) for a, b in itertools.pairwise(bounds)], pa.string())
-        return pa.StringArray.from_buffers(len(at), pa.py_buffer(offsets), pa.py_buffer(octets))
+        return pa.StringArray.from_buffers(len(at), pa.py_buffer(offsets), pa.py_buffer(text_bytes))
 
     def _skip_elements(self, group: _Group, size: int) -> tuple[npt.NDArray[np.bool_], Int64s]:
         ends = self._ends[group.rows]
@@ -375,13 +375,13 @@ class _Batch:
             found.blocks.append(FieldBlock(name, fid, kind, place, np.array(of_rows, np.int64), array))
 
 
-def _padded(octets: Octets, end: int) -> Octets:
+def _padded(message_bytes: ByteArray, end: int) -> ByteArray:
     """
     :param end: of the last message
     """
-    if len(octets) - end >= PADDING and not octets[-PADDING:].any():
-        return octets
-    return np.concatenate((octets, np.zeros(PADDING, np.uint8)))
+    if len(message_bytes) - end >= PADDING and not message_bytes[-PADDING:].any():
+        return message_bytes
+    return np.concatenate((message_bytes, np.zeros(PADDING, np.uint8)))
 
 
 def _as_array(kind: FieldType, values: list[Any]) -> Any:

@@ -169,7 +169,7 @@ class DiscoveryLayout:
         doubtful = []
         if config["name"] == self.sources:
             if not config.get("subject_delete_marker_ttl"):
-                wrong.append("subject_delete_marker_ttl is not set: nobody would hear of a source that dies")
+                wrong.append("subject_delete_marker_ttl is not set: readers would not learn that a source died")
             if config.get("max_msgs_per_subject") != 1:
                 wrong.append("max_msgs_per_subject is not 1")
         if config["name"] == self.events:
@@ -180,5 +180,5 @@ class DiscoveryLayout:
         if config["name"] == self.events and not config.get("duplicate_window"):
             doubtful.append("duplicate_window is not set: events that are told again are stored again")
         if config["name"] != self.sources and config.get("max_msgs_per_subject", -1) > 0:
-            doubtful.append("max_msgs_per_subject deletes records before they are read, and nobody can tell")
+            doubtful.append("max_msgs_per_subject deletes unread records without a trace")
         return wrong, doubtful

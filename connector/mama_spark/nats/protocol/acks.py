@@ -146,8 +146,8 @@ def _alike(table: npt.NDArray[np.uint8], m: re.Match[bytes]) -> tuple[Bools, npt
     numbers = np.concatenate((table[:, token], table[:, seq]), axis=1) - 48
     rest = table.copy()
     rest[:, token] = rest[:, seq] = 0
-    octets, width = rest.reshape(-1), rest.shape[1]
-    if (octets[width:] == octets[:-width]).all() and (numbers < 10).all():  # nearly always
+    all_bytes, width = rest.reshape(-1), rest.shape[1]
+    if (all_bytes[width:] == all_bytes[:-width]).all() and (numbers < 10).all():  # nearly always
         return np.ones(len(table), np.bool_), numbers
     good: Bools = (rest == rest[0]).all(axis=1) & (numbers < 10).all(axis=1)
     return good, numbers

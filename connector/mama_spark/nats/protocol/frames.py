@@ -112,7 +112,7 @@ class Framer:
         prefixes = self._prefix(batch.topics, blocks is not None).to_pylist()
         suffix = b"" if self.reply is None else self.reply.suffix
         numbered = self.reply is not None and self.reply.numbered
-        bounds, octets = payload_bounds(batch.payloads).tolist(), memoryview(batch.payloads.buffers()[2] or b"")
+        bounds, payload_bytes = payload_bounds(batch.payloads).tolist(), memoryview(batch.payloads.buffers()[2] or b"")
         pieces: list[bytes | memoryview] = []
         starts, end = [0], b""  # of the message before, which is written together with the head of the next one
         for row in order:
@@ -125,7 +125,7 @@ class Framer:
             else:
                 width = len(blocks[row])
                 head += b"%b %d %d\r\n%b" % (suffix, width, width + b - a, blocks[row])
-            pieces += (end + head, octets[a:b])
+            pieces += (end + head, payload_bytes[a:b])
             starts.append(starts[-1] + len(head) + b - a + len(_CRLF))
             end = _CRLF
         pieces.append(_CRLF)

@@ -90,8 +90,8 @@ class RangeReader(Generic[T]):
                 until = time.monotonic() + self._timeout
             if time.monotonic() > until:
                 raise Unavailable(
-                    f"no replica of stream {self._stream.name!r} brings what follows sequence {course.position}, which "
-                    "is stored"
+                    f"no replica of stream {self._stream.name!r} delivers the stored records after sequence "
+                    f"{course.position}"
                 )
             time.sleep(_REPLICA_BEHIND)
 

@@ -188,7 +188,7 @@ def check_fits(name: str, column: pa.DataType, natural: FieldType, kind: FieldTy
         raise SchemaError(f"column {name!r} of type {column} cannot become a field of type {kind.name}; cast it")
 
 
-Octets = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 _INT64 = pa.int64()
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -231,11 +231,11 @@ def joined(columns: list[pa.Array | pa.Scalar]) -> pa.Array:
     return pc.binary_join_element_wise(*columns, b"", null_handling="replace", null_replacement=b"")
 
 
-def constant(octets: bytes, n: int) -> pa.Array:
-    return pa.repeat(pa.scalar(octets, pa.binary()), n)
+def constant(raw_bytes: bytes, n: int) -> pa.Array:
+    return pa.repeat(pa.scalar(raw_bytes, pa.binary()), n)
 
 
-def _fixed(head: bytes, values: Octets, column: pa.Array) -> pa.Array:
+def _fixed(head: bytes, values: ByteArray, column: pa.Array) -> pa.Array:
     """:param values: bytes of the values, one row each"""
     n, width = values.shape
     whole = np.empty((n, len(head) + width), np.uint8)
@@ -248,11 +248,11 @@ def _fixed(head: bytes, values: Octets, column: pa.Array) -> pa.Array:
     return pc.if_else(column.is_valid(), made, None) if column.null_count else made
 
 
-def _bytes(values: npt.NDArray[Any]) -> Octets:
+def _bytes(values: npt.NDArray[Any]) -> ByteArray:
     return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)
 
 
-def _numbers(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
+def _numbers(form: FieldForm, values: pa.Array, faults: Faults) -> ByteArray:
     if form.type is FieldType.BOOL:
         return _bytes(np.asarray(values.fill_null(False)).astype(np.uint8))
     if form.type in (FieldType.F32, FieldType.F64):
@@ -289,7 +289,7 @@ def _floats(form: FieldForm, values: pa.Array, faults: Faults) -> npt.NDArray[An
     return singles
 
 
-def _prices(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
+def _prices(form: FieldForm, values: pa.Array, faults: Faults) -> ByteArray:
     made = np.zeros(len(values), PRICE_DTYPE)
     decimals = form.decimals
     made["hints"] = PRICE_VALID | (0 if decimals is None else decimals or INTEGER_PRECISION)
@@ -305,7 +305,7 @@ def _doubles(values: pa.Array) -> npt.NDArray[np.float64]:
     return found
 
 
-def _times(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
+def _times(form: FieldForm, values: pa.Array, faults: Faults) -> ByteArray:
     made = np.zeros(len(values), TIME_DTYPE)
     if pt.is_date(values.type):
         seconds = np.asarray(values.cast(pa.int32()).fill_null(0)).astype(np.int64) * 86_400
@@ -324,9 +324,9 @@ def _times(form: FieldForm, values: pa.Array, faults: Faults) -> Octets:
 
 def _texts(form: FieldForm, head: bytes, values: pa.Array, faults: Faults) -> pa.Array:
     if form.type is FieldType.OPAQUE:
-        octets = values.cast(pa.binary())
-        lengths = np.asarray(pc.fill_null(pc.binary_length(octets), 0)).astype("<u4")
-        return pc.binary_join_element_wise(_fixed(head, _bytes(lengths), octets), octets, b"")
+        value_bytes = values.cast(pa.binary())
+        lengths = np.asarray(pc.fill_null(pc.binary_length(value_bytes), 0)).astype("<u4")
+        return pc.binary_join_element_wise(_fixed(head, _bytes(lengths), value_bytes), value_bytes, b"")
     texts = values.cast(pa.string())
     if form.type is FieldType.CHAR:
         return _characters(form, head, texts, faults)
@@ -335,25 +335,25 @@ def _texts(form: FieldForm, head: bytes, values: pa.Array, faults: Faults) -> pa
 
 
 def _characters(form: FieldForm, head: bytes, texts: pa.Array, faults: Faults) -> pa.Array:
-    def octets(text: str) -> bytes:
+    def to_bytes(text: str) -> bytes:
         if len(text) != 1 or text > "\xff":
             raise ValueError(f"{text!r} is not one character of Latin-1")
         return head + text.encode("latin-1")
 
-    return pa.array(_each(form, texts, faults, octets), pa.binary())
+    return pa.array(_each(form, texts, faults, to_bytes), pa.binary())
 
 
 def _vectors(form: FieldForm, values: pa.Array, faults: Faults) -> pa.Array:
     """Vectors are rare, and their elements are checked by the message itself."""
 
-    def octets(elements: list[Any]) -> bytes:
+    def to_bytes(elements: list[Any]) -> bytes:
         if form.type is FieldType.VECTOR_TIME:
             elements = [MamaTime.from_us(round(at.timestamp() * 1e6)) for at in elements]
         msg = MamaMsg()
         msg.add(form.type, form.name, form.fid, elements)
         return encode(msg)[len(HEADER) :]
 
-    return pa.array(_each(form, values, faults, octets), pa.binary())
+    return pa.array(_each(form, values, faults, to_bytes), pa.binary())
 
 
 def _each(form: FieldForm, values: pa.Array, faults: Faults, make: Callable[[Any], Any]) -> list[Any]:

@@ -65,7 +65,7 @@ class MamaRecorderCounts(RecorderCounts):
 
     METRICS: ClassVar = {
         "symbols": ("symbols", "symbols that were asked for"),
-        "images": ("images", "of them, those whose image came"),
+        "images": ("images", "symbols whose image came"),
         "unreadable": ("unreadable_total", "messages of no such framing"),
         **RecorderCounts.METRICS,
     }

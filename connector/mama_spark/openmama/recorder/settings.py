@@ -94,7 +94,7 @@ class OpenMamaRecorderSettings:
         peer = replace(PeerSettings.from_urls(urls, receiver=True), program="mama-record")
         settings = cls(peer, **values)
         if not settings.topics and not settings.symbols:
-            raise ConfigError("[recorder] what is to be recorded? give topics (OM.IBM, OM.>) or symbols (OM.IBM)")
+            raise ConfigError("[recorder] names nothing to record: give topics (OM.IBM, OM.>) or symbols (OM.IBM)")
         for topic in settings.exact_topics:
             if (fault := why_unsendable(topic)) is not None:
                 raise ConfigError(f"[recorder] {fault}")

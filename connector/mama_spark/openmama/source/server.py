@@ -40,8 +40,8 @@ _REASONS = 10  #: bad records that are shown
 #: Count of the server -> name, what it counts.
 _COUNTERS = {
     "records": ("records_total", "records of the log that were taken"),
-    "other topics": ("other_topics_total", "of them, those of other topics"),
-    "bad records": ("bad_total", "of them, those that could not be served"),
+    "other topics": ("other_topics_total", "records of other topics"),
+    "bad records": ("bad_total", "records that could not be served"),
     "messages": ("messages_total", "messages that were published"),
     "requests": ("requests_total", "requests of subscribers"),
     "answers": ("answers_total", "answers to requests"),

@@ -53,7 +53,7 @@ def decode_naming(data: bytes) -> NamingFrame:
     if text_at(topic, 0, "topic")[0] != NAMING_TOPIC:
         raise BadMessage(f"the topic of a naming frame is {NAMING_TOPIC}")
     padded = {"program": program, "host": host, "uuid": uuid, "endpoint": endpoint}
-    texts = {what: text_at(octets, 0, what)[0] for what, octets in padded.items()}
+    texts = {what: text_at(text_bytes, 0, what)[0] for what, text_bytes in padded.items()}
     frame = NamingFrame(type=kind.decode("latin-1"), pid=pid, **texts)
     _check(frame)
     return frame
@@ -82,9 +82,9 @@ def _check(frame: NamingFrame) -> None:
 
 def _bytes(text: str, size: int) -> bytes:
     try:
-        octets = text.encode()
+        text_bytes = text.encode()
     except UnicodeEncodeError:
         raise BadMessage(f"{text!r} is not UTF-8") from None
-    if len(octets) >= size or b"\0" in octets:
+    if len(text_bytes) >= size or b"\0" in text_bytes:
         raise BadMessage(f"{text!r} does not fit in {size - 1} bytes, or holds a NUL")
-    return octets
+    return text_bytes

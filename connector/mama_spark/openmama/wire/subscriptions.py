@@ -65,8 +65,8 @@ class SubscriptionTable:
 
     def wanted(self, topic: bytes) -> bool:
         """Whether some reader wants messages of this topic (without NUL), or may want them."""
-        readers, octets = self._readers, topic + b"\0"
-        return any(octets[:size] in readers for size in self._lengths if size <= len(octets))
+        readers, topic_bytes = self._readers, topic + b"\0"
+        return any(topic_bytes[:size] in readers for size in self._lengths if size <= len(topic_bytes))
 
     def _begin(self, prefix: bytes) -> SubscriptionChange | None:
         known = self._readers.get(prefix, 0)

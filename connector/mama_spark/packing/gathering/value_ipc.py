@@ -49,18 +49,18 @@ class ValueFrames:
         words = len(self._head) + (rows + 2) // 2  # of 64 bits: offsets of 32 bits, one more than rows, padded
         begin = np.concatenate(([0], np.cumsum(words)))
         out = np.zeros(int(begin[-1]), np.int64)
-        octets = upto[starts[1:]] - upto[starts[:-1]]
-        out[begin[:-1, None] + np.arange(len(self._head))] = self._metadata(rows, octets)
+        value_bytes = upto[starts[1:]] - upto[starts[:-1]]
+        out[begin[:-1, None] + np.arange(len(self._head))] = self._metadata(rows, value_bytes)
         offsets, first = out.view(np.int32), 2 * (begin[:-1] + len(self._head))  # of each pack
         places = np.repeat(first - starts[:-1], rows) + np.arange(len(sizes))
         offsets[places] = upto[:-1] - np.repeat(upto[starts[:-1]], rows)
-        offsets[first + rows] = octets
+        offsets[first + rows] = value_bytes
         return pa.py_buffer(out), begin * 8
 
-    def ends(self, octets: Int64s, buffer: int) -> tuple[Views, pa.Buffer]:
+    def ends(self, value_bytes: Int64s, buffer: int) -> tuple[Views, pa.Buffer]:
         """Views of what stands behind the values of each pack: padding, and the end.
 
-        :param octets: of the values of each pack
+        :param value_bytes: of the values of each pack
         :param buffer: number that the buffer returned will have
         """
         table = np.zeros((_ALIGN, 4), np.int32)
@@ -71,7 +71,7 @@ class ValueFrames:
                 table[padding].view(np.uint8)[4 : 4 + len(text)] = np.frombuffer(text, np.uint8)
             else:
                 table[padding, 2:] = buffer, _ALIGN - 1 - padding
-        return table[-octets % _ALIGN], pa.py_buffer(self._closing)
+        return table[-value_bytes % _ALIGN], pa.py_buffer(self._closing)
 
     def read(self, payloads: PayloadPlaces, rows: Int64s) -> pa.Array | None:
         """All values of packs that were written like this, in one copy; None = one of them was not, has another number
@@ -85,35 +85,40 @@ class ValueFrames:
             return None
         pieces = payloads.pieces()
         heads = np.frombuffer(b"".join([piece[:n] for piece in pieces]), np.int64).reshape(len(pieces), -1)
-        octets = heads[:, (self._numbers.data + 8) // 8 + (len(self._begin) + 8) // 8]
+        value_bytes = heads[:, (self._numbers.data + 8) // 8 + (len(self._begin) + 8) // 8]
         padded = (4 * (rows + 1) + _ALIGN - 1) // _ALIGN * _ALIGN
         ends = np.frombuffer(b"".join([piece[-self._end :] for piece in pieces]), np.uint8).reshape(len(pieces), -1)
         alike = (
-            int(octets.min()) >= 0
-            and (octets <= sizes).all()
-            and (heads == self._metadata(rows, octets)).all()
-            and (sizes == n + padded + (octets + _ALIGN - 1) // _ALIGN * _ALIGN + self._end).all()
+            int(value_bytes.min()) >= 0
+            and (value_bytes <= sizes).all()
+            and (heads == self._metadata(rows, value_bytes)).all()
+            and (sizes == n + padded + (value_bytes + _ALIGN - 1) // _ALIGN * _ALIGN + self._end).all()
             and (ends == np.frombuffer(self._closing[_ALIGN - 1 :], np.uint8)).all()
         )
-        return _values(payloads, pieces, n, rows, n + padded, octets) if alike else None
+        return _values(payloads, pieces, n, rows, n + padded, value_bytes) if alike else None
 
-    def _metadata(self, rows: Int64s, octets: Int64s) -> npt.NDArray[np.int64]:
+    def _metadata(self, rows: Int64s, value_bytes: Int64s) -> npt.NDArray[np.int64]:
         """Begin and metadata of each pack."""
         found = np.tile(self._head, (len(rows), 1))
         at = self._numbers
         offsets = 4 * (rows + 1)
         padded = (offsets + _ALIGN - 1) // _ALIGN * _ALIGN
-        body = padded + (octets + _ALIGN - 1) // _ALIGN * _ALIGN
+        body = padded + (value_bytes + _ALIGN - 1) // _ALIGN * _ALIGN
         shift = (len(self._begin) + 8) // 8
-        values = ((at.rows, rows), (at.node, rows), (at.offsets + 8, offsets), (at.data, padded), (at.data + 8, octets),
-                  (at.body, body))  # fmt: skip
+        values = ((at.rows, rows), (at.node, rows), (at.offsets + 8, offsets), (at.data, padded),
+                  (at.data + 8, value_bytes), (at.body, body))  # fmt: skip
         for place, numbers in values:
             found[:, place // 8 + shift] = numbers
         return found
 
 
 def _values(
-    payloads: PayloadPlaces, pieces: list[memoryview], offsets_at: int, rows: Int64s, values_at: Int64s, octets: Int64s
+    payloads: PayloadPlaces,
+    pieces: list[memoryview],
+    offsets_at: int,
+    rows: Int64s,
+    values_at: Int64s,
+    value_bytes: Int64s,
 ) -> pa.Array | None:
     """Values of packs whose offsets and bytes lie at these places of each, if the offsets are in order."""
     each = zip(pieces, rows.tolist(), strict=True)
@@ -124,7 +129,7 @@ def _values(
     begins[last] = False
     first = offsets[begins]
     lengths = offsets[1:][begins[:-1]] - first
-    good = not offsets[last - rows].any() and (offsets[last] <= octets).all() and int(lengths.min()) > INLINE
+    good = not offsets[last - rows].any() and (offsets[last] <= value_bytes).all() and int(lengths.min()) > INLINE
     if not good:
         return None
     views = np.zeros((len(lengths), 4), np.int32)

@@ -29,10 +29,10 @@ def values_of_lines(payloads: PayloadPlaces, announced: Int64s) -> tuple[pa.Arra
     sizes = stops - starts
     short = np.flatnonzero(sizes <= INLINE)
     if len(short) * _FEW > int(sizes.sum()):
-        octets = _without_line_feeds(payloads)
+        line_bytes = _without_line_feeds(payloads)
     else:
-        octets = _joined_lines(payloads, counts, starts, sizes, short)
-    return binary_of(octets, sizes), there
+        line_bytes = _joined_lines(payloads, counts, starts, sizes, short)
+    return binary_of(line_bytes, sizes), there
 
 
 def _line_ends(pieces: list[memoryview], announced: Int64s) -> tuple[list[Int64s], Int64s]:
@@ -40,10 +40,10 @@ def _line_ends(pieces: list[memoryview], announced: Int64s) -> tuple[list[Int64s
     mask: Bools = np.empty(min(_WINDOW, max(map(len, pieces), default=0) + 1), np.bool_)
     ends, there = list[Int64s](), np.zeros(len(pieces), np.int64)
     for i, (piece, most) in enumerate(zip(pieces, announced.tolist(), strict=True)):  # packs, not rows
-        octets, count, found = np.frombuffer(piece, np.uint8), 0, list[Int64s]()
-        for start in range(0, len(octets) + 1, len(mask)):
-            here = mask[: len(octets) + 1 - start]
-            some = octets[start : start + len(here)]
+        piece_bytes, count, found = np.frombuffer(piece, np.uint8), 0, list[Int64s]()
+        for start in range(0, len(piece_bytes) + 1, len(mask)):
+            here = mask[: len(piece_bytes) + 1 - start]
+            some = piece_bytes[start : start + len(here)]
             np.equal(some, _LINE_FEED, out=here[: len(some)])
             here[len(some) :] = True  # the last line ends with the payload
             at = np.flatnonzero(here)
@@ -58,7 +58,7 @@ def _line_ends(pieces: list[memoryview], announced: Int64s) -> tuple[list[Int64s
 
 def _without_line_feeds(payloads: PayloadPlaces) -> pa.Buffer:
     pieces = [np.frombuffer(piece, np.uint8) for piece in payloads.pieces()]
-    return pa.py_buffer(np.concatenate([octets[octets != _LINE_FEED] for octets in pieces]))
+    return pa.py_buffer(np.concatenate([piece_bytes[piece_bytes != _LINE_FEED] for piece_bytes in pieces]))
 
 
 def _joined_lines(payloads: PayloadPlaces, counts: Int64s, starts: Int64s, sizes: Int64s, short: Int64s) -> pa.Buffer:

@@ -116,8 +116,8 @@ class PayloadPlaces:
     def of(cls, payloads: pa.Array, at: Int64s) -> Self:
         """The places of the payloads ``at`` of a binary or binary_view array."""
         if not pa.types.is_binary_view(payloads.type):
-            bounds, octets = payload_bounds(payloads), payloads.buffers()[2] or pa.py_buffer(b"")
-            return cls([octets], np.zeros(len(at), np.int64), bounds[at], bounds[at + 1] - bounds[at])
+            bounds, payload_bytes = payload_bounds(payloads), payloads.buffers()[2] or pa.py_buffer(b"")
+            return cls([payload_bytes], np.zeros(len(at), np.int64), bounds[at], bounds[at + 1] - bounds[at])
         held = [held or pa.py_buffer(b"") for held in payloads.buffers()[1:]]
         views = payload_views(payloads)[at].astype(np.int64)
         which, begins, sizes = views[:, 2] + 1, views[:, 3], views[:, 0]

@@ -173,7 +173,7 @@ class BatchSession:
                 now = self._try_set(key, step, marker)
             else:
                 if not waits:
-                    logger.info("partition %d waits until nobody else publishes it any more", self._me.partition)
+                    logger.info("partition %d waits until the other task has ended", self._me.partition)
                 waits = True
                 time.sleep(min(_POLL, step))
             if now is None:
@@ -208,7 +208,7 @@ class BatchSession:
                             f"an attempt before this one has sent rows of partition {self._me.partition}, and {why}. "
                             "A repetition waits again; if the server is gone for good, set onSilentServer=publish"
                         )
-                    logger.warning("%s; publishing what is not found all the same (onSilentServer=publish)", why)
+                    logger.warning("%s; publishing the rows not found (onSilentServer=publish)", why)
                     self.unfenced = True
                     break
                 if now >= warned + WARNING_INTERVAL:

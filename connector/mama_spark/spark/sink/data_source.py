@@ -178,7 +178,7 @@ class _Committer:
         try:
             self._add_to_tables(_reports(messages), app, committed=False)
         except Exception as e:
-            said, trace = "what the write that failed has published is not in its tables", not isinstance(e, MamaError)
+            said, trace = "the tables lack the outcomes of the failed write", not isinstance(e, MamaError)
             logger.warning("mamapub: %s: %s", said, e, exc_info=trace)
 
     def _add_to_tables(self, reports: Sequence[PartitionReport], app: tuple[str, int] | None, committed: bool) -> bool:

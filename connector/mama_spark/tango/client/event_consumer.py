@@ -52,7 +52,7 @@ class EventConsumer:
         self,
         *,
         limit: int,
-        octets: int,
+        max_bytes: int,
         hwm: int | None,
         timeouts: Timeouts | None,
         timeout: float,
@@ -62,7 +62,7 @@ class EventConsumer:
         self._report_availability, self._report_causes = report_availability, report_causes
         self._timeout = timeout
         self._lock = threading.Lock()
-        self.delivery = EventDelivery(self._lock, limit, octets)
+        self.delivery = EventDelivery(self._lock, limit, max_bytes)
         self._machine = SubscriptionMachine(timeouts)
         self._dispatcher = EventDispatcher()
         self._subscriptions: dict[int, Subscription] = {}

@@ -15,8 +15,8 @@ from mama_spark.contracts.errors import BackgroundTaskFailed
 from ..events.sequence_tracker import SequenceGap
 from .subscription_events import QueueOverflow, SubscriptionEvent, SubscriptionEventKind
 
-OCTETS = 1 << 30  #: default of the memory of waiting events; an event with an image takes megabytes
-_TAKE_SHARE = 8  #: :meth:`EventQueue.take` returns at most this fraction of ``octets`` (1/8) in one call
+MAX_BYTES = 1 << 30  #: default of the memory of waiting events; an event with an image takes megabytes
+_TAKE_SHARE = 8  #: :meth:`EventQueue.take` returns at most this fraction of ``max_bytes`` (1/8) in one call
 _OVERHEAD = 700  #: memory of an event besides its data, in bytes
 
 
@@ -38,15 +38,15 @@ class EventQueue:
     """Queue of subscription events. Methods may be called in any thread.
 
     :param limit: largest number of waiting events; 0: no limit
-    :param octets: approximate memory of waiting events; 0: no limit. The newest event is kept, whatever its size
+    :param max_bytes: approximate memory of waiting events; 0: no limit. The newest event is kept, whatever its size
     :ivar dropped: number of dropped events, which one OVERFLOW event for each subscription reports
     """
 
-    def __init__(self, limit: int, *, octets: int = 0) -> None:
-        self.limit, self.octets = limit, octets
+    def __init__(self, limit: int, *, max_bytes: int = 0) -> None:
+        self.limit, self.max_bytes = limit, max_bytes
         self.dropped = 0
         self._queue: deque[SubscriptionEvent] = deque()
-        self._queued_bytes = 0  #: 0 unless ``octets`` is a limit
+        self._queued_bytes = 0  #: 0 unless ``max_bytes`` is a limit
         self._overflows: dict[object, QueueOverflow] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -62,16 +62,16 @@ class EventQueue:
                 return 0
             queue, before = self._queue, self.dropped
             queue.extend(events)
-            if self.octets:
+            if self.max_bytes:
                 self._queued_bytes += sum(map(size_of, events))
-            while (self.limit and len(queue) > self.limit) or (self._queued_bytes > self.octets and len(queue) > 1):
+            while (self.limit and len(queue) > self.limit) or (self._queued_bytes > self.max_bytes and len(queue) > 1):
                 self._drop(self._pop())
             self._changed.notify_all()
             return self.dropped - before
 
     def _pop(self) -> SubscriptionEvent:
         event = self._queue.popleft()
-        if self.octets:
+        if self.max_bytes:
             self._queued_bytes -= size_of(event)
         return event
 
@@ -86,9 +86,9 @@ class EventQueue:
         self._overflows[event.subscription] = QueueOverflow(size, first, last)
 
     def take(self, limit: int, timeout: float | None = 0.0) -> list[SubscriptionEvent]:
-        """Remove and return up to ``limit`` events, in order, after OVERFLOW events, which do not count. If ``octets``
-        is a limit, the events take at most an eighth of it, unless one event is larger. The list is empty if nothing
-        arrived in time or the queue is closed.
+        """Remove and return up to ``limit`` events, in order, after OVERFLOW events, which do not count. The events
+        take at most an eighth of ``max_bytes``, unless one event is larger. The list is empty if nothing arrived in
+        time or the queue is closed.
 
         :param timeout: seconds to wait for the first event; None: no limit
         :raises BackgroundTaskFailed: the queue is empty, and closed because a thread of the subscriber failed
@@ -101,7 +101,7 @@ class EventQueue:
                     break
                 self._changed.wait(left)
             found = self._take_overflows()
-            most = self.octets // _TAKE_SHARE
+            most = self.max_bytes // _TAKE_SHARE
             if len(self._queue) <= limit and self._queued_bytes <= most:
                 found += self._queue
                 self._queue.clear()
@@ -111,7 +111,7 @@ class EventQueue:
                 while self._queue and limit > 0:
                     found.append(self._pop())
                     limit -= 1
-                    if self.octets and self._queued_bytes <= until:
+                    if self.max_bytes and self._queued_bytes <= until:
                         break
             if not found and self._failure is not None:
                 raise BackgroundTaskFailed(f"the subscriber failed: {self._failure}") from self._failure
@@ -131,7 +131,7 @@ class EventQueue:
         with self._changed:
             kept = [event for event in self._queue if event.subscription != subscription]
             self._queue = deque(kept)
-            self._queued_bytes = sum(map(size_of, kept)) if self.octets else 0
+            self._queued_bytes = sum(map(size_of, kept)) if self.max_bytes else 0
             self._overflows.pop(subscription, None)
 
     @property

@@ -24,7 +24,7 @@ from ..giop.ior import parse_device
 from ..topics import is_name
 from ..types import EVENT_NAMES, EventType
 from .event_consumer import EventConsumer
-from .event_queue import OCTETS
+from .event_queue import MAX_BYTES
 from .keep_alive import Timeouts
 from .subscription import Callback, EventSubMode, SubscriberCounts, Subscription
 from .subscription_events import SubscriptionEvent
@@ -35,7 +35,7 @@ class TangoSubscriber:
 
     :param tango_host: ``host:port`` of the database of names without a host; None: the variable ``TANGO_HOST``
     :param limit: largest number of waiting events, of :meth:`take` and of callbacks each (TG-44)
-    :param octets: approximate memory of the events in each queue; 0: no limit
+    :param max_bytes: approximate memory of the events in each queue; 0: no limit
     :param hwm: high-water mark of the sockets; None: ``TANGO_EVENT_BUFFER_HWM``, or the value that the server sends
     :param timeouts: periods of heartbeat checks, confirmations and retries; None: those of cppTango
     :param timeout: timeout of a call in seconds
@@ -50,7 +50,7 @@ class TangoSubscriber:
         tango_host: str | None = None,
         *,
         limit: int = 1_000_000,
-        octets: int = OCTETS,
+        max_bytes: int = MAX_BYTES,
         hwm: int | None = None,
         timeouts: Timeouts | None = None,
         timeout: float = 3.0,
@@ -60,7 +60,7 @@ class TangoSubscriber:
         self.tango_host = tango_host or os.environ.get("TANGO_HOST")
         self._timeout = timeout
         self._consumer = EventConsumer(
-            limit=limit, octets=octets, hwm=hwm, timeouts=timeouts, timeout=timeout,
+            limit=limit, max_bytes=max_bytes, hwm=hwm, timeouts=timeouts, timeout=timeout,
             report_availability=report_availability,
             report_causes=report_causes,
         )  # fmt: skip

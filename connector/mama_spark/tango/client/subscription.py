@@ -160,15 +160,16 @@ class EventDelivery:
 
     :param lock: lock of the subscriber; some methods need it held
     :param limit: largest number of waiting events, of the shared queue and of the queue for callbacks each
-    :param octets: approximate memory of the events in each queue; 0: no limit
+    :param max_bytes: approximate memory of the events in each queue; 0: no limit
     :ivar shared_queue: queue of the subscriptions without a callback
     :ivar callback_queue: queue of the others
     :ivar callback_errors: number of callbacks that raised
     """
 
-    def __init__(self, lock: threading.Lock, limit: int, octets: int) -> None:
+    def __init__(self, lock: threading.Lock, limit: int, max_bytes: int) -> None:
         self._lock = lock
-        self.shared_queue, self.callback_queue = EventQueue(limit, octets=octets), EventQueue(limit, octets=octets)
+        self.shared_queue = EventQueue(limit, max_bytes=max_bytes)
+        self.callback_queue = EventQueue(limit, max_bytes=max_bytes)
         self._held: dict[int, list[SubscriptionEvent]] = {}
         self.callback_errors = 0
 

@@ -206,11 +206,11 @@ def _receive_frames(socket: zmq.Socket[bytes]) -> list[bytes]:
     """Receive the frames of all waiting messages, up to a burst. RCVMORE is only read at the end, since that takes
     several times as long as receiving a frame."""
     frames: list[bytes] = []
-    receive, flags, octets = socket.recv, int(zmq.NOBLOCK), 0
+    receive, flags, burst_bytes = socket.recv, int(zmq.NOBLOCK), 0
     with contextlib.suppress(zmq.Again):
-        while len(frames) < _BURST and octets < _BURST_BYTES:
+        while len(frames) < _BURST and burst_bytes < _BURST_BYTES:
             frame = receive(flags)
-            octets += len(frame)
+            burst_bytes += len(frame)
             frames.append(frame)
         while socket.getsockopt(zmq.RCVMORE):
             frames.append(receive(flags))

@@ -62,8 +62,8 @@ def read_call(frame: bytes, little: bool) -> CallInfo:
     :raises CdrError: it is no call info, or too long
     """
     if len(frame) == CALL_SIZE:
-        version, ctr, size, nul, octets, flag = _USUAL[little].unpack(frame)
-        if size == 1 and not nul and not octets and flag < 2:
+        version, ctr, size, nul, oid_bytes, flag = _USUAL[little].unpack(frame)
+        if size == 1 and not nul and not oid_bytes and flag < 2:
             return CallInfo(ctr, flag == 1, version)
     reader = CdrReader(frame, little)
     version, ctr, method, oid = reader.long(), reader.ulong(), reader.string(), reader.octets()
@@ -102,7 +102,7 @@ def read_order(frame: bytes) -> bool:
     if frame == LITTLE:
         return True
     if frame != BIG:
-        raise BadEvent(f"a byte order of {bytes(frame[:8]).hex() or 'no octet'}")
+        raise BadEvent(f"a byte order of {bytes(frame[:8]).hex() or 'no byte'}")
     return False
 
 

@@ -134,8 +134,8 @@ class FrameLayout:
         if len(seconds) and max(seconds.max(), ~seconds.min()) >= 2**31:
             raise CdrError("a time beyond 2038")
         block["sec"], block["usec"], block["nsec"] = seconds, rest // 1000, rest % 1000
-        octets, size = block.tobytes(), self.dtype.itemsize
-        return [octets[at : at + size] for at in range(0, len(octets), size)]
+        block_bytes, size = block.tobytes(), self.dtype.itemsize
+        return [block_bytes[at : at + size] for at in range(0, len(block_bytes), size)]
 
 
 def layout_of(topic: Topic, value: AttributeValue, little: bool) -> FrameLayout | None:

@@ -1,8 +1,8 @@
 """CDR (Common Data Representation, CORBA 3.0, 15.3): encodes values in both byte orders. Pure.
 
-A number is aligned to a multiple of its size, counted from a base: the start of a message, or the octet after the magic
+A number is aligned to a multiple of its size, counted from a base: the start of a message, or the byte after the magic
 of an event. The reader ignores the content of padding, the writer writes zeros. A string is its length (the NUL
-included), its octets in Latin-1, and a NUL. A sequence is its count and its elements; an empty one has no padding.
+included), its bytes in Latin-1, and a NUL. A sequence is its count and its elements; an empty one has no padding.
 
 The reader compares lengths and counts with the size of the data before it allocates memory.
 """
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from mama_spark.contracts.errors import MamaError
 
 _Float = float  # the methods called ``float`` hide the builtin
-Octets = bytes | bytearray | memoryview
+BytesLike = bytes | bytearray | memoryview
 _NATIVE = sys.byteorder == "little"
 
 
@@ -85,12 +85,12 @@ class CdrReader:
     :param at: offset of the first value
     :param base: offset from which alignment counts
     :param end: offset of the end; None: all of ``data``
-    :ivar at: offset of the next octet
+    :ivar at: offset of the next byte
     """
 
     __slots__ = ("_base", "_data", "_end", "at", "little")
 
-    def __init__(self, data: Octets, little: bool, at: int = 0, base: int = 0, end: int | None = None) -> None:
+    def __init__(self, data: BytesLike, little: bool, at: int = 0, base: int = 0, end: int | None = None) -> None:
         self._data = data
         self._base = base
         self._end = len(data) if end is None else end
@@ -99,13 +99,13 @@ class CdrReader:
 
     @property
     def left(self) -> int:
-        """Number of octets not read yet."""
+        """Number of bytes not read yet."""
         return self._end - self.at
 
     def finish(self) -> None:
-        """:raises CdrError: octets are left"""
+        """:raises CdrError: bytes are left"""
         if self.at != self._end:
-            raise CdrError(f"{self._end - self.at} octets are left after the last value")
+            raise CdrError(f"{self._end - self.at} bytes are left after the last value")
 
     def align(self, size: int) -> None:
         """Skip to the next multiple of ``size``, which may be beyond the end."""
@@ -114,7 +114,7 @@ class CdrReader:
     def _advance(self, size: int) -> int:
         at = self.at + (self._base - self.at) % size
         if at + size > self._end:
-            raise CdrError(f"truncated: {size} octets needed at offset {at} of {self._end}")
+            raise CdrError(f"truncated: {size} bytes needed at offset {at} of {self._end}")
         self.at = at + size
         return at
 
@@ -147,17 +147,17 @@ class CdrReader:
         """The count of a sequence.
 
         :param octets_each: smallest size of an element
-        :raises CdrError: fewer octets are left than so many elements need
+        :raises CdrError: fewer bytes are left than so many elements need
         """
         count = self.ulong()
         if count * octets_each > self._end - self.at:
-            raise CdrError(f"truncated: the count is {count}, and {self._end - self.at} octets are left")
+            raise CdrError(f"truncated: the count is {count}, and {self._end - self.at} bytes are left")
         return count
 
     def raw(self, size: int) -> bytes:
-        """The next ``size`` octets."""
+        """The next ``size`` bytes."""
         if not 0 <= size <= self._end - self.at:
-            raise CdrError(f"truncated: {size} octets needed, {self._end - self.at} are left")
+            raise CdrError(f"truncated: {size} bytes needed, {self._end - self.at} are left")
         start = self.at
         self.at += size
         return bytes(self._data[start : self.at])
@@ -174,7 +174,7 @@ class CdrReader:
         start, self.at = self.at, self.at + size
         text = str(self._data[start : self.at], "latin-1")
         if text.find("\0") != size - 1:
-            raise CdrError("a string must have one NUL, as its last octet")
+            raise CdrError("a string must have one NUL, as its last byte")
         return text[:-1]
 
     def strings(self) -> list[str]:
@@ -206,13 +206,13 @@ class CdrReader:
             return np.frombuffer(b"", kind)
         start = self.at + (self._base - self.at) % size
         if start + count * size > self._end:
-            raise CdrError(f"truncated: the count is {count}, and {self._end - start} octets are left")
+            raise CdrError(f"truncated: the count is {count}, and {self._end - start} bytes are left")
         self.at = start + count * size
         if kind == np.bool_:
-            octets = np.frombuffer(self._data, np.uint8, count, start)
-            if octets.max() > 1:
-                raise CdrError(f"{octets.max()} is no boolean")
-            found = octets.view(np.bool_)
+            flags = np.frombuffer(self._data, np.uint8, count, start)
+            if flags.max() > 1:
+                raise CdrError(f"{flags.max()} is no boolean")
+            found = flags.view(np.bool_)
         elif self.little == _NATIVE or size == 1:
             found = np.frombuffer(self._data, kind, count, start)
         else:
@@ -235,7 +235,7 @@ class CdrWriter:
 
     Every method raises :class:`CdrError` for a value that does not fit its type.
 
-    :param head: octets before the first value
+    :param head: bytes before the first value
     :param base: offset from which alignment counts
     """
 
@@ -282,11 +282,11 @@ class CdrWriter:
     double = _write("d")
     count = ulong  #: of a sequence
 
-    def raw(self, data: Octets) -> None:
-        """Append octets unchanged."""
+    def raw(self, data: BytesLike) -> None:
+        """Append bytes unchanged."""
         self._data += data
 
-    def octets(self, data: Octets) -> None:
+    def octets(self, data: BytesLike) -> None:
         """sequence<octet>"""
         self.count(len(data))
         self._data += data

@@ -57,7 +57,7 @@ def parse_ior(text: str) -> Reference:
             raise ValueError("it must begin with IOR:")
         data = bytes.fromhex(text[4:].strip())
         if not data or data[0] > 1:
-            raise ValueError("its first octet must be a byte order, 0 or 1")
+            raise ValueError("its first byte must be a byte order, 0 or 1")
         return read_reference(CdrReader(data, data[0] == 1, 1))
     except (ValueError, CdrError) as error:
         raise BadAddress(f"invalid IOR: {error}") from None

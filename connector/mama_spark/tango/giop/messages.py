@@ -1,8 +1,8 @@
 """GIOP messages of versions 1.0 to 1.2 (CORBA 3.0, 15.4), which carry CORBA calls, for client and server. Pure.
 
-A message is the GIOP header of 12 octets, the header of its type, and a body: the arguments of an operation or its
+A message is the GIOP header of 12 bytes, the header of its type, and a body: the arguments of an operation or its
 result, which :mod:`~mama_spark.tango.idl.calls` reads and writes. Alignment counts from the start of the message.
-:class:`MessageAssembler` splits a stream of octets into messages and joins fragments.
+:class:`MessageAssembler` splits a stream of bytes into messages and joins fragments.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from .cdr import CdrError, CdrReader, CdrWriter, Octets
+from .cdr import BytesLike, CdrError, CdrReader, CdrWriter
 
 MAGIC = b"GIOP"
-HEADER = 12  #: size of the GIOP header in octets
-LIMIT = 16 << 20  #: default of the largest size of a message, in octets
+HEADER = 12  #: size of the GIOP header in bytes
+LIMIT = 16 << 20  #: default of the largest size of a message, in bytes
 Body = Callable[[CdrWriter], None]  #: writes the body of a message
 
 
@@ -129,9 +129,9 @@ class MessageError(GiopMessage):
 
 
 class MessageHeader(NamedTuple):
-    """GIOP header: the first 12 octets of a message.
+    """GIOP header: the first 12 bytes of a message.
 
-    :ivar size: size of the rest of the message in octets
+    :ivar size: size of the rest of the message in bytes
     """
 
     minor: int
@@ -153,16 +153,16 @@ class MessageHeader(NamedTuple):
         return struct.pack(code, MAGIC, 1, self.minor, self.flags, self.type, self.size)
 
 
-def read_header(data: Octets) -> MessageHeader:
+def read_header(data: BytesLike) -> MessageHeader:
     """Decode the GIOP header.
 
     :raises CdrError: the data does not begin with a header of GIOP 1.0 to 1.2
     """
     if len(data) < HEADER:
-        raise CdrError(f"truncated: {len(data)} octets, a GIOP header has {HEADER}")
+        raise CdrError(f"truncated: {len(data)} bytes, a GIOP header has {HEADER}")
     magic, major, minor, flags, kind, size = struct.unpack_from("<4sBBBBI", data)
     if magic != MAGIC:
-        raise CdrError(f"the message begins with the octets {magic.hex()}, not with GIOP")
+        raise CdrError(f"the message begins with the bytes {magic.hex()}, not with GIOP")
     if major != 1 or minor > 2:
         raise CdrError(f"GIOP {major}.{minor} is not supported")
     if flags > (3 if minor else 1) or kind > MessageType.FRAGMENT:
@@ -246,14 +246,14 @@ _HEADERS: dict[type[GiopMessage], tuple[MessageType, tuple[dict[str, _Part], ...
 _CLASSES = {kind: cls for cls, (kind, _) in _HEADERS.items()}
 
 
-def decode(data: Octets) -> tuple[GiopMessage, CdrReader]:
+def decode(data: BytesLike) -> tuple[GiopMessage, CdrReader]:
     """Decode a whole message; returns its header fields, and a reader at the start of its body.
 
     :raises CdrError: the data is no GIOP message, or a fragment of one
     """
     header = read_header(data)
     if header.size != len(data) - HEADER:
-        raise CdrError(f"the header gives a size of {header.size} octets, {len(data) - HEADER} follow it")
+        raise CdrError(f"the header gives a size of {header.size} bytes, {len(data) - HEADER} follow it")
     if header.more or header.type is MessageType.FRAGMENT:
         raise CdrError("the data is a fragment of a message")
     reader, cls = CdrReader(data, header.little, HEADER), _CLASSES[header.type]
@@ -282,7 +282,7 @@ def encode(message: GiopMessage, body: Body | None = None) -> bytes:
         body(writer)
     size = len(writer) - HEADER
     if size >> 32:
-        raise CdrError(f"a message of {size} octets is larger than 4 GiB")
+        raise CdrError(f"a message of {size} bytes is larger than 4 GiB")
     return MessageHeader(message.minor, int(message.little), kind, size).pack() + writer.getvalue()[HEADER:]
 
 
@@ -294,28 +294,28 @@ class MessageAssembler:
 
     After a :class:`~mama_spark.tango.giop.cdr.CdrError` the rest of the stream cannot be read: close the connection.
 
-    :param limit: largest size of the body of a message, and of all incomplete messages together, in octets
+    :param limit: largest size of the body of a message, and of all incomplete messages together, in bytes
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._data = bytearray()
-        self._parts: dict[int, bytearray] = {}  # request id, or -1 for the one of GIOP 1.1 -> octets so far
+        self._parts: dict[int, bytearray] = {}  # request id, or -1 for the one of GIOP 1.1 -> bytes so far
         self._held = 0
 
-    def feed(self, data: Octets) -> None:
-        """Append received octets."""
+    def feed(self, data: BytesLike) -> None:
+        """Append received bytes."""
         self._data += data
 
     def next_message(self) -> bytes | None:
-        """Return the next complete message, fragments joined; None if more octets are needed.
+        """Return the next complete message, fragments joined; None if more bytes are needed.
 
-        :raises CdrError: the octets are not GIOP messages, or a message exceeds the limit
+        :raises CdrError: the bytes are not GIOP messages, or a message exceeds the limit
         """
         while len(self._data) >= HEADER:
             header = read_header(self._data)
             if header.size > self._limit:
-                raise CdrError(f"the message has {header.size} octets; the limit is {self._limit}")
+                raise CdrError(f"the message has {header.size} bytes; the limit is {self._limit}")
             end = HEADER + header.size
             if len(self._data) < end:
                 return None
@@ -351,6 +351,6 @@ class MessageAssembler:
     def _hold(self, number: int, part: bytearray, data: bytes) -> None:
         self._held += len(data)
         if self._held > self._limit + HEADER:
-            raise CdrError(f"incomplete messages exceed the limit of {self._limit} octets")
+            raise CdrError(f"incomplete messages exceed the limit of {self._limit} bytes")
         part += data
         self._parts[number] = part

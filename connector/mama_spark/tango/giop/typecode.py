@@ -1,7 +1,7 @@
 """CORBA TypeCodes (CORBA 3.0, 15.3.5), and the ``any`` of command arguments: a TypeCode and a value of that type. Pure.
 
 Types are strings, numbers, enumerations, sequences of these, and structures. Python values are numbers, ``str``, numpy
-arrays (sequences of numbers), ``bytes`` (sequences of octets), lists of ``str``, and tuples (structures).
+arrays (sequences of numbers), ``bytes`` (sequences of octet), lists of ``str``, and tuples (structures).
 """
 
 from __future__ import annotations

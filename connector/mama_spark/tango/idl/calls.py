@@ -20,7 +20,7 @@ from .structs import Struct
 from .values import read_errors, read_value, write_errors, write_value
 
 _SYSTEM = "IDL:omg.org/CORBA/"
-_VALUE_SIZE = 49  #: smallest size of an encoded attribute value, in octets
+_VALUE_SIZE = 49  #: smallest size of an encoded attribute value, in bytes
 
 
 class Operation(StrEnum):

@@ -15,7 +15,7 @@ from .values import read_time, read_union, write_time, write_union
 
 #: most levels of nested blobs of a pipe; common pipes have two or three
 MAX_DEPTH = 16
-_ELEMENT_SIZE = 25  #: smallest encoded size of an element of a blob, in octets
+_ELEMENT_SIZE = 25  #: smallest encoded size of an element of a blob, in bytes
 
 
 #: Type of a field -> how it is read and written.
@@ -31,7 +31,7 @@ class Struct:
     """Structure of the IDL: the fields of a dataclass, in order.
 
     :param without: fields that an older version of the structure lacks
-    :param least: smallest encoded size in octets, of structures that come in sequences
+    :param least: smallest encoded size in bytes, of structures that come in sequences
     :ivar fields: name -> type: text, sequence of texts, long, boolean, an enumeration, or another structure
     """
 

@@ -31,7 +31,7 @@ from ..types import (
 )
 
 _STATES = tuple(DevState)
-#: smallest size of an encoded DevEncoded, in octets
+#: smallest size of an encoded DevEncoded, in bytes
 _ENCODED_SIZE = 12
 
 
@@ -177,7 +177,7 @@ def write_any(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
     write_content(writer, kind, content)
 
 
-#: smallest size of an encoded error, in octets
+#: smallest size of an encoded error, in bytes
 _ERROR_SIZE = 25
 
 

@@ -2,21 +2,21 @@
 
 A record is a head of fixed size, followed by the frames of the event, in order. Numbers are little endian:
 
-========= ======= ============ ================================================================================
-at byte  type    field        meaning
-========= ======= ============ ================================================================================
-0         4 s     magic        ``MTGO``
-4         u8      version      1
-5         u8      kind         :class:`RecordKind`
-6         u8      cause        :class:`GapCause` of a gap; else 0
-7         u8      frames       number of frames: 0, 3 or 4
-8         i64     received     time of arrival by the clock of the writer, nanoseconds since the epoch
-16        u32     ctr          counter of the event in its third frame; 0: none
-20        u32     first        first counter of a gap; last counter before a restart
-24        u32     last         last counter of a gap; first counter after a restart
-28        i64     count        number of lost events of a gap; -1: unknown
-36        4 u32   sizes        bytes of each frame: topic, byte order, call info, data; 0: there is none
-========= ======= ============ ================================================================================
+| at byte | type | field | meaning |
+|---|---|---|---|
+| 0 | 4 bytes | magic | ``MTGO`` |
+| 4 | u8 | version | 1 |
+| 5 | u8 | kind | event 1, initial 2, resubscribed 3, push 4, gap 5, restart 6, error 7, online 8, offline 9, \
+started 10, stopped 11, state 12, suspect 13, checked 14 |
+| 6 | u8 | cause | of a gap: lost on the way 1, no recorder ran 2, buffer full 3, refused by the log 4; else 0 |
+| 7 | u8 | frames | number of frames: 0, 3 or 4 |
+| 8 | i64 | received | time of arrival by the clock of the writer, ns since the epoch; of a row its time, or 0 |
+| 16 | u32 | ctr | counter of the event in its third frame; 0: none |
+| 20 | u32 | first | first counter of a gap; last counter before a restart; first counter of summed-up errors |
+| 24 | u32 | last | last counter of a gap; first counter after a restart; last counter of summed-up errors |
+| 28 | i64 | count | number of lost events of a gap, -1: unknown; number of further errors that an error sums up |
+| 36 | 4 u32 | sizes | bytes of each frame: topic, byte order, call info, data; 0: there is none |
+| 52 | | | the frames as received; of a row, as they will be sent, without the counter |
 
 The topic of a record is ``<prefix>.<host>.<domain>.<family>.<member>.<attribute>.<event>`` in lower case, as in Tango.
 Parts are percent-encoded, so that each is one token of a NATS subject; ``-`` stands for no attribute. Instead of an
@@ -198,9 +198,9 @@ def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
         raise ValueError(f"a frame of {sizes.max()} bytes; the limit is 4 GiB")
     block["sizes"] = sizes
     block["frames"] = np.where(sizes[:, 3] > 0, 4, np.where(sizes[:, 0] > 0, 3, 0))
-    octets = block.tobytes()
+    head_bytes = block.tobytes()
     parts: list[Any] = [b""] * (5 * n)
-    parts[0::5] = [octets[at : at + HEAD_SIZE] for at in range(0, len(octets), HEAD_SIZE)]
+    parts[0::5] = [head_bytes[at : at + HEAD_SIZE] for at in range(0, len(head_bytes), HEAD_SIZE)]
     for number, column in enumerate(frames.columns(), 1):
         parts[number::5] = column
     offsets = np.zeros(n + 1, np.int64)
@@ -221,10 +221,10 @@ def decode(payloads: pa.Array) -> DecodedRecords:
         heads[~good] = np.zeros((), _HEAD)
         sizes[~good] = 0
     columns = []
-    octets, at = memoryview(buffer), starts + HEAD_SIZE
+    record_bytes, at = memoryview(buffer), starts + HEAD_SIZE
     for number in range(4):
         end = at + sizes[:, number]
-        columns.append([bytes(octets[a:b]) for a, b in zip(at.tolist(), end.tolist(), strict=True)])
+        columns.append([bytes(record_bytes[a:b]) for a, b in zip(at.tolist(), end.tolist(), strict=True)])
         at = end
     names = ("kind", "cause", "received", "ctr", "first", "last", "count")
     numbers = {name: np.ascontiguousarray(heads[name]) for name in names}

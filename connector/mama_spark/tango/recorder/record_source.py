@@ -176,13 +176,13 @@ class TangoRecorderCounts(RecorderCounts):
     """Of a recorder of Tango events.
 
     :ivar subscriptions: number of subscriptions
-    :ivar not_accepted: of them, those that their servers refused
+    :ivar not_accepted: subscriptions that their servers refused
     :ivar dropped: events that the full queue dropped
     """
 
     METRICS: ClassVar = {
         "subscriptions": ("subscriptions", "subscriptions that were made"),
-        "not_accepted": ("subscriptions_refused", "of them, those that servers refused"),
+        "not_accepted": ("subscriptions_refused", "subscriptions that servers refused"),
         "dropped": ("dropped_total", "events that the full queue dropped"),
         **RecorderCounts.METRICS,
     }
@@ -218,7 +218,7 @@ class TangoRecordSource:
         self._others: OtherRecorders | None = None
         self._subscriber = TangoSubscriber(
             limit=settings.buffer,
-            octets=settings.buffer_bytes,
+            max_bytes=settings.buffer_bytes,
             hwm=settings.hwm,
             timeouts=Timeouts(
                 check=settings.heartbeat,

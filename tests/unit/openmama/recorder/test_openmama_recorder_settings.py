@@ -48,7 +48,7 @@ def test_publishers_that_do_not_survive_requests_get_none() -> None:
     ("given", "text"),
     [
         ({"topics": "A"}, "the key url is missing"),
-        ({"url": OZ}, "what is to be recorded"),
+        ({"url": OZ}, "names nothing to record"),
         ({"url": OZ, "symbols": "IBM"}, "SOURCE.SYMBOL"),
         ({"url": OZ, "topics": "_INBOX.x"}, "OpenMAMA's own"),
         ({"url": OZ, "topics": "A", "devices": "x"}, "devices"),

@@ -198,7 +198,7 @@ BATCH = BatchMarker(7, ("run",), "query-7-", "one message a row", "2026", 0)
     [
         ("run", OTHER, 60.0, False, None),
         ("run", OTHER, 0.0, False, "a is silent. A repetition waits again; if the server is gone for good"),
-        ("run", OTHER, 0.0, True, "a is silent; publishing what is not found all the same"),
+        ("run", OTHER, 0.0, True, "a is silent; publishing the rows not found"),
         ("later", replace(OTHER, released=False), 60.0, False, None),  # another run waits a lease, and opens the batch
         ("later", replace(OTHER, released=False), 0.0, False, "a is silent. A repetition waits again"),
     ],

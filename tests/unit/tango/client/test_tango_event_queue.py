@@ -48,7 +48,7 @@ def large(ctr: int, octets: int) -> SubscriptionEvent:
 @pytest.mark.spec("TG-44", "TG-45")
 def test_memory_of_waiting_events_is_limited() -> None:
     """The queue keeps far fewer than 100,000 spectra of 8 MB."""
-    queue, spectrum = EventQueue(100_000, octets=64 << 20), bytes(8 << 20)
+    queue, spectrum = EventQueue(100_000, max_bytes=64 << 20), bytes(8 << 20)
     for ctr in range(1, 101):
         queue.put([SubscriptionEvent("a", Kind.EVENT, 0, frames(ctr, spectrum), ctr)])
     assert len(queue) == 7
@@ -59,7 +59,7 @@ def test_memory_of_waiting_events_is_limited() -> None:
 
 
 def test_one_notice_that_is_larger_than_all_that_may_wait_comes() -> None:
-    queue = EventQueue(0, octets=1000)
+    queue = EventQueue(0, max_bytes=1000)
     queue.put([large(1, 10), large(2, 5000)])
     assert [n.ctr for n in queue.take(10) if n.kind is Kind.EVENT] == [2]
     queue.put([large(3, 10)])

@@ -118,11 +118,11 @@ class DiscoveryCodec:
         """:raises ConfigError: the name is too long, or no text"""
         subject = f"{self.topic}.{part}.{'-' if source.id is None else source.id}.{source.name}"
         try:
-            octets = subject.encode()
+            subject_bytes = subject.encode()
         except UnicodeEncodeError as e:
             raise ConfigError(f"the name of a source is no text: {e}") from None
-        if len(octets) > MAX_STRING or "\0" in subject:
-            most = MAX_STRING - len(octets) + len(source.name.encode())
+        if len(subject_bytes) > MAX_STRING or "\0" in subject:
+            most = MAX_STRING - len(subject_bytes) + len(source.name.encode())
             raise ConfigError(f"the name of a source has at most {most} bytes here, and no NUL: {source.name[:60]!r}")
         return subject
 

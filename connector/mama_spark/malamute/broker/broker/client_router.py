@@ -90,7 +90,7 @@ class ClientRouter:
     def read_round(self, now: float) -> None:
         """Pass frames of clients to the machine, up to the limits of a round."""
         machine, publishing, recv = self.machine, self.machine.publishing, self.socket.recv
-        octets = messages = 0
+        received_bytes = messages = 0
         publishing.unpacked = 0
         self.input_pending = False
         while not self.input_pending:
@@ -100,13 +100,13 @@ class ClientRouter:
                 break
             frames = receive(self.socket)  # a ROUTER adds the routing id, so there are at least two frames
             machine.receive(identity, frames, now)
-            octets += sum(map(len, frames))
+            received_bytes += sum(map(len, frames))
             messages += 1
             if messages == 1 and not readable(self.socket):
                 break
-            self.input_pending = messages + publishing.unpacked >= ROUND_MESSAGES or octets > ROUND_BYTES
+            self.input_pending = messages + publishing.unpacked >= ROUND_MESSAGES or received_bytes > ROUND_BYTES
         self.counters.received_messages += messages + publishing.unpacked
-        self.counters.received_bytes += octets
+        self.counters.received_bytes += received_bytes
 
     def send_output(self) -> None:
         """Send the machine's output to clients."""

@@ -54,11 +54,11 @@ class EngineBacklog:
     :param limit: bytes at which the backlog is full; it is no longer full at half of that
     """
 
-    __slots__ = ("limit", "octets", "full", "_sizes", "_since", "_pace")
+    __slots__ = ("limit", "queued_bytes", "full", "_sizes", "_since", "_pace")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.octets = 0
+        self.queued_bytes = 0
         self.full = False
         self._sizes: deque[int] = deque()
         self._since = 0.0  # when the engine last began a batch
@@ -73,8 +73,8 @@ class EngineBacklog:
             self._since = now
         size = sum(map(_bytes, batch)) if len(self._sizes) >= COUNTED else 0
         self._sizes.append(size)
-        self.octets += size
-        self.full = self.full or self.octets > self.limit
+        self.queued_bytes += size
+        self.full = self.full or self.queued_bytes > self.limit
 
     def update(self, waiting: int, now: float) -> None:
         """Set the number of batches that the engine has not begun."""
@@ -84,8 +84,8 @@ class EngineBacklog:
         self._pace += ((now - self._since) / begun - self._pace) * min(1.0, begun / 8)
         self._since = now
         for _ in range(begun):
-            self.octets -= self._sizes.popleft()
-        self.full = self.full and self.octets > self.limit // 2
+            self.queued_bytes -= self._sizes.popleft()
+        self.full = self.full and self.queued_bytes > self.limit // 2
 
     def keeps_pace(self, now: float) -> bool:
         """Whether the engine is fast enough to stop reading for it."""

@@ -18,10 +18,10 @@ _COUNTERS = {
     "malformed": ("malformed_frames", "frames that are no command"),
     "refused": ("refused_commands", "commands of clients that had not opened (ERROR 500)"),
     "dropped": ("dropped_clients", "clients that were dropped, for whatever reason"),
-    "expired": ("expired_clients", "of them, those that were silent for too long"),
+    "expired": ("expired_clients", "dropped clients that were silent for too long"),
     "unclosed": (
         "unclosed_senders",
-        "clients that had sent and went away without CLOSE: what they still had to send is lost",
+        "clients that had sent and left without CLOSE: their unsent messages are lost",
     ),
     "repeats": ("unanswered_repeats", "repeated WRITE, READ and OFFER that were not answered"),
     "lost_deliveries": ("lost_deliveries", "deliveries that the queue of a client did not hold"),
@@ -51,7 +51,7 @@ def measure(broker: BrokerLoop) -> list[Metric]:
     engines = Counter(broker.engine_of(stream) for stream in machine.streams)
     found += [
         _metric("clients", "clients that are connected", len(clients)),
-        _metric("publishers", "of them, those that send to streams and keep to a credit", publishers),
+        _metric("publishers", "clients that send to streams within a credit", publishers),
         _metric("streams", "streams, by engine", {(("engine", name),): n for name, n in sorted(engines.items())}),
         _metric("full_streams", "streams whose backlog is full", len(machine.streams.full)),
         _metric("subscriptions", "patterns that clients read",
@@ -69,7 +69,7 @@ def measure(broker: BrokerLoop) -> list[Metric]:
         }),
         _metric("engine_batches", "batches that wait for engines", sum(map(len, backlogs))),
         _metric("engine_bytes", "bytes that wait for engines that are behind",
-            sum(backlog.octets for backlog in backlogs)
+            sum(backlog.queued_bytes for backlog in backlogs)
         ),
     ]  # fmt: skip
     return found
@@ -129,5 +129,5 @@ def as_json(rows: object) -> str:
     return json.dumps(rows, ensure_ascii=False) + "\n"
 
 
-def _text(octets: bytes) -> str:
-    return octets.decode("utf-8", "backslashreplace")
+def _text(raw_bytes: bytes) -> str:
+    return raw_bytes.decode("utf-8", "backslashreplace")

@@ -79,7 +79,7 @@ class QueriedStore(Protocol):
         """Remove messages with a lower sequence: all of them, or some."""
         ...
 
-    def scan(self, after: int, up_to: int, rows: int, octets: int) -> Rows:
+    def scan(self, after: int, up_to: int, rows: int, max_bytes: int) -> Rows:
         """At most so many rows, with about so many bytes of content."""
         ...
 
@@ -96,7 +96,7 @@ class QueriedStore(Protocol):
         """The last message of each of these subjects that has, or had, a time to live, ascending."""
         ...
 
-    def last_of_each(self, after: int, up_to: int, rows: int, octets: int) -> Rows:
+    def last_of_each(self, after: int, up_to: int, rows: int, max_bytes: int) -> Rows:
         """As :meth:`scan`, of what :meth:`last_of` finds for any subject.
 
         :raises BadQuery: the store does not find them
@@ -170,11 +170,11 @@ def _match(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
 
 
 def _fetch(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
-    after, up_to, rows, octets = query.numbers
-    rows, octets = min(max(rows, 1), qu.FETCH_ROWS), min(max(octets, 1), qu.FETCH_BYTES)
+    after, up_to, rows, max_bytes = query.numbers
+    rows, max_bytes = min(max(rows, 1), qu.FETCH_ROWS), min(max(max_bytes, 1), qu.FETCH_BYTES)
     last, wanted = store.bounds()[1], selection_test(query)
     reached = up_to = min(up_to, last)
-    examined = (rows, octets) if wanted is None else (qu.LOOK, SEARCH_BYTES)
+    examined = (rows, max_bytes) if wanted is None else (qu.LOOK, SEARCH_BYTES)
     read = store.last_of_each if query.op is Op.STANDING else store.scan
     found: list[Row] = []
     for part, covered in read(after, up_to, *examined):
@@ -182,8 +182,8 @@ def _fetch(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
         for row in part:
             if wanted is None or wanted(row[3]):
                 found.append(row)
-                rows, octets = rows - 1, octets - len(row[4])
-                if rows <= 0 or octets <= 0:
+                rows, max_bytes = rows - 1, max_bytes - len(row[4])
+                if rows <= 0 or max_bytes <= 0:
                     return numbers(row[0], last), list(frames_of(store.name, found))
     return numbers(max(reached, 0), last), list(frames_of(store.name, found))
 
@@ -302,13 +302,13 @@ def pack(content: Sequence[bytes]) -> tuple[bytes, bytes | None]:
     return b"".join(content), struct.pack(f">{len(content)}I", *map(len, content))
 
 
-def unpack(octets: bytes, lengths: bytes | None) -> list[bytes]:
+def unpack(content_bytes: bytes, lengths: bytes | None) -> list[bytes]:
     """The frames of :func:`pack`."""
     if lengths is None:
-        return [octets]
+        return [content_bytes]
     frames, at = [], 0
     for (length,) in struct.iter_unpack(">I", lengths):
-        frames.append(octets[at : at + length])
+        frames.append(content_bytes[at : at + length])
         at += length
     return frames
 

@@ -72,12 +72,12 @@ class Publishing:
     def send(self, client: ClientSession, command: commands.StreamSend) -> None:
         assert client.write_stream is not None
         extension = read(command.trailing) if client.features else None
-        octets = 4 + len(command.subject) + len(command.trailing) + sum(map(len, command.content))
+        frame_bytes = 4 + len(command.subject) + len(command.trailing) + sum(map(len, command.content))
         if extension is not None and extension.block is not None and Feature.BLOCKS in client.features:
-            self._send_block(client, client.write_stream, command.content, extension.block, octets)
+            self._send_block(client, client.write_stream, command.content, extension.block, frame_bytes)
             return
         if client.send_window is not None:
-            client.send_window.sent(octets)
+            client.send_window.sent(frame_bytes)
         self.accept(client, client.write_stream, command.subject, command.content, extension)
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Publishing:
         self._streams.put_silent([stream], SyncOutcomes(BROKER), BROKER)
 
     def _send_block(
-        self, client: ClientSession, stream: bytes, content: Sequence[bytes], count: int, octets: int
+        self, client: ClientSession, stream: bytes, content: Sequence[bytes], count: int, frame_bytes: int
     ) -> None:
         try:
             block = message_blocks.unpack(count, content)
@@ -124,7 +124,7 @@ class Publishing:
             return
         self.unpacked += count - 1
         if client.send_window is not None:
-            client.send_window.sent(octets, count)
+            client.send_window.sent(frame_bytes, count)
         if any(one.too_many for one in block.extensions or ()):
             self._refuse_headers(client)
             return
@@ -226,17 +226,17 @@ class Publishing:
         window = client.send_window
         if window is None:
             return 0
-        octets = window.ping()
-        if octets and not window.in_use:
+        covered_bytes = window.ping()
+        if covered_bytes and not window.in_use:
             window.in_use = True
             self.publishers += 1
-        return octets
+        return covered_bytes
 
     @staticmethod
-    def sends_lost(client: ClientSession, octets: int) -> None:
-        """To be called when an engine failed before it answered a PING that covers ``octets``."""
+    def sends_lost(client: ClientSession, covered_bytes: int) -> None:
+        """To be called when an engine failed before it answered a PING that covers ``covered_bytes``."""
         if client.send_window is not None:
-            client.send_window.answered(octets)
+            client.send_window.answered(covered_bytes)
 
     def _grant(self, window: SendWindow) -> int:
         return window.grant(window_for(self.publishers, self._settings.backlog))

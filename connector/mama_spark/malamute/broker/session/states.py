@@ -46,7 +46,7 @@ class SessionAction(TableEnum):
     REPLY_OK = "reply OK"
     REPLY_INVALID = "reply ERROR 500"
     REPLY_FAILED = "reply ERROR 300"
-    COUNT_MALFORMED = "count it and say nothing, as the reference does for all that is no command"
+    COUNT_MALFORMED = "count it, and do not answer, as the original broker"
 
 
 #: The event of each command of clients; other commands are sent by servers only.

@@ -182,11 +182,11 @@ class DurableEngine(StoredStreamEngine[Row]):
     ) -> None:
         sequence = self._next
         outcome, first = _STORED, sequence
-        octets = len(content[0]) if len(content) == 1 else sum(map(len, content))
-        if octets > MAX_BYTES:
+        content_bytes = len(content[0]) if len(content) == 1 else sum(map(len, content))
+        if content_bytes > MAX_BYTES:
             outcome, first = StoreOutcome.REFUSED, 0
         elif extension is not None and (extension.message_id or extension.headers):
-            outcome, first = self._next_outcome(subject, extension, octets)
+            outcome, first = self._next_outcome(subject, extension, content_bytes)
         if extension is not None:
             self._acks.add(client, outcome, first)
         if outcome is not _STORED:
@@ -211,7 +211,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         columns = (repeat(self._cursors.get(client)), repeat(address), block.subjects, zip(block.contents, strict=True))
         self._accepted += zip(range(first, self._next), *columns, ids or repeat(b""), repeat(()), strict=False)
 
-    def _next_outcome(self, subject: bytes, extension: Extension, octets: int) -> tuple[StoreOutcome, int]:
+    def _next_outcome(self, subject: bytes, extension: Extension, content_bytes: int) -> tuple[StoreOutcome, int]:
         """Outcome of the next message by its id and headers, and its sequence, or that of the first with its id."""
         asked = ttl_request_of(extension.headers) if extension.headers else _NOTHING
         if asked is None:
@@ -230,7 +230,7 @@ class DurableEngine(StoredStreamEngine[Row]):
             if asked.milliseconds:
                 self._ttl.repeated(subject, first)
             return StoreOutcome.DUPLICATE, first
-        if asked.milliseconds is not None and not self._ttl.note(sequence, subject, asked.milliseconds, octets):
+        if asked.milliseconds is not None and not self._ttl.note(sequence, subject, asked.milliseconds, content_bytes):
             self._ids.withdraw(sequence - 1)
             return StoreOutcome.REFUSED, 0
         return StoreOutcome.STORED, sequence
@@ -288,10 +288,10 @@ class DurableEngine(StoredStreamEngine[Row]):
             return
         accepted, self._accepted = self._accepted, []
         now = max(self._clock(), self.store.last_time)
-        values, octets, address = _row_values(accepted)
+        values, row_bytes, address = _row_values(accepted)
         changes = self._ttl.changes((message[0], message[3]) for message in accepted)
         try:
-            self.store.append(values, len(accepted), now, octets, dict(changes.values()), address)
+            self.store.append(values, len(accepted), now, row_bytes, dict(changes.values()), address)
         except StoreFull as e:
             changes = {}
             self._refuse(len(accepted), e)
@@ -320,27 +320,27 @@ class DurableEngine(StoredStreamEngine[Row]):
         """Replay to cursors that are behind, round robin, within the limits of one call."""
         if not self._behind:
             return
-        rows, octets = REPLAY_ROWS, REPLAY_BYTES
+        rows, max_bytes = REPLAY_ROWS, REPLAY_BYTES
         waiting = deque(cursor for cursor in self._behind if cursor.can_read)
-        while waiting and rows > 0 and octets > 0:
+        while waiting and rows > 0 and max_bytes > 0:
             cursor = waiting.popleft()
             del self._behind[cursor]  # appended again below
-            used_rows, used_bytes = self._take_turn(cursor, octets)
-            rows, octets = rows - used_rows - 1, octets - used_bytes
+            used_rows, used_bytes = self._take_turn(cursor, max_bytes)
+            rows, max_bytes = rows - used_rows - 1, max_bytes - used_bytes
             if cursor.live:
                 continue
             self._behind[cursor] = None
             if cursor.can_read:
                 waiting.append(cursor)
 
-    def _take_turn(self, cursor: SubscriptionCursor, octets: int) -> tuple[int, int]:
+    def _take_turn(self, cursor: SubscriptionCursor, max_bytes: int) -> tuple[int, int]:
         """Replay to one cursor; returns the numbers of rows and bytes read."""
         store = self._store
         if store is None:  # nobody has written
             cursor.live = True
             return 0, 0
         limit = min(TURN_ROWS, cursor.credit.limit(TURN_ROWS) + 15)  # some rows may not match
-        found = store.read(cursor.position, store.last, limit, octets)
+        found = store.read(cursor.position, store.last, limit, max_bytes)
         self._replay_to(cursor, found)
         self._go_live_if_caught_up(cursor, exhausted=not found)
         return len(found), sum(len(row[4]) for row in found)
@@ -362,7 +362,7 @@ def _row_values(accepted: list[LiveMessage]) -> tuple[list[Any], int, bytes | No
             return [subject, content[0]], len(address) + len(subject) + len(content[0]), address
     _, cursors, addresses, subjects, contents, ids, headers = zip(*accepted, strict=True)
     common = addresses[0] if addresses.count(addresses[0]) == len(addresses) else None
-    octets = sum(map(len, addresses)) + sum(map(len, subjects)) + sum(map(len, ids))
+    row_bytes = sum(map(len, addresses)) + sum(map(len, subjects)) + sum(map(len, ids))
     columns: list[Sequence[Any]] = [] if common is not None else [addresses]
     if not any(headers) and set(map(len, contents)) == {1} and cursors.count(None) == len(cursors):
         bodies: Sequence[bytes] = [body for (body,) in contents]
@@ -375,9 +375,9 @@ def _row_values(accepted: list[LiveMessage]) -> tuple[list[Any], int, bytes | No
         stored = list(map(pack_headers, headers))
         origins = [None if cursor is None else cursor.origin for cursor in cursors]
         columns += (subjects, bodies, [one or None for one in ids], lengths, stored, origins)
-        octets += sum(len(one) for one in stored if one)
-    octets += sum(map(len, bodies))
+        row_bytes += sum(len(one) for one in stored if one)
+    row_bytes += sum(map(len, bodies))
     values: list[Any] = [None] * (len(columns) * len(accepted))
     for at, column in enumerate(columns):
         values[at :: len(columns)] = column
-    return values, octets, common
+    return values, row_bytes, common

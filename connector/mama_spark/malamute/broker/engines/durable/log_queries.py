@@ -50,17 +50,17 @@ class DurableQueries:
 
     def _bytes_each(self, first: int, last: int) -> int:
         """On average."""
-        octets: int = self._store.octets
-        return max(1, octets // max(1, last + 1 - first))
+        stored_bytes: int = self._store.stored_bytes
+        return max(1, stored_bytes // max(1, last + 1 - first))
 
     def trim(self, before: int) -> None:
         self._store.trim(min(before, self.bounds()[0] + MAX_REMOVED))
 
-    def scan(self, after: int, up_to: int, rows: int, octets: int) -> Rows:
-        return _scan(self._store.read, after, up_to, rows, octets)
+    def scan(self, after: int, up_to: int, rows: int, max_bytes: int) -> Rows:
+        return _scan(self._store.read, after, up_to, rows, max_bytes)
 
-    def last_of_each(self, after: int, up_to: int, rows: int, octets: int) -> Rows:
-        return _scan(self._store.read_ttl, after, up_to, rows, octets)
+    def last_of_each(self, after: int, up_to: int, rows: int, max_bytes: int) -> Rows:
+        return _scan(self._store.read_ttl, after, up_to, rows, max_bytes)
 
     def last_of(self, subjects: Sequence[bytes], after: int, up_to: int) -> list[Row]:
         return self._store.ttl_of(subjects, after, up_to)
@@ -77,11 +77,11 @@ class DurableQueries:
         return self._store.ids_of(after, reached, prefix), reached
 
 
-def _scan(read: Callable[[int, int, int, int], list[Row]], after: int, up_to: int, rows: int, octets: int) -> Rows:
-    while after < up_to and rows > 0 and octets > 0:
-        some = read(after, up_to, min(rows, _ROWS), min(octets, FETCH_BYTES))
+def _scan(read: Callable[[int, int, int, int], list[Row]], after: int, up_to: int, rows: int, max_bytes: int) -> Rows:
+    while after < up_to and rows > 0 and max_bytes > 0:
+        some = read(after, up_to, min(rows, _ROWS), min(max_bytes, FETCH_BYTES))
         after = some[-1][0] if some else up_to
-        rows, octets = rows - len(some), octets - sum(len(row[4]) for row in some)
+        rows, max_bytes = rows - len(some), max_bytes - sum(len(row[4]) for row in some)
         yield some, after
 
 

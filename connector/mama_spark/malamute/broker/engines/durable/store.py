@@ -87,12 +87,12 @@ class Retention:
     """Limits of the stored messages; None = no limit. The newest message is always kept.
 
     :ivar age_us: since storage
-    :ivar octets: of sender, subject, content, id and headers; the file is larger, and does not shrink
+    :ivar max_bytes: of sender, subject, content, id and headers; the file is larger, and does not shrink
     :ivar ids_span_us: for which ids are kept, also those of removed messages
     """
 
     age_us: int | None = None
-    octets: int | None = None
+    max_bytes: int | None = None
     messages: int | None = None
     ids_span_us: int = 0
 
@@ -167,13 +167,13 @@ class MessageStore(StoreReader):
         if self.name != self.stream:
             raise ConfigError(f"{self.path} is the store of stream {self.name!r}, not of {self.stream!r}")
         self._configure(self._db)
-        self._saved_last, time, octets = self._state("last, last_time, octets")
+        self._saved_last, time, stored_bytes = self._state("last, last_time, octets")
         self.last, self.last_time, added = self._db.execute(
             f"SELECT ifnull(max(sequence), ?1), max(?2, ifnull(max(time), 0)), ifnull(sum({_SIZE}), 0)"
             " FROM messages WHERE sequence > ?1",
             (self._saved_last, time),
         ).fetchone()
-        self.octets = octets + added
+        self.stored_bytes = stored_bytes + added
         self.first = self.bounds()[0]
         self.has_ttl_table = self._has_ttl_table()  #: whether a message ever had a time to live
         self._age_checked = self._ids_pruned = 0
@@ -191,7 +191,7 @@ class MessageStore(StoreReader):
             return
         if self.last > self._saved_last:
             with suppress(MamaError), self._transaction():
-                self._save_state(self.last, self.last_time, self.octets)
+                self._save_state(self.last, self.last_time, self.stored_bytes)
         super().close()
         self._connection = None
 
@@ -232,7 +232,7 @@ class MessageStore(StoreReader):
         values: Sequence[Any],
         rows: int,
         time: int,
-        octets: int,
+        row_bytes: int,
         ttls: Mapping[int, int] | None = None,
         sender: bytes | None = None,
     ) -> None:
@@ -241,7 +241,7 @@ class MessageStore(StoreReader):
         :param values: :data:`COLUMNS`, or the first :data:`WIDTHS` of them, row by row; sequences continue from
             :attr:`last`
         :param time: microseconds since the epoch, not below :attr:`last_time`
-        :param octets: total of the rows, as :class:`Retention` counts
+        :param row_bytes: total of the rows, as :class:`Retention` counts
         :param ttls: sequence -> milliseconds to live of messages that become current for their subjects; 0 = the
             message ends the subject's time to live
         :param sender: of all rows, then omitted in ``values``; None = the rows have their own
@@ -255,7 +255,7 @@ class MessageStore(StoreReader):
                 self._insert(values, rows, time, width, common)
             except sqlite3.DatabaseError as e:
                 raise self._translation(e) from e
-            self.last, self.last_time, self.octets = last, time, self.octets + octets
+            self.last, self.last_time, self.stored_bytes = last, time, self.stored_bytes + row_bytes
             return
         with self._transaction():
             self._insert(values, rows, time, width, common)
@@ -263,13 +263,13 @@ class MessageStore(StoreReader):
                 self._store_ttls(ttls)
             if self.retention.ids_span_us:
                 self._keep_ids(width, time)
-            removed = self._removable(last, time, self.octets + octets)
+            removed = self._removable(last, time, self.stored_bytes + row_bytes)
             first, freed = self._remove(removed) if removed >= self.first else (self.first, 0)
-            octets += self.octets - freed
+            stored_bytes = self.stored_bytes + row_bytes - freed
             saved = removed >= self.first or last - self._saved_last >= STATE_INTERVAL
             if saved:
-                self._save_state(last, time, octets)
-        self.last, self.last_time, self.first, self.octets = last, time, first, octets
+                self._save_state(last, time, stored_bytes)
+        self.last, self.last_time, self.first, self.stored_bytes = last, time, first, stored_bytes
         if saved:
             self._saved_last = last
         self.has_ttl_table = self.has_ttl_table or bool(ttls)
@@ -285,13 +285,13 @@ class MessageStore(StoreReader):
     def _needs_transaction(self, width: int, last: int, time: int, ttls: Mapping[int, int] | None) -> bool:
         """Whether a batch changes more than its own rows."""
         limits = self.retention
-        limited = (limits.age_us, limits.octets, limits.messages) != (None, None, None)
+        limited = (limits.age_us, limits.max_bytes, limits.messages) != (None, None, None)
         ids = limits.ids_span_us and (width > PLAIN or time - self._ids_pruned >= AGE_INTERVAL_US)
         return bool(ttls or limited or ids or last - self._saved_last >= STATE_INTERVAL)
 
-    def _save_state(self, last: int, time: int, octets: int) -> None:
+    def _save_state(self, last: int, time: int, stored_bytes: int) -> None:
         """Write the state; in the same transaction as removals, so that later counts are consistent."""
-        self._db.execute("UPDATE state SET last = ?, last_time = ?, octets = ?", (last, time, octets))
+        self._db.execute("UPDATE state SET last = ?, last_time = ?, octets = ?", (last, time, stored_bytes))
 
     def ttls(self) -> list[tuple[bytes, int, int]]:
         """Subject, sequence and milliseconds of each message with a time to live."""
@@ -313,7 +313,7 @@ class MessageStore(StoreReader):
 
     def retain(self, time: int) -> None:
         """Apply the limits without appending a message."""
-        removed = self._removable(self.last, time, self.octets)
+        removed = self._removable(self.last, time, self.stored_bytes)
         if removed >= self.first:
             self.trim(removed + 1)
 
@@ -324,11 +324,11 @@ class MessageStore(StoreReader):
             return
         with self._transaction():
             first, freed = self._remove(before - 1)
-            self._save_state(self.last, self.last_time, self.octets - freed)
+            self._save_state(self.last, self.last_time, self.stored_bytes - freed)
         self.first, self._saved_last = first, self.last
-        self.octets -= freed
+        self.stored_bytes -= freed
 
-    def _removable(self, last: int, time: int, octets: int) -> int:
+    def _removable(self, last: int, time: int, stored_bytes: int) -> int:
         """The sequence up to which retention removes; the newest message stays."""
         limits = self.retention
         removed = 0
@@ -337,8 +337,8 @@ class MessageStore(StoreReader):
         if limits.age_us is not None and (self.overdue or time - self._age_checked >= AGE_INTERVAL_US):
             self._age_checked = time
             removed = max(removed, self.at(time - limits.age_us) - 1)
-        if limits.octets is not None and octets > limits.octets:
-            removed = max(removed, self._removable_for(octets - limits.octets))
+        if limits.max_bytes is not None and stored_bytes > limits.max_bytes:
+            removed = max(removed, self._removable_for(stored_bytes - limits.max_bytes))
         removed = min(removed, last - 1)
         self.overdue = removed >= self.first + MAX_REMOVED
         return min(removed, self.first + MAX_REMOVED - 1)

@@ -116,12 +116,12 @@ class StoreReader:
             ).fetchone()
         return (last + 1 if first is None else first), last
 
-    def read(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
-        """The first rows with ``after < sequence <= up_to``: at most ``rows``, or until they have ``octets`` bytes."""
+    def read(self, after: int, up_to: int, rows: int, max_bytes: int) -> list[Row]:
+        """The first rows with ``after < sequence <= up_to``: at most ``rows``, or until they have ``max_bytes``."""
         with self._translated():
-            return self._read("messages", after, up_to, rows, octets)
+            return self._read("messages", after, up_to, rows, max_bytes)
 
-    def _read(self, table: str, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
+    def _read(self, table: str, after: int, up_to: int, rows: int, max_bytes: int) -> list[Row]:
         found: list[Row] = []
         cursor = self._db.execute(
             f"SELECT {_COLUMNS} FROM {table} WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
@@ -130,8 +130,8 @@ class StoreReader:
         with closing(cursor):
             for row in cursor:
                 found.append(row)
-                octets -= len(row[4])
-                if octets <= 0:
+                max_bytes -= len(row[4])
+                if max_bytes <= 0:
                     break
         return found
 
@@ -165,11 +165,11 @@ class StoreReader:
                 (*subjects, max(0, after), up_to),
             ).fetchall()
 
-    def read_ttl(self, after: int, up_to: int, rows: int, octets: int) -> list[Row]:
+    def read_ttl(self, after: int, up_to: int, rows: int, max_bytes: int) -> list[Row]:
         """As :meth:`read`, of the last message of each subject that ever had a time to live (see
         :mod:`mama_spark.malamute.protocol.ttl`), including messages that ended it, unless retention removed them."""
         with self._translated():
-            return self._read("standing", after, up_to, rows, octets) if self._has_ttl_table() else []
+            return self._read("standing", after, up_to, rows, max_bytes) if self._has_ttl_table() else []
 
     def _has_ttl_table(self) -> bool:
         return self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'standing'").fetchone() is not None

@@ -70,7 +70,7 @@ class PendingPublish:
     sequence: int = 0
 
     @property
-    def octets(self) -> int:
+    def size_bytes(self) -> int:
         return _OVERHEAD + sum(map(len, self.content))
 
 
@@ -191,7 +191,7 @@ class StreamPublisher:
 
     def put(self, message: PendingPublish) -> None:
         """Queue a message, or refuse it because too many bytes wait."""
-        if self.waiting + message.octets > self._buffer and self.waiting:
+        if self.waiting + message.size_bytes > self._buffer and self.waiting:
             message.outcome = StoreOutcome.REFUSED
             if not self._refusing:
                 self._refusing = True
@@ -201,7 +201,7 @@ class StreamPublisher:
         if self._refusing:
             self._refusing = False
             log.warning("messages are taken again (%s)", self._prefix)
-        self.waiting += message.octets
+        self.waiting += message.size_bytes
         self._queue.append(message)
 
     def pump(self, timeout: float) -> None:
@@ -252,10 +252,10 @@ class StreamPublisher:
     def _open_chunk(self) -> None:
         """Make queued messages flights that can be sent."""
         chunk: list[PendingPublish] = []
-        octets = 0
-        while self._queue and len(chunk) < CHUNK and octets < CHUNK_BYTES:
+        chunk_bytes = 0
+        while self._queue and len(chunk) < CHUNK and chunk_bytes < CHUNK_BYTES:
             chunk.append(self._queue.popleft())
-            octets += chunk[-1].octets
+            chunk_bytes += chunk[-1].size_bytes
         batch = batch_of(chunk, self._engine, self._prefix)
         self._ends.note(time.monotonic(), self.last)
         # what the messages expect does not forbid to send them again: what is stored is found by its id first
@@ -296,7 +296,7 @@ class StreamPublisher:
         for flights, rows in settled:
             for row in array_of(rows).tolist():
                 message: PendingPublish = flights.context[row]
-                self.waiting -= message.octets
+                self.waiting -= message.size_bytes
                 if flights.state[row] == FlightState.ACKED:
                     message.sequence = int(flights.sequence[row])
                     self.last = max(self.last, message.sequence)

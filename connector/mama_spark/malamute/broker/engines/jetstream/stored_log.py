@@ -141,9 +141,9 @@ class StoredLog:
 
     # --- messages ------------------------------------------------------------------------------------------------
 
-    def scan(self, after: int, up_to: int, rows: int, octets: int) -> Rows:
+    def scan(self, after: int, up_to: int, rows: int, max_bytes: int) -> Rows:
         each = max(1, self.state.size // max(1, self.state.records))
-        low, reached = self._range(after, up_to, min(rows, min(octets, _BYTES) // each + 1))
+        low, reached = self._range(after, up_to, min(rows, min(max_bytes, _BYTES) // each + 1))
         for records in self._log.read(low, reached) if low < reached else ():
             yield [_row(*one) for one in self._readable(records)], int(records.sequences[-1])
         yield (), reached
@@ -190,7 +190,7 @@ class StoredLog:
         with_ttl = (one for one in found if any(name in HEADERS for name, _ in one[2].headers))
         return sorted(_row(*one) for one in with_ttl if after < one[0] <= up_to)
 
-    def last_of_each(self, after: int, up_to: int, rows: int, octets: int) -> Rows:
+    def last_of_each(self, after: int, up_to: int, rows: int, max_bytes: int) -> Rows:
         raise BadQuery(f"this engine looks up the messages of {FEW_SUBJECTS} subjects at most, not of patterns")
 
     def _readable(self, records: Records) -> list[tuple[int, int, JetStreamMessage]]:

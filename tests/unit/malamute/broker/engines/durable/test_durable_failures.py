@@ -143,13 +143,13 @@ def _as_it_is(one: EngineHarness, folder: Path) -> None:
     reader.close()
     again = MessageStore(folder / store.path.name, b"st")
     sizes = [sum(map(len, row[2:5])) for row in again.read(0, again.last, 100, 10**9)]
-    assert (again.first, again.last, again.last_time, again.octets) == (
+    assert (again.first, again.last, again.last_time, again.stored_bytes) == (
         store.first, store.last, store.last_time, sum(sizes)
     )  # fmt: skip
-    assert store.octets == again.octets
+    assert store.stored_bytes == again.stored_bytes
     again.close()
     with closing(MessageStore(folder / store.path.name, b"st")) as closed:
-        assert (closed.last, closed.octets) == (store.last, store.octets)
+        assert (closed.last, closed.stored_bytes) == (store.last, store.stored_bytes)
 
 
 def test_the_store_of_another_stream_is_an_error(tmp_path: Path, engines: Make) -> None:

@@ -85,7 +85,7 @@ def test_retention_by_bytes(engines: Make) -> None:
     assert one.read() == list(range(16, 26))
     one.publish(b"s", content=b"x" * 5000)
     assert one.read(client="later") == [26], "the newest stays, whatever its size"
-    assert one.engine.store.octets == 5007
+    assert one.engine.store.stored_bytes == 5007
 
 
 def test_retention_by_age_also_while_nothing_happens(engines: Make) -> None:

@@ -200,7 +200,7 @@ def test_a_repeated_id_of_a_client_is_a_duplicate(sending: Make) -> None:
 
 
 def test_what_waits_is_bounded_and_what_is_settled_waits_no_more(sending: Make) -> None:
-    size = PendingPublish(0, "client", 0, b"w", b"s", [b"x" * 100]).octets
+    size = PendingPublish(0, "client", 0, b"w", b"s", [b"x" * 100]).size_bytes
     sender, server, posts = sending(*[b"x" * 100] * 3, buffer=2 * size)
     assert [post.outcome for post in posts] == [None, None, StoreOutcome.REFUSED]
     assert sender.waiting == 2 * size
