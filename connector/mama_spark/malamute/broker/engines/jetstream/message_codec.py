@@ -2,8 +2,8 @@
 
 | of the message | in JetStream |
 |---|---|
-| subject | ``<prefix>.<subject>``: ``mlp.orders.temp.moscow`` for ``temp.moscow`` of stream ``orders``; bytes that NATS \
-does not allow become ``%HH`` (:func:`encode_subject`) |
+| subject | ``<prefix>.<subject>``: ``mlp.orders.temp.moscow`` for ``temp.moscow`` of stream ``orders``; bytes that \
+NATS does not allow become ``%HH`` (:func:`encode_subject`) |
 | content | the payload: the joined frames; ``Mlp-Frames`` = their lengths, unless it is one frame |
 | sender's address | ``Mlp-Sender`` |
 | id | ``Nats-Msg-Id``; a message without id gets ``%!<origin>`` |
