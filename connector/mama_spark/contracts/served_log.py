@@ -69,7 +69,7 @@ class LogTail(Protocol):
 
 
 class ServedLog(Protocol):
-    """A log that a server serves. The first four methods: see :class:`~.record_log.RecordLog`."""
+    """What a server needs of a log to serve it. The first four: see :class:`~.record_log.RecordLog`."""
 
     def read(self, after: int, up_to: int) -> Iterator[Records]: ...
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]: ...

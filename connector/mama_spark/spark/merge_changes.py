@@ -16,8 +16,9 @@ def merge_changes(table: str, key: str = "key", revision: str = "revision") -> C
     """A function for ``foreachBatch`` that merges the changes of each micro-batch into a Delta table, which it makes if
     it is missing.
 
-    The table has a row for each key: its last change, in the columns of the stream. A removed key keeps a row, whose
-    ``operation`` is not ``put``, with the revision below which changes are ignored. A repeated batch changes nothing.
+    The table has a row for each key: its last change, in the columns of the stream. A key that was removed keeps a row,
+    whose ``operation`` is not ``put``: it says up to which revision changes are known, so that an older one cannot come
+    back. A batch that is repeated changes nothing.
 
     :param table: path, URL or name in the catalog
     :param key, revision: columns; over topics ``topic`` and ``sequence``
