@@ -11,7 +11,8 @@ import orjson
 from mama_spark.contracts.errors import MamaError, Unavailable
 
 from .. import errors
-from ..connection.socket_connection import SocketConnection, is_nobody
+from ..connection.requests import is_nobody
+from ..connection.socket_connection import SocketConnection
 from ..protocol.parser import Frame
 from .client import read_answer
 
@@ -29,7 +30,7 @@ class Asked:
         self._ends.enter_context(connection.denials.watch(self._subject, lambda: self._answers.append(None)))
         payload = b"" if body is None else orjson.dumps(body)
         try:
-            number = connection.ask(self._subject, payload, None, self._answers.append)
+            number = connection.requests.ask(self._subject, payload, None, self._answers.append)
         except MamaError:
             self.close()
             raise

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 import pytest
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.nats.connection.expected_answers import ExpectedAnswers
+from mama_spark.nats.connection.requests import ExpectedAnswers
 from mama_spark.nats.publish.ack_queue import AckQueue
 from mama_spark.nats.publish.fast_ingest import ALONE_IN_ORDER, IDLE, FastIngestPublisher
 from mama_spark.nats.publish.undecided import UndecidedStreams
