@@ -24,11 +24,11 @@ from mama_spark.nats import NatsSettings
 from mama_spark.nats.connection.pool import NatsPool
 from mama_spark.nats.connection.socket_connection import SocketConnection
 from mama_spark.nats.jetstream.answers import ApiError
-from mama_spark.nats.jetstream.asked import Asked
 from mama_spark.nats.jetstream.client import JetStream
 from mama_spark.nats.protocol.client import PING_INTERVAL
 from mama_spark.nats.protocol.frames import PublishFrames
 from mama_spark.nats.protocol.parser import Frame
+from mama_spark.nats.read.tail import Asked
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import TIMEOUT, eventually
 

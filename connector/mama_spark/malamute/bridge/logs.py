@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from mama_spark.contracts.errors import ConfigError, Rejected, Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
-from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records
+from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records, Removal
 from mama_spark.contracts.topics import TopicFilter
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol.commands import MAX_STRING
@@ -176,9 +176,10 @@ class MalamuteLog(RecordLog):
             after = last
 
     @property
-    def replaces(self) -> bool:
+    def removal(self) -> Removal:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return self.removes_between and len(self._limits) == 1
+        between = any(b"(max_per_subject)" in text for text in self._limits)
+        return Removal(between, only_replaced=between and len(self._limits) == 1)
 
     def last_of(self, subject: str) -> Records | None:
         """The last message of a subject whose messages have a time to live."""
@@ -209,11 +210,6 @@ class MalamuteLog(RecordLog):
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return [f"stream {self._name!r} removes records {text.decode('utf-8', 'replace')}" for text in self._limits]
-
-    @property
-    def removes_between(self) -> bool:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return any(b"(max_per_subject)" in text for text in self._limits)
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         """A broker does not show how far readers are."""

@@ -157,7 +157,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         if self.options.current:
             for name, found in bounds.items():
                 log = bridge.log(name)
-                ends = [log.opened.last, *(self._list(log).sequences[-1:] if not log.keeps_one else ())]
+                ends = [log.opened.last, *(self._list(log).sequences[-1:] if not log.removal.all_but_last else ())]
                 start[name] = replace(start[name], snapshot=int(max(ends)))
                 if self._target is not None:  # the whole snapshot is in the first run
                     self._target[name] = replace(found, last=max(found.last, int(max(ends))), time=None)
@@ -168,7 +168,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         tasks, other = list[LogPartition](), list[ReadRange]()
         for r in whole:
             log = None if r.snapshot is None else self.find(bridge, r)
-            if log is None or log.keeps_one:
+            if log is None or log.removal.all_but_last:
                 other.append(r)
             else:
                 tasks.append(LogPartition(r, current=self._list(log).within(r.after, r.up_to)))
@@ -235,7 +235,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
 
         def end(bridge: RecordLogBridge) -> Offsets:
             logs = [bridge.log(name) for name, p in now.items() if p.in_snapshot and name in bounds]
-            listed = {log.name: self._list(log) for log in logs if not log.keeps_one}
+            listed = {log.name: self._list(log) for log in logs if not log.removal.all_but_last}
             return next_offsets(bridge, now, bounds, o.topics, limits, selective=selective, snapshots=listed)
 
         return ask_logs(o, end)

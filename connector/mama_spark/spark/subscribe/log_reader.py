@@ -134,7 +134,7 @@ class LogReader:
 
     def takes_newest(self, log: RecordLog) -> bool:
         """Whether what is missing in a log was replaced by what the query reads."""
-        return (self.options.current or self.options.bucket is not None) and log.replaces
+        return (self.options.current or self.options.bucket is not None) and log.removal.only_replaced
 
     def _span(self, r: ReadRange) -> ReceiveSpan | None:
         if self.options.trace_context != "links":

@@ -22,7 +22,7 @@ from mama_spark.nats.protocol.records import (
     records_of,
     records_up_to,
 )
-from mama_spark.nats.read.ranges import merge_ranges, missing_ranges
+from mama_spark.nats.read.stream_index import merge_ranges, missing_ranges
 
 from tests.support.memory import peak_of
 from tests.support.nats.deliveries import FORMS, SID, NatsDelivery, block, columns, frame, held_to, reply

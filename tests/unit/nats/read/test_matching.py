@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.nats.read.ranges import match_range
+from mama_spark.nats.read.stream_index import match_range
 
 from tests.support.tiers import examples
 
