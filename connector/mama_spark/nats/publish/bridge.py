@@ -341,7 +341,7 @@ class NatsBridge(PublisherBridge):
                 connection.ping(self.settings.retry_deadline)
         connection.listener = None
         if self._fast_ingest is not None:
-            self._fast_ingest.close()
+            self._fast_ingest.alone.close()
         if self._fences is not None:
             self._fences.close()
             self._fences = None

@@ -11,8 +11,8 @@ import pytest
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.connection.requests import ExpectedAnswers
 from mama_spark.nats.publish.ack_queue import AckQueue
-from mama_spark.nats.publish.fast_ingest import ALONE_IN_ORDER, IDLE, FastIngestPublisher
-from mama_spark.nats.publish.undecided import UndecidedStreams
+from mama_spark.nats.publish.fast_ingest import IDLE, FastIngestPublisher
+from mama_spark.nats.publish.undecided import ALONE_IN_ORDER, UndecidedStreams
 from mama_spark.nats.settings import NatsSettings
 
 from tests.support.tables import each
@@ -108,16 +108,16 @@ def test_a_message_that_was_sent_alone_goes_alone_again(how: str) -> None:
         return fast.send(MessageBatch.of(["s.a"] * 2, [b"1", b"2"]), token, lambda _: "S")
 
     assert send(0) == 1
-    fast.on_answer(np.array([0]), stored_anew=7)
+    fast.alone.on_answer(np.array([0]), stored_anew=7)
     assert send(1) == 1
     connection.answer(info(OLD))
     if how == "lost":
-        fast.on_disconnected()
+        fast.alone.on_disconnected()
     elif how == "late":
         fast.poll(0, 1)
     else:
-        fast.on_answer(np.array([1]), refused=True)
-        fast.on_answer(np.arange(2, 2 + ALONE_IN_ORDER))
+        fast.alone.on_answer(np.array([1]), refused=True)
+        fast.alone.on_answer(np.arange(2, 2 + ALONE_IN_ORDER))
     queue.wait(0, 1)
     assert send(2) == 1
     assert plain == [0, 1, 2]
