@@ -15,8 +15,7 @@ from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Sour
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, Records
 
-from .log_discovery import LogDiscovery, Present
-from .log_offsets import LogOffset, same_log
+from .log_discovery import LogDiscovery, LogOffset, Present, same_log
 
 
 class RecordedDiscovery(LogDiscovery):

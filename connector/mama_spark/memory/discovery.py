@@ -16,8 +16,7 @@ from uuid import uuid4
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.record_log import Bounds
-from mama_spark.discovery.log_discovery import LogDiscovery, Present
-from mama_spark.discovery.log_offsets import WrittenSnapshot
+from mama_spark.discovery.log_discovery import LogDiscovery, Present, WrittenSnapshot
 from mama_spark.discovery.snapshot_codec import blocks
 from mama_spark.discovery.source_expiry import check_ttl, expiries
 
