@@ -32,8 +32,8 @@ from .task_ranges import split_ranges, task_count
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...telemetry.read_metrics import ReadMetrics
     from ...telemetry.spans import ReceiveSpan
+    from ...telemetry.task_metrics import ReadMetrics
 
 logger = logging.getLogger("mama_spark")
 
@@ -73,7 +73,7 @@ class LogReader:
         if self.options.metrics == "off":
             yield from self._rows(partition, None)
             return
-        from ...telemetry.read_metrics import ReadMetrics
+        from ...telemetry.task_metrics import ReadMetrics
 
         metrics = ReadMetrics(self.options, "mamasub", partition.range.stream)
         try:
