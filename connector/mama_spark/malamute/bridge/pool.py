@@ -9,7 +9,6 @@ together.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from mama_spark.contracts.errors import NotReady, PublishError, Rejected
@@ -125,8 +124,8 @@ def stream_error(stream: str, error: Exception) -> PublishError:
 class MalamutePool(ConnectionPool[PooledConnection]):
     """Connections by their settings."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(lambda pooled: pooled.usable, _close, clock)
+    def __init__(self) -> None:
+        super().__init__(lambda pooled: pooled.usable, _close)
 
     def checkout(self, settings: ConnectionSettings, timeout: float) -> PooledConnection:
         """An idle connection, or a new one.

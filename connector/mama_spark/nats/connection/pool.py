@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
-from mama_spark.contracts.connection_pool import IDLE, ConnectionPool
+from mama_spark.contracts.connection_pool import ConnectionPool
 
 from ..settings import NatsSettings
 from .socket_connection import SocketConnection
 from .socket_driver import SILENT
 
-__all__ = ["IDLE", "POOL", "NatsPool"]
-
 
 class NatsPool(ConnectionPool[SocketConnection]):
     """Lends connections, by their settings. While nobody has one, nobody reads it."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(_answers, _close_sockets, clock)
+    def __init__(self) -> None:
+        super().__init__(_answers, _close_sockets)
 
     def checkout(self, settings: NatsSettings) -> SocketConnection:
         """A connection for these settings: an idle one, or a new one.
