@@ -67,14 +67,12 @@ def warnings(info: StreamInfo) -> list[str]:
 
 def removal(info: StreamInfo) -> Removal:
     """What the limits of a stream remove. A marker says that a record has expired."""
-    each, removes = (
-        info.limit("max_msgs_per_subject"),
-        {key: info.limit(key) is not None and _discards_old(info.config, key) for key in _LIMITS},
-    )
+    each = info.limit("max_msgs_per_subject")
+    discards = {key for key in _LIMITS if info.limit(key) is not None and _discards_old(info.config, key)}
     unmarked = info.limit("max_age") is not None and info.limit("subject_delete_marker_ttl") is None
     return Removal(
-        between=removes["max_msgs_per_subject"] or any(info.config.get(flag) for flag in _FLAGS),
-        only_replaced=each is not None and not (removes["max_msgs"] or removes["max_bytes"] or unmarked),
+        between="max_msgs_per_subject" in discards or any(info.config.get(flag) for flag in _FLAGS),
+        only_replaced=each is not None and not (discards & {"max_msgs", "max_bytes"} or unmarked),
         all_but_last=each == 1,
     )
 
