@@ -268,10 +268,11 @@ class RecordLog(Protocol):
         """It keeps one record of each topic, so all that it has is current."""
         return False
 
-    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
+    def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
         """Records, ascending, on ``topics`` (wildcards allowed; none = all), up to a sequence that is not below the end
         that the log had when it was asked: the last one of each topic is what its topic had last at that sequence.
 
+        :param since: a sequence that the log has: a replicated log waits for a leader that has it
         :param payloads: false: they, and headers, may be left out
         :raises ConfigError: the middleware cannot tell
         """

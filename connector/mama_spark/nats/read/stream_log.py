@@ -130,12 +130,13 @@ class NatsLog(RecordLog):
 
     @property
     def keeps_one(self) -> bool:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return self.info.limit("max_msgs_per_subject") == 1
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. A replica that is behind has replaced ones, too."""
+        return self.info.limit("max_msgs_per_subject") == 1 and self.info.replicas < 2
 
-    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
+    def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return read_newest(self._logs, self._logs.stream(self.name), filters_of(topics), payloads)
+        stream = self._logs.stream_with(self.name, since)
+        return read_newest(self._logs, stream, filters_of(topics), payloads)
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`. By their range, or from a consumer of all that is
