@@ -272,10 +272,11 @@ class RecordLog(Protocol):
         """When it was created, microseconds since the epoch; None: the middleware does not say."""
         return None
 
-    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
+    def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
         """Records, ascending, on ``topics`` (wildcards allowed; none = all), up to a sequence that is not below the end
         that the log had when it was asked: the last one of each topic is what its topic had last at that sequence.
 
+        :param since: a sequence that the log has: a replicated log waits for a leader that has it
         :param payloads: false: they, and headers, may be left out
         :raises ConfigError: the middleware cannot tell
         """

@@ -142,7 +142,8 @@ class LogDiscovery(ABC):
     def _log_name(self) -> str: ...
 
     @abstractmethod
-    def _bounds(self) -> Bounds: ...
+    def _bounds(self, read: LogOffset | None = None) -> Bounds:
+        """:param read: what a reader has read; see :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`"""
 
     @abstractmethod
     def _now(self) -> int:
@@ -194,7 +195,7 @@ class LogDiscovery(ABC):
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         here, goal = self._parse(start), None if until is None else self._parse(until)
-        bounds = self._bounds()
+        bounds = self._bounds(here)
         if here is not None and not same_log(here, bounds):
             if goal is not None and goal.log == here.log:
                 return start  # the goal cannot be reached any more: the next call has another one

@@ -163,17 +163,17 @@ class MalamuteLog(RecordLog):
             after = reached
         return found
 
-    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
+    def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`. A broker has no index of subjects, so all is read.
         What was removed before that, for newer messages of its subject, is replaced by what was stored meanwhile: up to
-        a sequence up to which nothing was removed while the last part was read."""
-        after = 0
-        while (last := self.bounds().last) > after:
-            missing = self.missing(after, last)
-            yield from self.read(after, last, topics)
-            if self.missing(after, last) == missing:
+        an end that is asked for when it is known what is missing, and until nothing more was removed before it."""
+        after, last = 0, self.bounds().last
+        while last > after:
+            missing, end = self.missing(after, last), self.bounds().last
+            yield from self.read(after, end, topics)
+            if self.missing(after, end) == missing:
                 return
-            after = last
+            after, last = end, self.bounds().last
 
     @property
     def removal(self) -> Removal:

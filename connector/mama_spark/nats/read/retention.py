@@ -73,7 +73,7 @@ def removal(info: StreamInfo) -> Removal:
     return Removal(
         between="max_msgs_per_subject" in discards or any(info.config.get(flag) for flag in _FLAGS),
         only_replaced=each is not None and not (discards & {"max_msgs", "max_bytes"} or unmarked),
-        all_but_last=each == 1,
+        all_but_last=each == 1 and info.replicas < 2,  # a replica that is behind has replaced ones, too
     )
 
 

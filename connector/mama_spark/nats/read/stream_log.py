@@ -108,9 +108,10 @@ class NatsLog(RecordLog):
         """What ``convert`` makes of the deliveries of a range; otherwise as :meth:`read`."""
         return iter(RangeReader(self._logs, self.info, wanted, convert))
 
-    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
+    def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return read_newest(self._logs, self._logs.stream(self.name), filters_of(topics), payloads)
+        stream = self._logs.stream_with(self.name, since)
+        return read_newest(self._logs, stream, filters_of(topics), payloads)
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""

@@ -242,7 +242,7 @@ def read_range(
                 for records in batches if observer is None else observer.watched(batches):
                     if len(records):
                         yield records
-                        after = int(records.sequences[-1])
+                        after = max(after, int(records.sequences[-1]))  # what has changed meanwhile comes last
                     outage.succeeded()
                 check(log)
                 return
