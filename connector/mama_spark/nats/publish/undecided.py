@@ -10,6 +10,7 @@ them), and after messages that a batch did not store.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,25 +32,34 @@ from .ack_queue import AckQueue
 #: batch that a refusal ends costs a resend of what was sent behind it, and messages in order wait for each other.
 ALONE, ALONE_IN_ORDER = 4096, 32
 
+_ASK_AGAIN = 1.0  #: seconds
+
 
 @dataclass(slots=True)
 class _Alone:
     """:ivar left: so many messages must be stored anew
-    :ivar asked: number of the question who leads
+    :ivar asked: number of the question who leads; ``ask_at``: when the next one is due
     """
 
-    left: int
-    asked: int
+    left: float
+    asked: int = 0
+    ask_at: float = -math.inf
 
 
 class UndecidedStreams:
     """Of one bridge. Messages go alone until as many as may be in flight were stored anew, or one, by a leader that
     leads for longer than the duplicate window: it has decided all that came before, and nobody else remembers any.
+
+    An earlier attempt may have sent its rows in another order: those that a server remembers are then anywhere among
+    the rows of this one. So with ``exactlyOnce``, which allows that, only such a leader ends the beginning of a task.
     """
 
-    def __init__(self, connection: SocketConnection, settings: NatsSettings) -> None:
-        self._connection, self._settings = connection, settings
+    def __init__(
+        self, connection: SocketConnection, settings: NatsSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._connection, self._settings, self._clock = connection, settings, clock
         self._alone: dict[str, _Alone] = {}  # by stream: since a message was stored anew
+        self._decided: set[str] = set()  # nobody remembers what an earlier attempt has sent
 
     def __contains__(self, stream: str) -> bool:
         alone = self._alone.get(stream)
@@ -64,11 +74,15 @@ class UndecidedStreams:
         """A message that was sent alone has this sequence."""
         alone = self._alone.get(stream)
         if alone is None:
-            asked, reply = self._connection.answers.expect(partial(self._answered, stream, sequence))
-            alone = self._alone[stream] = _Alone(self._settings.max_in_flight, asked)
+            any_order = self._settings.exactly_once and stream not in self._decided
+            alone = self._alone[stream] = _Alone(math.inf if any_order else self._settings.max_in_flight)
+        alone.left -= 1
+        if self._clock() >= alone.ask_at:
+            self._connection.answers.forget(alone.asked)
+            alone.ask_at = self._clock() + _ASK_AGAIN
+            alone.asked, reply = self._connection.answers.expect(partial(self._answered, stream, sequence))
             with contextlib.suppress(MamaError):  # the connection breaks
                 self._connection.publish(f"{self._settings.api_prefix}STREAM.INFO.{stream}", b"", reply)
-        alone.left -= 1
 
     def _answered(self, stream: str, sequence: int, answer: Frame) -> None:
         """By the leader, or by one that does not know yet that it is none any more, and so lacks the message."""
@@ -76,6 +90,7 @@ class UndecidedStreams:
             info = StreamInfo.of(answer_of(answer.payload))
             if info.last >= sequence and info.led_for > info.duplicate_window:
                 self._alone[stream].left = 0
+                self._decided.add(stream)
 
     def close(self) -> None:
         for stream in list(self._alone):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,8 +40,8 @@ class Connection:
         assert self.answers.take(frame)
 
 
-def streams_over(connection: Any) -> UndecidedStreams:
-    return UndecidedStreams(connection, NatsSettings(max_in_flight=3))
+def streams_over(connection: Any, clock: Callable[[], float] = lambda: 0.0, **settings: Any) -> UndecidedStreams:
+    return UndecidedStreams(connection, NatsSettings(max_in_flight=3, **settings), clock)
 
 
 def info(since: str | None, last: int = 7) -> bytes:
@@ -80,6 +81,30 @@ def test_else_as_many_as_an_earlier_attempt_may_have_had_in_flight() -> None:
     assert seen == [True] * 3
     assert "S" not in streams
     assert "O" in streams, "another stream"
+
+
+def test_a_repetition_in_another_order_waits_for_such_a_leader() -> None:
+    """What an earlier attempt had in flight may be its last messages. Later, only its own are at stake."""
+    now = [0.0]
+    streams = streams_over(connection := Connection(), lambda: now[0], exactly_once=True)
+    for sequence in range(1, 9):
+        streams.stored_anew("S", sequence)
+    connection.answer(info(YOUNG, last=8))
+    assert "S" in streams
+    assert len(connection.asked) == 1
+    now[0] = 1.0
+    streams.stored_anew("S", 9)
+    assert len(connection.asked) == 2, "it leads longer now"
+    connection.answer(info(OLD, last=9))
+    assert "S" not in streams
+    streams.seen("S")
+    for sequence in range(10, 13):
+        assert "S" in streams
+        streams.stored_anew("S", sequence)
+    assert "S" not in streams
+    streams.close()
+    streams.seen("S")
+    assert not len(connection.answers)
 
 
 def test_what_a_batch_did_not_store_begins_it_anew() -> None:
