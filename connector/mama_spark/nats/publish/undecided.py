@@ -1,4 +1,4 @@
-"""Streams to which messages go one at a time, lest a repeated id is taken for stored.
+"""Streams to which messages go one at a time, lest a repeated id is taken for stored, and the messages that go alone.
 
 A replicated stream counts an id as stored in a fast-ingest batch once its message is proposed. A server that loses the
 lead may remember ids of proposals that came to nothing; when it leads again within the duplicate window, it
@@ -10,35 +10,56 @@ them), and after messages that a batch did not store.
 from __future__ import annotations
 
 import contextlib
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from mama_spark.contracts.errors import MamaError
+import numpy as np
+
+from mama_spark.contracts.bridge import Refusals
+from mama_spark.contracts.errors import AckTimeout, MamaError, OutcomeUnknown, PublishError
+from mama_spark.contracts.message import Int64s, MessageBatch
 
 from ..connection.socket_connection import SocketConnection
 from ..jetstream.answers import StreamInfo, answer_of
 from ..protocol.parser import Frame
 from ..settings import NatsSettings
+from .ack_queue import AckQueue
+
+#: After a refusal, a batch is begun again when so many messages were stored one by one without another refusal. Each
+#: batch that a refusal ends costs a resend of what was sent behind it, and messages in order wait for each other.
+ALONE, ALONE_IN_ORDER = 4096, 32
+
+_ASK_AGAIN = 1.0  #: seconds
 
 
 @dataclass(slots=True)
 class _Alone:
     """:ivar left: so many messages must be stored anew
-    :ivar asked: number of the question who leads
+    :ivar asked: number of the question who leads; ``ask_at``: when the next one is due
     """
 
-    left: int
-    asked: int
+    left: float
+    asked: int = 0
+    ask_at: float = -math.inf
 
 
 class UndecidedStreams:
     """Of one bridge. Messages go alone until as many as may be in flight were stored anew, or one, by a leader that
     leads for longer than the duplicate window: it has decided all that came before, and nobody else remembers any.
+
+    An earlier attempt may have sent its rows in another order: those that a server remembers are then anywhere among
+    the rows of this one. So with ``exactlyOnce``, which allows that, only such a leader ends the beginning of a task.
     """
 
-    def __init__(self, connection: SocketConnection, settings: NatsSettings) -> None:
-        self._connection, self._settings = connection, settings
+    def __init__(
+        self, connection: SocketConnection, settings: NatsSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._connection, self._settings, self._clock = connection, settings, clock
         self._alone: dict[str, _Alone] = {}  # by stream: since a message was stored anew
+        self._decided: set[str] = set()  # nobody remembers what an earlier attempt has sent
 
     def __contains__(self, stream: str) -> bool:
         alone = self._alone.get(stream)
@@ -53,11 +74,15 @@ class UndecidedStreams:
         """A message that was sent alone has this sequence."""
         alone = self._alone.get(stream)
         if alone is None:
-            asked, reply = self._connection.answers.expect(partial(self._answered, stream, sequence))
-            alone = self._alone[stream] = _Alone(self._settings.max_in_flight, asked)
+            any_order = self._settings.exactly_once and stream not in self._decided
+            alone = self._alone[stream] = _Alone(math.inf if any_order else self._settings.max_in_flight)
+        alone.left -= 1
+        if self._clock() >= alone.ask_at:
+            self._connection.answers.forget(alone.asked)
+            alone.ask_at = self._clock() + _ASK_AGAIN
+            alone.asked, reply = self._connection.answers.expect(partial(self._answered, stream, sequence))
             with contextlib.suppress(MamaError):  # the connection breaks
                 self._connection.publish(f"{self._settings.api_prefix}STREAM.INFO.{stream}", b"", reply)
-        alone.left -= 1
 
     def _answered(self, stream: str, sequence: int, answer: Frame) -> None:
         """By the leader, or by one that does not know yet that it is none any more, and so lacks the message."""
@@ -65,7 +90,106 @@ class UndecidedStreams:
             info = StreamInfo.of(answer_of(answer.payload))
             if info.last >= sequence and info.led_for > info.duplicate_window:
                 self._alone[stream].left = 0
+                self._decided.add(stream)
 
     def close(self) -> None:
         for stream in list(self._alone):
             self.seen(stream)
+
+
+@dataclass(slots=True)
+class _Probe:
+    """A message that was sent alone and is acknowledged alone."""
+
+    token: int
+    stream: str
+    at: float
+
+
+class LoneMessages:
+    """Messages of one bridge that are sent outside of batches.
+
+    To :class:`UndecidedStreams` they are sent one at a time. While one of them is not answered, the next one is
+    sent only when the publisher was told that the outcome is unknown: it then sends the same message again, and none
+    that would be stored before it.
+
+    After a refused message, which ends its batch, they are sent one by one, too, so that each gets its own answer:
+    all at once, or in order one at a time.
+
+    :param send_plain: writes messages, under tokens from the given one on
+    """
+
+    def __init__(
+        self,
+        undecided: UndecidedStreams,
+        ack_queue: AckQueue,
+        settings: NatsSettings,
+        send_plain: Callable[[MessageBatch, int], None],
+    ) -> None:
+        self._undecided, self._ack_queue, self._settings = undecided, ack_queue, settings
+        self._send_plain = send_plain
+        self._probe: _Probe | None = None
+        self._left = 0  # messages that must be stored one by one before a batch begins
+
+    @property
+    def under_way(self) -> bool:
+        """Whether answers must be passed to :meth:`on_answer`."""
+        return self._probe is not None or self._left > 0
+
+    def send(
+        self, stream: str, rows: MessageBatch, first_token: int, dedup_is_safe: Callable[[str], bool]
+    ) -> int | None:
+        """How many were sent; None: a batch may take them."""
+        if (stream in self._undecided and not dedup_is_safe(stream)) or (self._left and self._settings.ordered):
+            if self._probe is not None:
+                return 0
+            self._probe = _Probe(first_token, stream, time.monotonic())
+            self._send_plain(rows.slice(0, 1), first_token)
+            return 1
+        if not self._left:
+            return None
+        self._send_plain(rows, first_token)
+        return len(rows)
+
+    def on_answer(self, tokens: Int64s, *, refused: bool = False, stored_anew: int = 0) -> None:
+        """Apply answers to messages that were sent alone.
+
+        :param stored_anew: the last sequence; 0: they were not
+        """
+        if refused:
+            self.start()
+        self._left = max(0, self._left - (0 if refused else len(tokens)))
+        probe = self._probe
+        if probe is None or probe.token not in tokens:
+            return
+        self._probe = None
+        if stored_anew:
+            self._undecided.stored_anew(probe.stream, stored_anew)
+        elif refused:  # perhaps for an id that a server keeps
+            self._undecided.seen(probe.stream)
+        self._ack_queue.wake()
+
+    def start(self) -> None:
+        """A message was refused: the next ones go alone."""
+        self._left = ALONE_IN_ORDER if self._settings.ordered else ALONE
+
+    def on_disconnected(self) -> None:
+        """The connection is lost, and with it the answers under way."""
+        self._give_up(OutcomeUnknown("the connection to NATS was lost"))
+
+    def give_up_late(self, idle: float) -> None:
+        """:param idle: seconds after the time limit, when the window has given up too"""
+        timeout = self._settings.wait_timeout
+        if self._probe is not None and time.monotonic() - self._probe.at >= timeout + idle:
+            self._give_up(AckTimeout(f"no acknowledgement within {timeout:g} s"))
+
+    def _give_up(self, error: PublishError) -> None:
+        """Nothing is sent until the publisher has this answer."""
+        if self._probe is not None:
+            self._undecided.seen(self._probe.stream)
+            self._ack_queue.refusals(Refusals(np.array([self._probe.token]), error, time.monotonic()))
+            self._probe = None
+
+    def close(self) -> None:
+        """No answers are waited for any more."""
+        self._undecided.close()
