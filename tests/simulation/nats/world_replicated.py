@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from mama_spark.nats.settings import NatsSettings
 
+from ..jetstream_rules import FULL
 from ..kernel import Scheduler
 from ..network import Link, Network
-from .exactly_once import WINDOWS, break_a_link, hurt_an_executor, restart_the_driver, rows_of
+from .exactly_once import WINDOWS, break_a_link, hurt_an_executor, moments, refuse, restart_the_driver, rows_of
 from .replicated import Cluster
 from .writers import Write
 
@@ -34,8 +35,8 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
     write = Write(scheduler, settings, rows_of(scheduler, shape.rows), random.choice((1, 1, 2)))
     write.start_run()
     scheduler.spawn("query", lambda: write.query(lambda: all(map(cluster.there, names)), 20.0))
-    for _ in range(shape.faults):
-        at, lasts = random.uniform(0, 6), random.choice((random.uniform(0, 3), random.uniform(0, 25)))
+    for at in moments(scheduler, shape.faults, 6.0):
+        lasts = random.choice((random.uniform(0, 3), random.uniform(0, 25)))
         scheduler.call_at(at, partial(_fault, scheduler, network, write, cluster, lasts))
 
     def check() -> Iterator[str]:
@@ -48,13 +49,15 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
 
 def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluster, lasts: float) -> None:
     random = scheduler.random
-    kind = random.choice(("server", "server", "server", "late", "link", "executor", "driver"))
+    kind = random.choice(("server", "server", "server", "late", "link", "executor", "executor", "driver", "refuse"))
     if kind == "link":
         break_a_link(scheduler, network, write, cluster.hosts[random.choice(list(cluster.hosts))], lasts)
     elif kind == "executor":
         hurt_an_executor(scheduler, write, lasts)
     elif kind == "late":
         change_to_a_late_leader(scheduler, cluster)
+    elif kind == "refuse":
+        refuse(scheduler, [replicas["S"].stream for replicas in cluster.replicas.values()], lasts, FULL)
     elif kind == "driver":
         restart_the_driver(scheduler, write, lasts)
     else:
