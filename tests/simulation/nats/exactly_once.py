@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,7 @@ def exactly_once(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[st
     for at in moments(scheduler, shape.faults, 6.0):
         lasts = random.choice((random.uniform(0, 3), random.uniform(0, 25)))
         kinds: tuple[Callable[[], None], ...] = (
-            partial(break_a_link, scheduler, network, write, there, lasts),
+            partial(break_a_link, scheduler, network, write.executors, there, lasts),
             partial(hurt_an_executor, scheduler, write, lasts, LEASE + window),
             partial(restart_the_driver, scheduler, write, lasts),
             partial(_hurt_the_server, scheduler, there, start, lasts),
@@ -83,12 +83,12 @@ def rows_of(scheduler: Scheduler, n: int) -> list[Row]:
     return [(f"t.{i % distinct % 2}", b"row %d" % (i % distinct)) for i in range(n)]
 
 
-def break_a_link(scheduler: Scheduler, network: Network, write: Write, there: Host, lasts: float) -> None:
-    """Between one executor and a server."""
-    if not write.executors:
+def break_a_link(scheduler: Scheduler, network: Network, names: Collection[str], there: Host, lasts: float) -> None:
+    """Between one of these hosts and a server."""
+    if not names:
         return
     random = scheduler.random
-    name = random.choice(list(write.executors))
+    name = random.choice(list(names))
     a, b = random.choice(((name, there.name), (there.name, name)))
     kind = random.choice(("cut", "half open", "hold", "hold one", "hold one", "slow"))
     if kind == "cut":
@@ -166,9 +166,7 @@ def _lose_power(
     scheduler.call_at(scheduler.now + lasts, start)
 
 
-def spoil_the_server(
-    scheduler: Scheduler, servers: list[StreamServer], lasts: float, *others: Refusal
-) -> None:
+def spoil_the_server(scheduler: Scheduler, servers: list[StreamServer], lasts: float, *others: Refusal) -> None:
     """It refuses messages, or its acknowledgements are lost, come twice, or in another order.
 
     :param others: more of what it refuses them with

@@ -20,7 +20,7 @@ from mama_spark.publishing.window.flight_batch import FlightBatch
 from ..jetstream_rules import FULL, Refusal, Stream
 from ..kernel import Scheduler
 from ..network import Link, Network
-from .exactly_once import moments, refuse
+from .exactly_once import break_a_link, moments, refuse
 from .replicated import Cluster
 from .world_replicated import hurt_a_server
 from .writers import NotAllStored
@@ -106,10 +106,15 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
         scheduler.sleep(20.0)
 
     scheduler.spawn("task", task, here)
+
+    def link(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
+        break_a_link(scheduler, network, [here.name], cluster.hosts[random.choice(names)], lasts)
+
     refused = partial(_refuse, () if with_ids else (FULL,))  # behind a gap the order of a repetition is another one
     for at in moments(scheduler, 2 * shape.faults, 15.0):
         lasts = random.choice((random.uniform(0, 3), random.uniform(0, 15)))
-        kind = random.choice((hurt_a_server, hurt_a_server, _lead_to_and_fro, _lose_the_lead_for_a_while, refused))
+        kinds = (hurt_a_server, hurt_a_server, _lead_to_and_fro, _lose_the_lead_for_a_while, refused, link)
+        kind = random.choice(kinds)
         scheduler.call_at(at, partial(kind, scheduler, cluster, lasts))
 
     def check() -> Iterator[str]:

@@ -51,7 +51,8 @@ def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluste
     random = scheduler.random
     kind = random.choice(("server", "server", "server", "late", "link", "executor", "executor", "driver", "refuse"))
     if kind == "link":
-        break_a_link(scheduler, network, write, cluster.hosts[random.choice(list(cluster.hosts))], lasts)
+        there = cluster.hosts[random.choice(list(cluster.hosts))]
+        break_a_link(scheduler, network, write.executors, there, lasts)
     elif kind == "executor":
         hurt_an_executor(scheduler, write, lasts)
     elif kind == "late":
