@@ -22,7 +22,7 @@ from ..kernel import Scheduler
 from ..network import Link, Network
 from .exactly_once import break_a_link, moments, refuse
 from .replicated import Cluster
-from .world_replicated import hurt_a_server
+from .world_replicated import hurt_a_server, lead_to_and_fro, lose_the_lead
 from .writers import NotAllStored
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     refused = partial(_refuse, () if with_ids else (FULL,))  # behind a gap the order of a repetition is another one
     for at in moments(scheduler, 2 * shape.faults, 15.0):
         lasts = random.choice((random.uniform(0, 3), random.uniform(0, 15)))
-        kinds = (hurt_a_server, hurt_a_server, _lead_to_and_fro, _lose_the_lead_for_a_while, refused, link)
+        kinds = (hurt_a_server, hurt_a_server, lead_to_and_fro, lose_the_lead, refused, link)
         kind = random.choice(kinds)
         scheduler.call_at(at, partial(kind, scheduler, cluster, lasts))
 
@@ -142,20 +142,3 @@ def _violations(stream: Stream, sent: list[list[bytes]], in_order: bool) -> Iter
 
 def _refuse(others: tuple[Refusal, ...], scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
     refuse(scheduler, [replicas["S"].stream for replicas in cluster.replicas.values()], min(lasts, 5.0), *others)
-
-
-def _lead_to_and_fro(scheduler: Scheduler, cluster: Cluster, _: float) -> None:
-    random = scheduler.random
-    for _again in range(random.randrange(1, 6)):
-        scheduler.call_at(scheduler.now + random.uniform(0, 1), partial(cluster.move, "S"))
-
-
-def _lose_the_lead_for_a_while(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
-    """The leader does not reach the others, which elect another one; it comes back, and leads again."""
-    name = next((n for n, replicas in cluster.replicas.items() if replicas["S"].leads and cluster.there(n)), None)
-    if name is None:
-        return
-    others, back = set(cluster.hosts) - {name}, scheduler.now + lasts
-    cluster.isolate(name)
-    scheduler.call_at(back, partial(cluster.join, name))
-    scheduler.call_at(back + scheduler.random.uniform(0, 0.5), partial(cluster.elect, "S", others))

@@ -49,7 +49,8 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
 
 def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluster, lasts: float) -> None:
     random = scheduler.random
-    kind = random.choice(("server", "server", "server", "late", "link", "executor", "executor", "driver", "refuse"))
+    kinds = ("server", "server", "server", "lead", "late", "link", "executor", "executor", "driver", "refuse")
+    kind = random.choice(kinds)
     if kind == "link":
         there = cluster.hosts[random.choice(list(cluster.hosts))]
         break_a_link(scheduler, network, write.executors, there, lasts)
@@ -57,6 +58,8 @@ def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluste
         hurt_an_executor(scheduler, write, lasts)
     elif kind == "late":
         change_to_a_late_leader(scheduler, cluster)
+    elif kind == "lead":
+        random.choice((lead_to_and_fro, lose_the_lead))(scheduler, cluster, lasts)
     elif kind == "refuse":
         refuse(scheduler, [replicas["S"].stream for replicas in cluster.replicas.values()], lasts, FULL)
     elif kind == "driver":
@@ -93,3 +96,21 @@ def hurt_a_server(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
     else:
         cluster.isolate(name)
         scheduler.call_at(scheduler.now + lasts, lambda: cluster.join(name))
+
+
+def lead_to_and_fro(scheduler: Scheduler, cluster: Cluster, _: float) -> None:
+    """The leader gives up, and the next one, and so on."""
+    random = scheduler.random
+    for _again in range(random.randrange(1, 6)):
+        scheduler.call_at(scheduler.now + random.uniform(0, 1), partial(cluster.move, "S"))
+
+
+def lose_the_lead(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
+    """The leader does not reach the others, which elect another one; it comes back, and leads again."""
+    name = next((n for n, replicas in cluster.replicas.items() if replicas["S"].leads and cluster.there(n)), None)
+    if name is None:
+        return
+    others, back = set(cluster.hosts) - {name}, scheduler.now + lasts
+    cluster.isolate(name)
+    scheduler.call_at(back, partial(cluster.join, name))
+    scheduler.call_at(back + scheduler.random.uniform(0, 0.5), partial(cluster.elect, "S", others))
