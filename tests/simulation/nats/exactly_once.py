@@ -108,19 +108,21 @@ def break_a_link(scheduler: Scheduler, network: Network, names: Collection[str],
 
 
 def hurt_an_executor(scheduler: Scheduler, write: Write, lasts: float, longest: float = 6.0) -> None:
-    """It is killed, or stands still, or its machine sleeps, or what makes its rows fails."""
+    """It is killed, or stands still, or its machine sleeps, its clock is set, or what makes its rows fails."""
     if not write.executors:
         return
     random = scheduler.random
     host = write.executors[random.choice(list(write.executors))]
     if host.dead or host.frozen:
         return
-    kind = random.choice(("kill", "kill", "freeze", "sleep", "fail"))
+    kind = random.choice(("kill", "kill", "freeze", "sleep", "fail", "clock"))
     if kind == "kill":
         scheduler.kill(host)
     elif kind == "fail":
         scheduler.trace_fault("no more rows for", host.name)
         write.failing.add(host.name)
+    elif kind == "clock":
+        host.ahead += random.choice((-3600.0, 3600.0))
     else:
         usual = host.rate
         host.rate = 0.0 if kind == "sleep" else usual
