@@ -32,7 +32,7 @@ def exactly_once(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[st
     network.usual = Link(random.uniform(0.0001, 0.02), random.uniform(0, 0.01), None, random.choice((0.0, 0.0, 0.3)))
     jetstream, window = JetStream(), random.choice(WINDOWS)
     stream = jetstream.create("S", ["t.>"], there.time(), duplicate_window=int(window * 1e9))
-    for _ in range(random.choice((0, 3))):
+    for _ in range(random.choice((0, 5))):
         stream.store("t.0", {}, _BEFORE, there.time())
 
     servers: list[StreamServer] = []
@@ -156,16 +156,19 @@ def _hurt_the_server(scheduler: Scheduler, there: Host, start: Callable[[], None
 def _lose_power(
     scheduler: Scheduler, write: Write, there: Host, stream: Stream, start: Callable[[], None], lasts: float
 ) -> None:
-    """The server and all executors end, and what it had stored last is gone; unless Spark counts on some of that."""
+    """The server and all executors end, perhaps the driver, too, and what it had stored last is gone; unless Spark
+    counts on some of that."""
     if there.dead or write.counted_on:
         return
-    n = scheduler.random.randrange(10)
+    n = scheduler.random.randrange(stream.last + 1)
     for host in [there, *write.executors.values()]:
         if not host.dead:
             scheduler.kill(host)
     stream.lose_tail(n)
     scheduler.trace_fault("lose the last messages", str(n))
     scheduler.call_at(scheduler.now + lasts, start)
+    if scheduler.random.random() < 0.5:
+        restart_the_driver(scheduler, write, lasts)
 
 
 def spoil_the_server(scheduler: Scheduler, servers: list[StreamServer], lasts: float, *others: Refusal) -> None:

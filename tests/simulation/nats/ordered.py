@@ -28,8 +28,6 @@ from .writers import NotAllStored
 if TYPE_CHECKING:
     from ..worlds import Shape
 
-_CHUNK = 8
-
 
 def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     """Fast ingest, or a message at a time: nothing that is acknowledged is missing, nothing overtakes, and nothing that
@@ -49,8 +47,8 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     acked: Counter[bytes] = Counter()
     blamed: set[bytes] = set()  # a refusal is told of them
     streams = [replicas["S"].stream for replicas in cluster.replicas.values()]
-    pauses = [random.choice((0.0, 0.0, 0.1, 1.0)) for _ in range(2 * shape.rows)]
-    timeout = random.choice((1.0, 5.0))
+    timeout, chunk, pause = random.choice((1.0, 5.0)), random.choice((4, 8)), random.choice((0.1, 1.0, 4.0))
+    pauses = [random.choice((0.0, 0.0, pause)) for _ in range(2 * shape.rows)]
 
     def attempt() -> None:
         bridge, failed = NatsBridge(settings), list[FlightBatch]()
@@ -81,8 +79,8 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
         )
         try:
             publisher.start()
-            for first in range(0, len(rows), _CHUNK):
-                some = rows[first : first + _CHUNK]
+            for first in range(0, len(rows), chunk):
+                some = rows[first : first + chunk]
                 ids = [f"id-{p.decode()}" for p in some] if with_ids else None
                 publisher.put(MessageBatch.of(["t.1"] * len(some), some, ids=ids))
                 scheduler.sleep(pauses[first])
