@@ -39,10 +39,13 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     names, here = list(cluster.hosts), scheduler.host("executor")
     config = {"name": "S", "subjects": ["t.>"], "duplicate_window": 600_000_000_000, "allow_batched": True}
     cluster.create(config, cluster.hosts["n1"].time())
+    for replicas in cluster.replicas.values():  # what long since leads has decided all that came before
+        replicas["S"].since -= random.choice((0, 3600))
     servers = tuple(f"nats://{name}:4222" for name in random.sample(names, 3))
     with_ids, mode = random.random() < 0.75, random.choice(("batch", "batch", "message"))
     in_order = with_ids or mode == "message"
-    settings = NatsSettings(servers, ack_mode=mode, ordered=in_order, dedup=with_ids)
+    most = random.choice((4, 16))
+    settings = NatsSettings(servers, ack_mode=mode, ordered=in_order, dedup=with_ids, max_in_flight=most)
     sent: list[list[bytes]] = []  # by each attempt
     acked: Counter[bytes] = Counter()
     blamed: set[bytes] = set()  # a refusal is told of them
@@ -52,7 +55,7 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
 
     def attempt() -> None:
         bridge, failed = NatsBridge(settings), list[FlightBatch]()
-        policy = WindowConfig(16, 8, timeout, RetryPolicy.doubling(0.25, 5.0, 90.0), with_ids, in_order)
+        policy = WindowConfig(most, most // 2, timeout, RetryPolicy.doubling(0.25, 5.0, 90.0), with_ids, in_order)
         end = b"" if with_ids else b", attempt %d" % len(sent)
         rows = [b"row %03d%b" % (i, end) for i in range(2 * shape.rows)]
         sent.append(rows)
