@@ -44,6 +44,7 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     servers = tuple(f"nats://{name}:4222" for name in random.sample(names, 3))
     with_ids, mode = random.random() < 0.75, random.choice(("batch", "batch", "message"))
     in_order = with_ids or mode == "message"
+    on_outage = random.choice((OnOutage.FAIL_AT_GAP, OnOutage.WAIT_AT_GAP)) if in_order else OnOutage.FAIL
     most = random.choice((4, 16))
     settings = NatsSettings(servers, ack_mode=mode, ordered=in_order, dedup=with_ids, max_in_flight=most)
     sent: list[list[bytes]] = []  # by each attempt
@@ -77,7 +78,7 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
             bridge,
             policy,
             on_finished=on_finished,
-            config=BatchConfig(on_outage=OnOutage.FAIL_AT_GAP if in_order else OnOutage.FAIL),
+            config=BatchConfig(on_outage=on_outage),
             hooks=BatchHooks(open_bridge=connect),
         )
         try:

@@ -106,11 +106,13 @@ def lead_to_and_fro(scheduler: Scheduler, cluster: Cluster, _: float) -> None:
 
 
 def lose_the_lead(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
-    """The leader does not reach the others, which elect another one; it comes back, and leads again."""
+    """The leader does not reach the others, which elect another one, perhaps soon; it comes back, and leads again."""
     name = next((n for n, replicas in cluster.replicas.items() if replicas["S"].leads and cluster.there(n)), None)
     if name is None:
         return
     others, back = set(cluster.hosts) - {name}, scheduler.now + lasts
     cluster.isolate(name)
+    if scheduler.random.random() < 0.5:
+        scheduler.call_at(scheduler.now + scheduler.random.uniform(0, 2), partial(cluster.elect, "S", {name}))
     scheduler.call_at(back, partial(cluster.join, name))
     scheduler.call_at(back + scheduler.random.uniform(0, 0.5), partial(cluster.elect, "S", others))
