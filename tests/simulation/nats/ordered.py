@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mama_spark.contracts.errors import MamaError, Rejected
 from mama_spark.contracts.message import MessageBatch
@@ -42,7 +42,8 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     for replicas in cluster.replicas.values():  # what long since leads has decided all that came before
         replicas["S"].since -= random.choice((0, 3600))
     servers = tuple(f"nats://{name}:4222" for name in random.sample(names, 3))
-    with_ids, mode = random.random() < 0.75, random.choice(("batch", "batch", "message"))
+    with_ids = random.random() < 0.75
+    mode: Literal["batch", "message"] = random.choice(("batch", "batch", "message"))
     in_order = with_ids or mode == "message"
     on_outage = random.choice((OnOutage.FAIL_AT_GAP, OnOutage.WAIT_AT_GAP)) if in_order else OnOutage.FAIL
     most = random.choice((4, 16))
