@@ -172,16 +172,16 @@ def _lose_power(
 
 
 def spoil_the_server(scheduler: Scheduler, servers: list[StreamServer], lasts: float, *others: Refusal) -> None:
-    """It refuses messages, or its acknowledgements are lost, come twice, or in another order.
+    """It refuses messages, perhaps in silence, or its acknowledgements are lost, come twice, or in another order.
 
     :param others: more of what it refuses them with
     """
     random, server = scheduler.random, servers[0]
-    what = random.choice(("refuses", "lost", "every other", "doubled", "reordered"))
-    if what == "refuses":
+    what = random.choice(("refuses", "no refusals", "lost", "every other", "doubled", "reordered"))
+    if what in ("refuses", "no refusals"):
         names = random.choice((["S"], ["S", "MAMA_BATCHES"]))
         refuse(scheduler, [s for name, s in server.jetstream.streams.items() if name in names], lasts, *others)
-    else:
+    if what != "refuses":
         server.answers = what
         scheduler.call_at(scheduler.now + min(lasts, 8.0), partial(setattr, server, "answers", None))
     scheduler.trace_fault(what, server.name)
