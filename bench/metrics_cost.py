@@ -22,7 +22,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
 from mama_spark.spark.sink.job import ColumnPlan, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
-from mama_spark.telemetry.partition_metrics import PublisherMetrics
+from mama_spark.telemetry.task_metrics import PublisherMetrics
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 

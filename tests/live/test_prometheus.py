@@ -43,7 +43,7 @@ from mama_spark.tango.source.event_source import TangoEventSource
 from mama_spark.tango.source.log_replayer import LogReplayer
 from mama_spark.tango.source.replay_service import ReplayService
 from mama_spark.telemetry.metrics_server import served_metrics
-from mama_spark.telemetry.provider import meter_provider
+from mama_spark.telemetry.task_metrics import meter_provider
 from mama_spark.testing.waiting import eventually
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider

@@ -161,7 +161,7 @@ def span_of(log: RecordLog, flights: Row) -> Span:
     if flights["low"] is not None:  # the clocks may differ by more
         low, high = min(low, flights["low"]), max(high, flights["high"] + 1)
     made, up_to = _moment(log.made), min(high - 1, bounds.last)
-    return Span(bounds, max(low, bounds.first) - 1, up_to, gaps=log.removes_between, made=made)
+    return Span(bounds, max(low, bounds.first) - 1, up_to, gaps=log.removal.between, made=made)
 
 
 def span_after(log: RecordLog, span: Span) -> Span:

@@ -1,1 +1,1 @@
-"""What everybody may import: messages, topics, errors, bridges, logs."""
+"""Contracts that every package may import: messages, topics, errors, bridges, logs."""

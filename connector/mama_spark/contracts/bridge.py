@@ -34,7 +34,7 @@ class Ack(Enum):
 
 
 class EventStyle(Enum):
-    """Which of OpenMAMA's two callback styles reports asynchronous errors (exactly one a bridge)."""
+    """The callback style of OpenMAMA that reports asynchronous errors (exactly one a bridge)."""
 
     PUBLISHER = "publisher"
     TRANSPORT = "transport"

@@ -33,17 +33,16 @@ class ConnectionPool(Generic[C]):
 
     :param usable: may this connection be given out
     :param discard: close connections; must not raise
-    :param later: call the function after so many seconds, if this process still lives
     """
 
     def __init__(
         self,
         usable: Callable[[C], bool],
         discard: Callable[[list[C]], None],
-        later: Callable[[float, Callable[[], None], C], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._usable, self._discard, self._later, self._clock = usable, discard, later, clock
+        self._usable, self._discard, self._clock = usable, discard, clock
+        self._timer: threading.Timer | None = None
         self._idle: dict[Hashable, list[_Idle[C]]] = {}
         self._lock = threading.Lock()
         self._foreign: list[object] = []
@@ -76,7 +75,7 @@ class ConnectionPool(Generic[C]):
             else:
                 dead.append(connection)
         if kept:
-            self._later(IDLE + 1, self.sweep, connection)
+            self._sweep_later()
         self._discard(dead)
 
     def sweep(self) -> None:
@@ -84,6 +83,21 @@ class ConnectionPool(Generic[C]):
         with self._lock:
             dead = self._expired()
         self._discard(dead)
+
+    def _sweep_later(self) -> None:
+        """By one thread, which lives while connections are idle."""
+        if self._timer is not None and self._timer.is_alive():
+            return
+
+        def run() -> None:
+            self._timer = None
+            self.sweep()
+            if self._idle:
+                self._sweep_later()
+
+        self._timer = threading.Timer(IDLE + 1, run)
+        self._timer.name, self._timer.daemon = "mama-idle-connections", True
+        self._timer.start()
 
     def clear(self) -> None:
         """Close everything that is idle."""

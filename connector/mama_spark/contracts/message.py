@@ -120,7 +120,7 @@ def payload_bounds(payloads: pa.Array) -> Int64s:
 
 
 def rows_by_stream(topics: pa.DictionaryArray, names: Sequence[str | None]) -> Iterator[tuple[str, Int64s]]:
-    """Which rows each stream takes.
+    """The rows of each stream.
 
     :param names: of the stream that takes each topic of the dictionary; None = none
     """

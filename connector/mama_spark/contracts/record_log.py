@@ -185,6 +185,20 @@ def is_among(numbers: Int64s, some: Int64s) -> Bools:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What the limits of a log remove besides its oldest records.
+
+    :ivar between: records between others that stay: of a topic, or with a time to live
+    :ivar only_replaced: a record only when newer ones of its topic are there, or say that it has expired
+    :ivar all_but_last: all but one record of each topic, so all that the log has is current
+    """
+
+    between: bool = False
+    only_replaced: bool = False
+    all_but_last: bool = False
+
+
 class RecordLog(Protocol):
     """One record log of an open :class:`RecordLogBridge`. Methods raise
     :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer within the bridge's timeout,
@@ -249,29 +263,20 @@ class RecordLog(Protocol):
         raise ConfigError(f"stream {self.name!r}: this middleware deletes no single records")
 
     @property
-    def removes_between(self) -> bool:
-        """Its limits may remove records between others that stay: of a topic, or with a time to live."""
-        return False
-
-    @property
-    def replaces(self) -> bool:
-        """Its limits remove a record only when newer ones of its topic are there, or say that it has expired."""
-        return False
+    def removal(self) -> Removal:
+        """What its limits remove."""
+        return Removal()
 
     @property
     def made(self) -> int | None:
         """When it was created, microseconds since the epoch; None: the middleware does not say."""
         return None
 
-    @property
-    def keeps_one(self) -> bool:
-        """It keeps one record of each topic, so all that it has is current."""
-        return False
-
-    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
+    def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
         """Records, ascending, on ``topics`` (wildcards allowed; none = all), up to a sequence that is not below the end
         that the log had when it was asked: the last one of each topic is what its topic had last at that sequence.
 
+        :param since: a sequence that the log has: a replicated log waits for a leader that has it
         :param payloads: false: they, and headers, may be left out
         :raises ConfigError: the middleware cannot tell
         """

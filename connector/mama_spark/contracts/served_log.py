@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .record_log import Bounds, Records
+from .record_log import Bounds, RecordLog, Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,11 @@ class LogTail(Protocol):
 
 
 class ServedLog(Protocol):
-    """A log that a server serves. The first four methods: see :class:`~.record_log.RecordLog`."""
+    """What a server needs of a log to serve it."""
 
-    def read(self, after: int, up_to: int) -> Iterator[Records]: ...
-    def missing(self, after: int, up_to: int) -> list[tuple[int, int]]: ...
-    def at(self, time: int) -> int: ...
-    def trim(self, before: int) -> None: ...
+    @property
+    def records(self) -> RecordLog:
+        """The log itself."""
 
     def state(self) -> LogState:
         """As the leader has it now.
@@ -89,7 +88,7 @@ class ServedLog(Protocol):
         """
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
-        """As :meth:`read`, with empty payloads."""
+        """As :meth:`.RecordLog.read`, with empty payloads."""
 
     def newest(self, topic: str) -> Records | None:
         """The last record on this topic; None = there is none."""
@@ -100,7 +99,7 @@ class ServedLogBridge(Protocol):
 
     def open(self) -> None: ...
     def close(self) -> None: ...
-    def log(self, name: str) -> ServedLog: ...
+    def served(self, name: str) -> ServedLog: ...
 
     def make(self, name: str, settings: LogSettings) -> None:
         """Make a log; nothing if there is one of this name.

@@ -1,4 +1,4 @@
-"""Which topics can be published to, and which topics a topic with wildcards stands for: the one rule of all bridges,
+"""Topics that can be published to, and topics that a topic with wildcards matches: the one rule of all bridges,
 of the broker and of the options. Pure.
 
 A topic is one or more parts that are joined by ``.``. It can be published to unless it has an empty part, a wildcard

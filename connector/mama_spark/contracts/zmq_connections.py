@@ -48,7 +48,7 @@ def connection_of(frame: zmq.Frame) -> Connection | None:
 
 
 def ended(connections: Iterable[Connection]) -> set[Connection]:
-    """Those that have ended: their own messages about that do not name them."""
+    """The ended connections, whose own messages about that do not name them."""
     return {one for one in connections if _peer(one[0]) != one[1]}
 
 

@@ -1,1 +1,1 @@
-"""What the discovery of every middleware has in common: leases, expiry, offsets and snapshots in one log."""
+"""Discovery over any middleware: leases, expiry, offsets and snapshots in one log."""

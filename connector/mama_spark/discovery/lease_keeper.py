@@ -30,7 +30,7 @@ class LeaseWithdrawn(MamaError):
 
 
 class Announced(NamedTuple):
-    """What is announced of a source; ``ttl`` in seconds."""
+    """An announced source; ``ttl`` in seconds."""
 
     source: SourceKey
     record: bytes

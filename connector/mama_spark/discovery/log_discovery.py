@@ -1,6 +1,10 @@
 """Reads discovery that is kept in one numbered log: offsets in it, snapshots saved for a reader, events, gaps.
 
 What the log is and what its records say is the middleware's.
+
+An offset names the log by its identity and the next sequence to be read; at the beginning also the image that was saved
+for the reader, and how many of its events were delivered. A log with another identity, or one that ends before what was
+read, is another log: the reader then gets a gap and a new image.
 """
 
 from __future__ import annotations
@@ -8,15 +12,102 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 from ..contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position
 from ..contracts.errors import ConfigError, DataLost
-from ..contracts.record_log import EARLIEST, LATEST, Bounds
-from .log_offsets import IMAGE, LogOffset, WrittenSnapshot, broken, next_offset, parse_offset, same_log
+from ..contracts.record_log import EARLIEST, LATEST, Bounds, Continuity, continuity
 from .snapshot_codec import blocks, pack, unpack
 
 _NO_LIMIT = 2**62
+#: The offset of a reader that begins with an image.
+IMAGE: dict[str, Any] = {"begin": "image"}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSnapshot:
+    """An image that was saved for one reader.
+
+    :ivar token: names the subject of its messages
+    :ivar events: how many it consists of, the end included
+    :ivar first: first and :attr:`last` sequence of its messages; others may lie between
+    :ivar next: the first sequence that it does not include
+    """
+
+    token: str
+    events: int
+    first: int
+    last: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffset:
+    """:ivar delivered: events of the image before this offset; after all of them comes the log"""
+
+    log: str
+    next: int
+    image: WrittenSnapshot | None = None
+    delivered: int = 0
+
+    @property
+    def remaining(self) -> int:
+        """Events of the image that were not delivered."""
+        return 0 if self.image is None else self.image.events - self.delivered
+
+    def advanced(self, delivered: int) -> LogOffset:
+        return replace(self, delivered=delivered)
+
+    def as_json(self, identity: str = "log") -> Position:
+        """:param identity: name of the log's identity"""
+        found: Position = {identity: self.log, "next": self.next}
+        if self.image is not None:
+            i = self.image
+            found |= {"image": [i.token, i.events, i.first, i.last, i.next], "told": self.delivered}
+        return found
+
+
+def parse_offset(position: Position, where: str, identity: str = "log") -> LogOffset | None:
+    """The offset of a JSON value; None for the one of ``initial_offset("image")``.
+
+    :param where: the discovery that it must be of
+    :raises ConfigError: it is none of it
+    """
+    if position == IMAGE:
+        return None
+    try:
+        image = position.get("image")
+        saved = None if image is None else WrittenSnapshot(str(image[0]), *(int(number) for number in image[1:]))
+        return LogOffset(str(position[identity]), int(position["next"]), saved, int(position.get("told", 0)))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
+        raise ConfigError(f"no offset of discovery on {where}: {str(position)[:200]}") from e
+
+
+def same_log(offset: LogOffset, bounds: Bounds) -> bool:
+    """Whether the log is the one of the offset."""
+    return continuity(offset.next, offset.log, bounds) not in (Continuity.RECREATED, Continuity.SHORTER)
+
+
+def broken(start: LogOffset, end: LogOffset) -> bool:
+    """Whether the records after ``start`` are lost, because the log of ``end`` is another one or lost its end."""
+    begun_again = end.image is not None and end.image != start.image
+    return start.log != end.log or end.next < start.next or begun_again
+
+
+def next_offset(start: LogOffset, first: int, last: int, most: int, goal: LogOffset | None) -> LogOffset:
+    """The offset after what there is, at most ``most`` records on and not beyond ``goal``, which is of the same log;
+    ``start`` if there is nothing."""
+    image = start.image
+    if image is not None and start.remaining:
+        end = goal.delivered if goal is not None and goal.image == image else image.events
+        return start.advanced(max(start.delivered, min(end, start.delivered + most)))
+    if goal is not None and goal.image is not None:
+        return start
+    end = min(last + 1, max(start.next, first) + most)
+    if goal is not None:
+        end = min(end, goal.next)
+    return start if end <= start.next else LogOffset(start.log, end)
 
 
 class Present(NamedTuple):
@@ -51,7 +142,8 @@ class LogDiscovery(ABC):
     def _log_name(self) -> str: ...
 
     @abstractmethod
-    def _bounds(self) -> Bounds: ...
+    def _bounds(self, read: LogOffset | None = None) -> Bounds:
+        """:param read: what a reader has read; see :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`"""
 
     @abstractmethod
     def _now(self) -> int:
@@ -103,7 +195,7 @@ class LogDiscovery(ABC):
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         here, goal = self._parse(start), None if until is None else self._parse(until)
-        bounds = self._bounds()
+        bounds = self._bounds(here)
         if here is not None and not same_log(here, bounds):
             if goal is not None and goal.log == here.log:
                 return start  # the goal cannot be reached any more: the next call has another one

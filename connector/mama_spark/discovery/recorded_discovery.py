@@ -15,8 +15,7 @@ from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Sour
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, Records
 
-from .log_discovery import LogDiscovery, Present
-from .log_offsets import LogOffset, same_log
+from .log_discovery import LogDiscovery, LogOffset, Present, same_log
 
 
 class RecordedDiscovery(LogDiscovery):
@@ -78,8 +77,8 @@ class RecordedDiscovery(LogDiscovery):
     def log(self) -> RecordLog:
         return self._bridge.log(self._log_name)
 
-    def _bounds(self) -> Bounds:
-        return self.log.bounds()
+    def _bounds(self, read: LogOffset | None = None) -> Bounds:
+        return self.log.bounds() if read is None else self.log.bounds_with(read.next - 1, read.log)
 
     def _now(self) -> int:
         return 0  # the records have the time of their recorder
@@ -102,13 +101,14 @@ class RecordedDiscovery(LogDiscovery):
         return LogOffset(bounds.identity, bounds.first)
 
     def _snapshot_at(self, end: LogOffset) -> list[DiscoveryEvent]:
-        bounds = self._bounds()
+        bounds = self._bounds(end)
         if not same_log(end, bounds):
             return [self._gap(1, end.next - 1, self.recreated)]
         return self._image(bounds.first, end.next - 1)
 
     def _events(self, identity: str, first: int, last: int) -> Iterator[list[DiscoveryEvent]]:
-        if not same_log(LogOffset(identity, last + 1), self._bounds()):
+        end = LogOffset(identity, last + 1)
+        if not same_log(end, self._bounds(end)):
             yield [self._gap(first, last, self.recreated)]
             return
         log = self.log

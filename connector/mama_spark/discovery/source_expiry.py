@@ -43,7 +43,7 @@ def expires_after(ttl: float, state: DiscoveryEventKind) -> float:
 
 
 def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> list[tuple[float, DiscoveryEventKind]]:
-    """What is still to come for a source that nobody renews, and when.
+    """Expiries ahead of a source that is not renewed, with their times.
 
     :param renewed: when it was renewed last, on any clock
     :param state: what has been said of it: None, SUSPECT or OFFLINE
@@ -65,7 +65,7 @@ def state_by_marker(*, half: bool) -> DiscoveryEventKind:
 
 
 def state_by_markers(record: int, suspect: int | None, offline: int | None) -> DiscoveryEventKind | None:
-    """What a middleware says of a source in whose log it leaves a marker when a renewal expires; None: it is ONLINE.
+    """State of a source whose middleware leaves a marker in its log when a renewal expires; None: it is ONLINE.
 
     :param record: sequence of the source's own record: a marker before it has been answered by it
     :param suspect: sequence of the marker that stands in the place of the renewal that lives half the time, if any

@@ -57,7 +57,7 @@ def _check(
 
 
 def _sharing(store: TableStore, what: str, master: str | None) -> str:
-    """What is to be said of a folder that driver and executors must share.
+    """Advice on a folder that driver and executors must share.
 
     :raises FlightLogError: they cannot
     """

@@ -147,7 +147,7 @@ def _require_written(target: TargetTable, parts: Sequence[Part], files: Sequence
 
 
 def _unwritten(store: TableStore, parts: Sequence[Part], files: Sequence[pafs.FileInfo]) -> list[Part]:
-    """Those parts that are not there with their size. What the listing lacks is looked up by its name: some network
+    """Parts that are missing, or have another size. A part that the listing lacks is looked up by name: some network
     file systems show a new file in a listing later."""
     sizes = {i.path: i.size for i in files}
     wrong = [p for p in parts if sizes.get(p.path) != p.size]

@@ -77,7 +77,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
-    """What :func:`maintain` did, or would do.
+    """Result of :func:`maintain`, done or only planned.
 
     :ivar adopted: orphaned parts that were added as not committed
     :ivar expired: files whose rows were older than what is kept

@@ -131,7 +131,7 @@ def dead_letter_schema(extra: Sequence[pa.Field]) -> pa.Schema:
 
 
 class TableKind(NamedTuple):
-    """What tells the flight log from the dead-letter table.
+    """The kind of a table: flight log, or dead-letter table.
 
     :ivar option: that names the table, for messages
     :ivar schema: of the whole table, by the columns that ``flightLogColumns`` names

@@ -32,7 +32,7 @@ _checked: dict[tuple[object, ...], float] = {}
 
 
 class TaskParts:
-    """What one task adds to a table.
+    """The parts that one task adds to a table.
 
     :cvar KIND: of the table
     :param storage_options: delta-rs' options, the same as for the commit

@@ -194,7 +194,7 @@ class _KeptTable:
 
 @dataclass(frozen=True, slots=True)
 class _LogEntry:
-    """What identifies one entry of a table's log."""
+    """Identity of one entry of a table's log."""
 
     version: int
     size: int

@@ -37,7 +37,7 @@ CONFLICT = Backoff(0.02, 0.4, jitter=1.0)
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What a commit did.
+    """Result of a commit.
 
     :ivar version: of the table afterwards
     :ivar committed: parts added as committed
@@ -76,7 +76,7 @@ class TargetTable:
 
     @property
     def metadata(self) -> dict[str, str] | None:
-        """What a commit says beside its parts."""
+        """Metadata of the commit."""
         return None if self.description is None else {_DESCRIPTION: json.dumps(self.description, default=str)}
 
     def is_described_in(self, table: DeltaTable) -> bool:
@@ -94,7 +94,7 @@ def described_writes(table: DeltaTable) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """What one commit adds to the table as it was read.
+    """The parts that one commit adds to the table as it was read.
 
     :ivar app: the app transaction that is recorded with it
     :ivar recorded: it had been recorded by another write, or another run of this one

@@ -53,7 +53,7 @@ class MemoryMessage:
 
 
 class OfOneName:
-    """What this process has one of, of each class, for each name."""
+    """Base of objects of which a process has one for each class and name."""
 
     _all: ClassVar[dict[tuple[type, str], Any]] = {}
     _guard: ClassVar[threading.Lock] = threading.Lock()

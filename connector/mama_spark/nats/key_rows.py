@@ -50,7 +50,7 @@ class Bucket:
         self._head: str | None = None
 
     def subject_head(self) -> str:
-        """What precedes a key in subjects.
+        """The part of a subject before the key.
 
         :raises ConfigError: there is no such bucket
         :raises Unavailable: no answer

@@ -75,7 +75,7 @@ class StreamSet:
         return f"{self._prefixes[number]}>"
 
     def config_of(self, number: int) -> dict[str, Any]:
-        """What makes a stream this member of the set, in the words of the JetStream API."""
+        """Configuration of a member of the set, as the JetStream API has it."""
         return {
             "name": self.streams.name(number),
             "subjects": [self.filter_of(number)],

@@ -118,7 +118,7 @@ def may_store(config: Mapping[str, Any], topic: str) -> bool | None:
 
 
 def stores_text(config: Mapping[str, Any]) -> str:
-    """What a stream of this configuration stores, for error messages."""
+    """The subjects that a stream of this configuration stores, for error messages."""
     taken = ", ".join(config.get("subjects") or ())
     transform = config.get("subject_transform")
     if not transform:
@@ -127,7 +127,7 @@ def stores_text(config: Mapping[str, Any]) -> str:
 
 
 def made_by(destination: str) -> str:
-    """What the subjects match that a subject transform (NATS ADR-30) with this destination makes."""
+    """Filter of the subjects that a subject transform (NATS ADR-30) with this destination makes."""
     made: list[str] = []
     for token in destination.split("."):
         if re.match(r"\{\{\s*(split|slice)", token, re.IGNORECASE):  # which makes several tokens of one

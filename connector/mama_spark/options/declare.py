@@ -30,7 +30,7 @@ FORMATS: dict[str, type[Options]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the declaration says of one option beyond its Python type."""
+    """The declaration of one option, beyond its Python type."""
 
     parse: Parse
     kind: str  #: how the documentation names the type
@@ -138,14 +138,14 @@ class Options:
                 )
 
     def _check_needs(self, stated: Collection[str]) -> None:
-        """What has no effect without another option, in a whole read or write. ``stated``: what the user said here, not
+        """Refuse options that have no effect without another one, in a whole read or write. ``stated``: given here, not
         in a file of several uses.
 
         :raises OptionError: that option is missing
         """
 
     def _cross_check(self, given: Collection[str]) -> None:
-        """What no single option can know. ``given``: the fields that the user set.
+        """Check options against each other. ``given``: the fields that the user set.
 
         :raises OptionError: two options do not go together
         """
@@ -233,7 +233,7 @@ def why_not_here(cls: type[Options], low: str, key: str, use: Use) -> str | None
 
 
 def _unknown(cls: type[Options], low: str, key: str, use: Use) -> str:
-    """What to say of a name that is none of ``cls``."""
+    """Error text for a name that ``cls`` does not have."""
     if low in PATHS:
         return (
             f"option path, which .save(), .load() and .start() take too, has no effect in {use.what} of {cls.FORMAT}: "

@@ -1,5 +1,5 @@
-"""What a write may be told, in the order of the page of options: :class:`~mama_spark.options.sink.SinkOptions` checks
-what goes together. Pure."""
+"""The options of a write, in the order of the page: :class:`~mama_spark.options.sink.SinkOptions` checks
+combinations. Pure."""
 
 from __future__ import annotations
 

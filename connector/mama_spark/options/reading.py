@@ -23,7 +23,7 @@ _LOSS = (
 
 @dataclass(frozen=True, repr=False)
 class ReadOptions(TransportOptions):
-    """What both sources take; durations are seconds."""
+    """Options of both sources; durations are seconds."""
 
     max_offsets_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,

@@ -35,7 +35,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What options are given for.
+    """The use for which options are given.
 
     :ivar what: for messages, as in "has no effect in {what}"
     :ivar streaming: a stream (True), a batch (False), or either
@@ -101,7 +101,7 @@ KAFKA: Mapping[str, str] = MappingProxyType(
 
 
 def kafka_successor(low: str) -> str | None:
-    """What takes the place of an option of Spark's Kafka connector.
+    """The option in place of one of Spark's Kafka connector.
 
     :param low: its name in lower case
     :returns: None: it is none of them

@@ -33,7 +33,7 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
 
     @property
     def window(self) -> WindowConfig:
-        """What the options say of the window, whatever the bridge can do (:meth:`WindowConfig.for_bridge`).
+        """The window of these options, whatever the bridge can do (:meth:`WindowConfig.for_bridge`).
 
         :raises ConfigError: they do not go together
         """
@@ -50,7 +50,7 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """What ``storage.*`` says, passed to delta-rs as it is."""
+        """The options ``storage.*``, passed to delta-rs as they are."""
         return dict(self.storage)
 
     def with_tables_below(self, folder: str) -> Self:

@@ -79,7 +79,7 @@ def chosen_streams(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
 
 
 def matching_streams(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
-    """Those of ``names`` that one of :func:`stream_patterns` stands for, sorted."""
+    """The names among ``names`` that one of :func:`stream_patterns` matches, sorted."""
     exact = {pattern for pattern in patterns if "*" not in pattern}
     others = [re.compile(".*".join(map(re.escape, pattern.split("*")))) for pattern in patterns if "*" in pattern]
     return sorted(name for name in names if name in exact or any(one.fullmatch(name) for one in others))

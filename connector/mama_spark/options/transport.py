@@ -1,4 +1,4 @@
-"""What every format needs to reach a middleware and its discovery. Pure."""
+"""Options with which every format reaches a middleware and its discovery. Pure."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def log_urls(value: str) -> tuple[str, ...]:
 
 
 def split_stream(found: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-    """What :func:`log_urls` gave, as the servers alone and the stream; None: the server is the log."""
+    """Servers and stream of a result of :func:`log_urls`; None: the server is the log."""
     streams = [path for url in found if (path := urlsplit(url).path.strip("/"))]
     servers = tuple(urlunsplit(urlsplit(url)._replace(path="")) for url in found)
     return servers, streams[0] if streams else None

@@ -261,7 +261,7 @@ def single_token(value: Any) -> str:
 
 
 def subject_prefix(value: Any) -> str:
-    """What subjects begin with; the dot at its end may be given or not."""
+    """A prefix of subjects, with or without the dot at its end."""
     try:
         return topic_name(text(value).removesuffix("."))
     except ValueError:

@@ -181,7 +181,7 @@ class Packer:
                     yield made
 
     def _due(self, unfinished: Bools, held: npt.NDArray[np.floating[Any]]) -> Bools:
-        """Which packs go now: the finished ones, and of the others the largest when too many bytes wait."""
+        """The packs to send now: the finished ones, and of the others the largest when too many bytes wait."""
         go = ~unfinished
         waiting = np.flatnonzero(unfinished)
         total = held[waiting].sum()

@@ -32,7 +32,7 @@ class SchemaCast:
         self.misspelled: dict[str, str] = {}
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Those of the wanted columns that the rows have, at least one.
+        """The wanted columns that the rows have, at least one.
 
         :raises ValueError: there is none, a column has a type that cannot become the wanted one, or a value does not
             fit; shows both schemas

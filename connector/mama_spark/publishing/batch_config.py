@@ -1,4 +1,4 @@
-"""What a batch publisher is told: its pace, what it does in an outage, whom it calls. Pure."""
+"""Configuration of a batch publisher: pace, conduct in an outage, callbacks. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .window.send_loop import StoredCheck
 
 
 class OnOutage(Enum):
-    """What a publisher does when nothing has been acknowledged for too long while messages wait."""
+    """Conduct of a publisher when messages wait and none is acknowledged for too long."""
 
     FAIL = "fail"  #: end with :class:`~mama_spark.contracts.errors.Unavailable`
     FAIL_AT_GAP = "fail_at_gap"
@@ -35,7 +35,7 @@ class OnOutage(Enum):
         return self in (OnOutage.FAIL_AT_GAP, OnOutage.WAIT_AT_GAP)
 
     def at_last(self, timeout: float) -> str:
-        """What happens if the outage lasts, for people.
+        """Text: the consequence if the outage lasts.
 
         :param timeout: seconds after which it is declared; infinite = never
         """
@@ -68,7 +68,7 @@ class BatchConfig:
 
 @dataclass(frozen=True, slots=True)
 class BatchHooks:
-    """What a batch publisher calls on its thread.
+    """Callbacks of a batch publisher, on its thread.
 
     :param open_bridge: called before any other: opens the bridge and returns the rules for what it can do, in place of
         ``policy``. None = the bridge is open
@@ -96,7 +96,7 @@ class SendGuard(StoredCheck, Protocol):
 
     @property
     def unfenced(self) -> bool:
-        """What another publisher has sent of these messages may still be stored: each may be stored twice."""
+        """Copies from another publisher may still be stored: each message may be stored twice."""
         ...
 
     def may_send(self) -> bool:

@@ -84,7 +84,7 @@ class OutageReporter:
 
 
 def retry_while_unavailable(ask: Callable[[], T], *, wait: bool, say: str) -> T:
-    """What ``ask`` returns.
+    """The result of ``ask``.
 
     :param wait: until the middleware answers, with a warning now and then
     :param say: the warning, with one ``%s`` for the error

@@ -130,7 +130,7 @@ class ResilientPublisher:
         return not self.waiting
 
     def close(self) -> None:
-        """What is not settled stays so. Never raises."""
+        """Close it; unsettled messages stay unsettled. Never raises."""
         self._drop_publisher()
 
     # --- the connection to the middleware ---

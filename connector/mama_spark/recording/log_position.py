@@ -21,7 +21,7 @@ class LogPosition(NamedTuple):
     time: int | None = None
 
     def continuity(self, bounds: Bounds) -> Continuity:
-        """What became of the log since."""
+        """Changes of the log since."""
         return continuity(self.served + 1, self.identity, bounds)
 
     def went_back(self, log: Callable[[], RecordLog], bounds: Bounds) -> int | None:

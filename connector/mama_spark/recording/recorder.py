@@ -56,7 +56,7 @@ class RecorderSettings(Protocol):
 
     @property
     def subject(self) -> tuple[Sequence[str], str, str]:
-        """What is recorded: names, what they are names of, and where that is."""
+        """The recorded names, their kind, and their place, as text."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -131,7 +131,7 @@ class RecordSource(Protocol):
         """Of what came; waits a short time for it, but not after :meth:`stop`."""
 
     def due(self) -> Iterator[MessageBatch]:
-        """What it does and writes every so often.
+        """Periodic work of the source, as records to write.
 
         :raises MamaError: it cannot go on
         """
@@ -143,7 +143,7 @@ class RecordSource(Protocol):
         """Note that the log rejected these records."""
 
     def gaps(self) -> Iterator[MessageBatch]:
-        """What tells of records that the log rejected, once: where these are rejected, too, they are told again."""
+        """Gap records of rejected records, once; if the log rejects them, too, they are repeated."""
 
     def stop(self) -> None:
         """The end begins: what has come is recorded."""

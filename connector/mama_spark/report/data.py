@@ -1,4 +1,4 @@
-"""What the report page shows, reduced by SQL while delta-rs streams over the files.
+"""Data of the report page, reduced by SQL while delta-rs streams over the files.
 
 That is bins of time and of latency, and one row for each partition, topic and reason; its size does not depend on the
 number of flights.

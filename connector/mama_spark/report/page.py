@@ -131,7 +131,7 @@ def average_rate(data: ReportData) -> float | None:
 
 
 def notes(data: ReportData) -> Iterator[str]:
-    """What else a reader must know, a sentence each."""
+    """Further notes for the reader, a sentence each."""
     totals, others = data.totals, data.not_committed
     if not data.shown["flights"]:
         yield (
@@ -187,7 +187,7 @@ def figures(data: ReportData) -> dict[str, str]:
 
 
 def _numbers(data: ReportData) -> dict[str, Any]:
-    """What the plots show, for programs that read the page."""
+    """The numbers of the plots, for programs that read the page."""
     names = ("totals", "not_committed", "width", "timeline", "standstills", "distribution", "partitions", "publishers")
     return {name: getattr(data, name) for name in names}
 

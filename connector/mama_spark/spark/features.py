@@ -1,4 +1,4 @@
-"""What the Spark that runs has of the API for Python data sources; nothing else asks. Readers and writers are made for
+"""The API for Python data sources of the running Spark; only this module asks. Readers and writers are made for
 the newest, and this module brings older ones (from Spark 4.0 on) to it."""
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ def merge_changes(table: str, key: str = "key", revision: str = "revision") -> C
     """A function for ``foreachBatch`` that merges the changes of each micro-batch into a Delta table, which it makes if
     it is missing.
 
-    The table has a row for each key: its last change, in the columns of the stream. A removed key keeps a row, whose
-    ``operation`` is not ``put``, with the revision below which changes are ignored. A repeated batch changes nothing.
+    The table has a row for each key: its last change, in the columns of the stream. A key that was removed keeps a row,
+    whose ``operation`` is not ``put``: it says up to which revision changes are known, so that an older one cannot come
+    back. A batch that is repeated changes nothing. Of a message that packs several rows, the last one counts.
 
     :param table: path, URL or name in the catalog
     :param key, revision: columns; over topics ``topic`` and ``sequence``
@@ -28,7 +29,8 @@ def merge_changes(table: str, key: str = "key", revision: str = "revision") -> C
         spark, changes = batch.sparkSession, f"mama_changes_{uuid.uuid4().hex}"
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in batch.schema)
         spark.sql(f"CREATE TABLE IF NOT EXISTS {target} ({columns}) USING delta")
-        last = F.max_by(F.struct("*"), revision).alias("last")
+        order = (revision, *{"pack_index"} & {*batch.columns})
+        last = F.max_by(F.struct("*"), F.struct(*order)).alias("last")
         batch.groupBy(key).agg(last).select("last.*").createOrReplaceTempView(changes)
         try:
             spark.sql(

@@ -29,7 +29,7 @@ class QueryProgress(StreamingQueryListener):
         self._lags: dict[tuple[str, str], int] = {}
         self._instruments: dict[str, Any] = {}
         if metrics != "off":
-            from ..telemetry.provider import meter_provider
+            from ..telemetry.task_metrics import meter_provider
 
             meter = meter_provider(metrics).get_meter("mama_spark")
             self._instruments = {

@@ -43,7 +43,7 @@ def flight_log(spark: SparkSession, path: str, committed_only: bool = False) -> 
 
 
 def as_html(path: str) -> str | None:
-    """What a notebook shows; None = delta-rs cannot read the log, which Spark perhaps can.
+    """HTML for a notebook; None = delta-rs cannot read the log, which Spark perhaps can.
 
     The plot is left out where the extra ``report`` is not installed.
     """

@@ -18,7 +18,7 @@ PREFIX = "spark.mama."
 
 
 def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
-    """Those in the configuration of a session, with their prefix.
+    """The defaults in the configuration of a session, with their prefix.
 
     :raises OptionError: no format has such an option, or Spark would show a secret in its UI
     """
@@ -39,7 +39,7 @@ def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_session_defaults(given: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
-    """What a query says, completed by the defaults among ``given``, and the names of these, in lower case.
+    """The options of a query, completed by the defaults among ``given``, and the names of these, in lower case.
 
     They are left out where they have no effect. A query that connects to another place takes none, as the login is that
     of theirs; ``properties`` is a place where their ``transport`` is looked up.

@@ -34,5 +34,5 @@ def leave_note(fields: dict[str, Any]) -> None:
 
 
 def local_folders() -> list[str]:
-    """Those that exist; none in a process that Spark has not started."""
+    """The existing folders; none in a process that Spark has not started."""
     return [path for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(path)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,7 +25,7 @@ from mama_spark.malamute.broker.engines.durable import engine
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.memory.broker import MemoryBroker
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
-from mama_spark.memory.logs import MemoryLogs
+from mama_spark.memory.logs import MemoryLog, MemoryLogs
 from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.server.nats_server import NatsServer
@@ -97,6 +98,25 @@ class TestRecordedDiscovery(DiscoveryReadingSuite):
             lose=lose,
         )
         MemoryBroker.forget(name)
+
+    def test_a_log_whose_leader_is_behind_is_no_other_log(
+        self, site: DiscoverySetup, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was read is not told again, and what is there is no gap."""
+        recorder = site.make()
+        recorder.open()
+        recorder.announce(SourceKey("a", 1), b"one", 30.0)
+        begun = recorder.initial_offset("earliest")
+        recorder.announce(SourceKey("b", 2), b"two", 30.0)
+        end, bounds = recorder.latest_offset(begun), MemoryLog.bounds
+        monkeypatch.setattr(MemoryLog, "bounds", lambda log: replace(bounds(log), last=1))
+        monkeypatch.setattr(MemoryLog, "bounds_with", lambda log, sequence, identity: bounds(log))
+        reader = site.make()
+        reader.open()
+        assert reader.latest_offset(end) == end
+        for first, told in ((begun, ["one", "two"]), ({"begin": "image"}, ["one", "two", None])):
+            found = [event.payload for events in reader.read(first, end) for event in events]
+            assert [payload and payload.decode() for payload in found] == told
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.errors import from_reply
 from mama_spark.nats.protocol import fast_batch
 from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply, classify_parts
-from mama_spark.nats.protocol.fast_batch import MAX_MESSAGES, FastBatch, Phase, SettledTokens, reply_prefix
+from mama_spark.nats.protocol.fast_batch import MAX_MESSAGES, FastBatch, Phase, SettledTokens
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
@@ -207,15 +207,6 @@ def verdict(told: SettledTokens) -> tuple[list[int], dict[int, type[PublishError
     return acked, {t: type(error) for tokens, error in told.refused for t in tokens.tolist()}
 
 
-def test_flow_ack_changes_window_but_not_cached_reply_prefix() -> None:
-    batch = sent(20)
-    before = batch.capacity()
-    batch.reply(FlowAck(5, 1), 5)
-    assert batch.capacity() < before
-    assert (batch.acked, batch.flow) == (5, 10)
-    assert b".10.fail." in reply_prefix(b"_INBOX.x.", batch.id, batch.flow)
-
-
 def test_zero_count_partial_terminal_ack_allows_stream_sequence_zero() -> None:
     batch = sent(2)
     batch.reply(BatchRejection(1, from_reply(400, 10071, "rejected")), 1)
@@ -274,13 +265,6 @@ def test_fatal_collector_defensive_tail_paths(tail: PublishError) -> None:
     batch = sent(3)
     batch.reply(BatchRejection(2, from_reply(503, 10077, "maximum messages exceeded")), 2)
     assert verdict(batch.reply(tail, 3)) == ([], {1: OutcomeUnknown, 2: Rejected, 3: BlockedByPredecessor})
-
-
-def test_a_second_refusal_does_not_replace_the_first() -> None:
-    batch = sent(3)
-    batch.reply(BatchRejection(2, from_reply(400, 10071, "rejected")), 2)
-    batch.reply(BatchRejection(3, from_reply(503, 10077, "maximum messages exceeded")), 3)
-    assert verdict(batch.lost("gone")) == ([], {1: OutcomeUnknown, 2: ExpectationFailed, 3: BlockedByPredecessor})
 
 
 def test_gap_fail_is_fatal_and_typed() -> None:

@@ -7,12 +7,11 @@ from multiprocessing import get_context
 from typing import Any
 
 import pytest
-from mama_spark.contracts.connection_pool import IDLE
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.malamute.bridge import MalamuteBridge, MalamuteSettings
-from mama_spark.malamute.bridge.pool import KNOWN_FOR, POOL, MalamutePool
+from mama_spark.malamute.bridge.pool import KNOWN_FOR, POOL
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
-from mama_spark.testing.bridge_suite import TIMEOUT, publish
+from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.plain_broker import CLOSE, OPEN, WRITE, PlainBroker
@@ -77,20 +76,6 @@ def test_a_connection_with_answers_under_way_is_closed_not_kept(plain: PlainBrok
     bridge.close()
     assert len(plain.sent) == 10, "CLOSE stands behind them"
     assert len(plain.commands(CLOSE)) == 1
-
-
-def test_idle_connections_are_closed_after_their_time(plain: PlainBroker) -> None:
-    now = [0.0]
-    pool = MalamutePool(clock=lambda: now[0])
-    connection = pool.checkout(ConnectionSettings((plain.url,)), TIMEOUT)
-    pool.give_back(connection)
-    now[0] = IDLE - 1
-    assert pool.checkout(ConnectionSettings((plain.url,)), TIMEOUT) is connection
-    pool.give_back(connection)
-    now[0] = 2 * IDLE
-    pool.sweep()
-    eventually(lambda: len(plain.commands(CLOSE)) == 1, "it is closed")
-    assert not connection.usable
 
 
 def test_a_forked_process_makes_its_own_connection(plain: PlainBroker) -> None:

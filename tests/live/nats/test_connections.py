@@ -21,7 +21,7 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import AttachedBridge, NatsBridge, NatsSettings
 from mama_spark.nats.commands import serve
-from mama_spark.nats.connection.pool import IDLE, POOL, NatsPool
+from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.publish.event_loop import EventLoopThread
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
@@ -65,17 +65,6 @@ def test_micro_batches_share_a_connection_and_other_options_and_forks_have_their
     broker.kill()  # one that died while it was idle is not given out
     broker.restart()
     publish_one(broker.url)
-
-
-def test_idle_connections_are_closed_after_their_time(broker: NatsServer) -> None:
-    now = [0.0]
-    pool = NatsPool(clock=lambda: now[0])
-    settings = NatsSettings((broker.url,))
-    connection = pool.checkout(settings)
-    pool.give_back(settings, connection)
-    now[0] = IDLE + 1
-    pool.sweep()
-    eventually(lambda: connection.closed and not connection.up, "it is closed")
 
 
 def test_a_dying_loop_takes_its_waiters_with_it() -> None:

@@ -46,7 +46,7 @@ class Reader:
     def _run(self) -> None:
         try:
             log = self._logs.log(self._stream)
-            follower = log.tail(0, [], "the reader") if self._tail else None
+            follower = self._logs.served(self._stream).tail(0, [], "the reader") if self._tail else None
             while not self._stop.wait(0.02):
                 if follower is not None:
                     follower.poll()

@@ -24,11 +24,11 @@ from mama_spark.nats import NatsSettings
 from mama_spark.nats.connection.pool import NatsPool
 from mama_spark.nats.connection.socket_connection import SocketConnection
 from mama_spark.nats.jetstream.answers import ApiError
-from mama_spark.nats.jetstream.asked import Asked
 from mama_spark.nats.jetstream.client import JetStream
 from mama_spark.nats.protocol.client import PING_INTERVAL
 from mama_spark.nats.protocol.frames import PublishFrames
 from mama_spark.nats.protocol.parser import Frame
+from mama_spark.nats.read.tail import Asked
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import TIMEOUT, eventually
 
@@ -72,14 +72,14 @@ def echoes(connection: SocketConnection) -> bool:
 def test_requests_are_answered_refused_or_nobodys(nats_server: NatsServer) -> None:
     with opened(nats_server.url) as connection:
         assert echoes(connection)
-        answer = connection.request("$JS.API.INFO", b"", TIMEOUT)
+        answer = connection.requests.request("$JS.API.INFO", b"", TIMEOUT)
         assert answer is not None
         assert b"account_info_response" in answer.payload
         with pytest.raises(NoResponders):
-            connection.request("nobody", b"", TIMEOUT)
+            connection.requests.request("nobody", b"", TIMEOUT)
         connection.subscribe("silent", lambda _: None, TIMEOUT)
         with pytest.raises(Unavailable, match=r"no answer to silent within 0\.05 s"):
-            connection.request("silent", b"", 0.05)
+            connection.requests.request("silent", b"", 0.05)
 
 
 def test_threads_that_share_a_connection_take_turns(nats_server: NatsServer) -> None:
@@ -89,7 +89,7 @@ def test_threads_that_share_a_connection_take_turns(nats_server: NatsServer) -> 
 
         def ask(number: int) -> bool:
             wanted = b"%d" % number * 1000
-            answer = connection.request(f"echo.{number}", wanted, TIMEOUT)
+            answer = connection.requests.request(f"echo.{number}", wanted, TIMEOUT)
             return answer is not None and answer.payload == wanted
 
         assert all(threads.map(ask, range(400)))
@@ -100,9 +100,9 @@ def test_who_waits_does_not_keep_a_connection_from_others(nats_server: NatsServe
     with opened(nats_server.url) as connection, ThreadPoolExecutor(1) as threads:
         held: list[bytes] = []
         connection.subscribe("held", lambda frame: held.append(frame.reply or b""), TIMEOUT)
-        waiting = threads.submit(connection.request, "held", b"", TIMEOUT)
+        waiting = threads.submit(connection.requests.request, "held", b"", TIMEOUT)
         eventually(lambda: held, "the request is there")
-        assert connection.request("$JS.API.INFO", b"", TIMEOUT) is not None
+        assert connection.requests.request("$JS.API.INFO", b"", TIMEOUT) is not None
         connection.publish(held[0].decode(), b"at last")
         answer = waiting.result(TIMEOUT)
         assert answer is not None

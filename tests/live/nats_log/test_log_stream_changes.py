@@ -10,7 +10,7 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.ledger import NatsBatchLedger
-from mama_spark.nats.read import stream_log as module
+from mama_spark.nats.read import stream_index as module
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import everything, numbers, rows
 from mama_spark.testing.waiting import eventually
@@ -121,7 +121,7 @@ def test_a_stream_that_keeps_idle_consumers_for_a_short_time_only_is_read(shared
     with reading(shared.url) as logs:
         assert numbers(logs.log(name).read(0, 10)) == list(range(1, 11))
         assert logs.log(name).at(0) == 1
-        with contextlib.closing(logs.log(name).tail(3, [], "what follows it")) as tail:
+        with contextlib.closing(logs.served(name).tail(3, [], "what follows it")) as tail:
             assert numbers([eventually(tail.poll, "it has records")]) == list(range(4, 11))
 
 

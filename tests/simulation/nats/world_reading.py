@@ -111,7 +111,7 @@ class ReadingWorld:
             self.options["maxOffsetsPerTrigger"] = random.choice(("3", "10", "1000"))
         self.written, self.wanted = 0, 3 * shape.rows
         self.app: Application | None = None
-        self.begun = 0.0 if self.streaming else random.uniform(0, 10)
+        self.begun = random.uniform(0, 10) if self.current or not self.streaming else 0.0
         scheduler.spawn("writer", self._write, scheduler.host("writer"))
         scheduler.spawn("operator", self._operate, scheduler.host("operator"))
         for _ in range(2 * shape.faults):

@@ -9,7 +9,7 @@ from typing import Any
 import mama_spark
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.telemetry.provider import meter_provider
+from mama_spark.telemetry.task_metrics import meter_provider
 from mama_spark.testing.waiting import eventually
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader

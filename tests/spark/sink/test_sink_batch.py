@@ -18,8 +18,6 @@ from tests.support.nats.nats_servers import Admin
 from tests.support.spark.sink_harness import check_conserved, numbered_orders
 
 Rows = list[dict[str, Any]]
-#: What does not depend on the middleware is shown on one.
-on_nats = pytest.mark.parametrize("room", ["nats"], indirect=True)
 
 
 @pytest.fixture
@@ -164,22 +162,6 @@ def test_dead_letters_go_to_topic_and_table_in_full(
     assert {r["flight_id"] for r in rows} >= {f"i{k}" for k in bad - {9}}
     assert {r["k"] for r in rows} == bad
     assert Counter(bool(f["dead_lettered"]) for f in table(log)) == {True: len(bad), False: len(good)}
-
-
-@on_nats
-def test_too_large_rows_go_to_the_dead_letters_without_their_payload(
-    spark: SparkSession, room: RestartableBroker, tmp_path: Path
-) -> None:
-    room.create("ORDERS", "orders.>", "dead")
-    dead = str(tmp_path / "dead")
-    df = spark.sql("SELECT 'orders.x' AS topic, repeat('x', 17 * 1024 * 1024) AS value")
-    write(df, room, onError="deadletter", deadLetterTopic="dead", deadLetterTable=dead)
-    (letter,) = room.messages("ORDERS")
-    assert letter.topic == "dead"
-    assert letter.payload == b""
-    (row,) = table(dead)
-    assert len(row["payload"]) == 17 << 20
-    assert any(word in row["info"] for word in ("max_payload", "larger", "bytes", "octets"))
 
 
 def test_an_empty_dataframe_publishes_nothing_and_succeeds(

@@ -30,3 +30,11 @@ def test_the_table_has_the_last_change_of_each_key_whatever_is_repeated(spark: S
     assert [tuple(row) for row in found] == [("a", "2", 3, "put"), ("b", None, 4, "delete"), ("c", "2", 7, "put")]
     views = spark.sql("SHOW VIEWS LIKE 'mama_changes*'").collect()
     assert not views
+
+
+def test_of_the_rows_that_one_message_packs_the_last_one_counts(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [("t", f"row {n}", 5, n) for n in (0, 3, 2, 1)]
+    schema = "topic string, value string, sequence long, pack_index int"
+    merge = mama_spark.merge_changes(f"{tmp_path}/topics", key="topic", revision="sequence")
+    merge(spark.createDataFrame(rows, schema), 0)
+    assert [row["value"] for row in spark.read.format("delta").load(f"{tmp_path}/topics").collect()] == ["row 3"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.contracts import connection_pool
 from mama_spark.contracts.backoff import RECONNECT, Backoff
 from mama_spark.contracts.connection_pool import IDLE, ConnectionPool
 
@@ -22,14 +25,26 @@ class PoolRecorder:
     def __init__(self) -> None:
         self.broken: set[str] = set()
         self.closed: list[str] = []
-        self.due: list[tuple[float, Callable[[], None]]] = []
         self.now = 0.0
         self.pool: ConnectionPool[str] = ConnectionPool(
-            lambda c: c not in self.broken,
-            self.closed.extend,
-            lambda delay, call, _: self.due.append((delay, call)),
-            lambda: self.now,
+            lambda c: c not in self.broken, self.closed.extend, lambda: self.now
         )
+
+
+@pytest.fixture(autouse=True)
+def due(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, Callable[[], None]]]:
+    """Delays and functions of the timers that were started."""
+    found: list[tuple[float, Callable[[], None]]] = []
+
+    class Timer:
+        def __init__(self, delay: float, call: Callable[[], None]) -> None:
+            self.start = lambda: found.append((delay, call))
+
+        def is_alive(self) -> bool:
+            return True
+
+    monkeypatch.setattr(connection_pool, "threading", SimpleNamespace(Timer=Timer, Lock=threading.Lock))
+    return found
 
 
 def test_the_latest_usable_connection_of_a_key_is_given_out() -> None:
@@ -44,24 +59,30 @@ def test_the_latest_usable_connection_of_a_key_is_given_out() -> None:
     assert p.pool.take("key") is None
 
 
-def test_a_broken_connection_is_closed_and_not_kept() -> None:
+def test_a_broken_connection_is_closed_and_not_kept(due: list[object]) -> None:
     p = PoolRecorder()
     p.broken = {"one"}
     p.pool.put("key", "one")
     assert p.closed == ["one"]
     assert p.pool.take("key") is None
-    assert p.due == []
+    assert due == []
 
 
-def test_a_connection_that_is_idle_for_too_long_is_closed() -> None:
+def test_a_connection_that_is_idle_for_too_long_is_closed(due: list[tuple[float, Callable[[], None]]]) -> None:
     p = PoolRecorder()
     p.pool.put("key", "one")
-    ((delay, sweep),) = p.due
-    p.now = delay
+    p.now = 10.0
+    p.pool.put("key", "two")
+    ((delay, sweep),) = due
     assert delay > IDLE
+    p.now = delay
     sweep()
     assert p.closed == ["one"]
+    p.now += due[1][0]
+    due[1][1]()
+    assert p.closed == ["one", "two"]
     assert p.pool.take("key") is None
+    assert len(due) == 2, "nothing is idle any more"
 
 
 # --- The delays of retries: rise by a factor, stay below a limit, and begin anew after a success ----------------------

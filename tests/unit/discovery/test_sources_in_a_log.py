@@ -14,7 +14,7 @@ from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Sour
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.discovery import snapshot_codec
-from mama_spark.discovery.log_offsets import LogOffset, WrittenSnapshot, broken, next_offset, parse_offset, same_log
+from mama_spark.discovery.log_discovery import LogOffset, WrittenSnapshot, broken, next_offset, parse_offset, same_log
 from mama_spark.discovery.source_expiry import (
     check_ttl,
     expires_after,

@@ -24,8 +24,8 @@ from mama_spark.spark.query_progress import QueryProgress
 from mama_spark.spark.sink.job import ColumnPlan, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.spark.subscribe.schema import SCHEMA
-from mama_spark.telemetry import provider as provider_module
-from mama_spark.telemetry.provider import meter_provider
+from mama_spark.telemetry import task_metrics
+from mama_spark.telemetry.task_metrics import meter_provider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -106,7 +106,7 @@ def test_a_setup_that_is_not_there_says_so(setup: str, text: str) -> None:
 def test_without_opentelemetry_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ConfigError, match=r"pip install 'mama-spark\[otel\]'"):
-        provider_module.meter_provider("otel")
+        task_metrics.meter_provider("otel")
 
 
 def test_progress_of_queries_is_logged_and_exported(caplog: pytest.LogCaptureFixture) -> None:

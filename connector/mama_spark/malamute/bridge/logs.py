@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from mama_spark.contracts.errors import ConfigError, Rejected, Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
-from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records
+from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records, Removal
 from mama_spark.contracts.topics import TopicFilter
 from mama_spark.malamute.client.connection_settings import FEATURES, ConnectionSettings
 from mama_spark.malamute.protocol.commands import MAX_STRING
@@ -163,22 +163,23 @@ class MalamuteLog(RecordLog):
             after = reached
         return found
 
-    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
+    def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`. A broker has no index of subjects, so all is read.
         What was removed before that, for newer messages of its subject, is replaced by what was stored meanwhile: up to
-        a sequence up to which nothing was removed while the last part was read."""
-        after = 0
-        while (last := self.bounds().last) > after:
-            missing = self.missing(after, last)
-            yield from self.read(after, last, topics)
-            if self.missing(after, last) == missing:
+        an end that is asked for when it is known what is missing, and until nothing more was removed before it."""
+        after, last = 0, self.bounds().last
+        while last > after:
+            missing, end = self.missing(after, last), self.bounds().last
+            yield from self.read(after, end, topics)
+            if self.missing(after, end) == missing:
                 return
-            after = last
+            after, last = end, self.bounds().last
 
     @property
-    def replaces(self) -> bool:
+    def removal(self) -> Removal:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return self.removes_between and len(self._limits) == 1
+        between = any(b"(max_per_subject)" in text for text in self._limits)
+        return Removal(between, only_replaced=between and len(self._limits) == 1)
 
     def last_of(self, subject: str) -> Records | None:
         """The last message of a subject whose messages have a time to live."""
@@ -209,11 +210,6 @@ class MalamuteLog(RecordLog):
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return [f"stream {self._name!r} removes records {text.decode('utf-8', 'replace')}" for text in self._limits]
-
-    @property
-    def removes_between(self) -> bool:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return any(b"(max_per_subject)" in text for text in self._limits)
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         """A broker does not show how far readers are."""

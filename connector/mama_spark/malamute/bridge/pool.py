@@ -8,9 +8,7 @@ together.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from mama_spark.contracts.errors import NotReady, PublishError, Rejected
@@ -126,9 +124,8 @@ def stream_error(stream: str, error: Exception) -> PublishError:
 class MalamutePool(ConnectionPool[PooledConnection]):
     """Connections by their settings."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(lambda pooled: pooled.usable, _close, self._schedule_sweep, clock)
-        self._timer: threading.Timer | None = None
+    def __init__(self) -> None:
+        super().__init__(lambda pooled: pooled.usable, _close)
 
     def checkout(self, settings: ConnectionSettings, timeout: float) -> PooledConnection:
         """An idle connection, or a new one.
@@ -149,21 +146,6 @@ class MalamutePool(ConnectionPool[PooledConnection]):
     def give_back(self, pooled: PooledConnection) -> None:
         """Return it to the pool; all that was sent is answered. Never raises."""
         self.put(pooled.connection.settings, pooled)
-
-    def _schedule_sweep(self, seconds: float, sweep: Callable[[], None], pooled: PooledConnection) -> None:
-        """Start the timer, which runs while connections are idle."""
-        if self._timer is not None and self._timer.is_alive():
-            return
-
-        def swept() -> None:
-            self._timer = None
-            sweep()
-            if self._idle:
-                self._schedule_sweep(seconds, sweep, pooled)
-
-        self._timer = threading.Timer(seconds, swept)
-        self._timer.daemon = True
-        self._timer.start()
 
 
 def _close(connections: list[PooledConnection]) -> None:

@@ -1,4 +1,4 @@
-"""What an image and its changes are as messages. Pure."""
+"""The messages of an image and its changes. Pure."""
 
 from __future__ import annotations
 

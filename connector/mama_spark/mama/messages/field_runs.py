@@ -76,7 +76,7 @@ class Run:
         return bisect.bisect_right(self.ends, most_bytes)
 
     def converted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What was unpacked, as values of fields."""
+        """Unpacked values as values of fields."""
         made = list(values)
         for place, convert in self.conversions:
             made[place] = convert(made[place])
@@ -93,7 +93,7 @@ class Run:
 
 
 class FieldHead(NamedTuple):
-    """What stands before a value. Size and code are of values of fixed size, else 0 and empty."""
+    """The head of a field, before its value. Size and code are of values of fixed size, else 0 and empty."""
 
     head_bytes: bytes
     name: str

@@ -93,7 +93,7 @@ Wanted = Callable[[str, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What is needed to read a run of many messages.
+    """Layout by which a run of many messages is read.
 
     :ivar words: 8-byte words of the run, with what follows it
     :ivar mask: of the bytes of heads, shape (words,)
@@ -283,7 +283,7 @@ class _Batch:
         return _Group(rows, behind, group.place)
 
     def _read_texts(self, group: _Group, wanted: bool) -> tuple[npt.NDArray[np.bool_], Int64s, Any]:
-        """Which are terminated; where each of them ends; the text of those that are."""
+        """True for each terminated text; where each ends; the terminated texts."""
         stops = self._stops_of_equal_length(group)
         if stops is None:
             if self._ends_of_text is None:

@@ -1,4 +1,4 @@
-"""What logs in at a server: read anew for each connection, so that renewed files count at the next one."""
+"""Logins at a server: read anew for each connection, so that renewed files count at the next one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def login_fields(settings: NatsSettings, server: Server, nonce: str) -> dict[str
 
 
 def refusal(text: str) -> str:
-    """What a server says that takes no credentials, or not these, and what to do about it."""
+    """Text of a server's refusal of the credentials, with the remedy."""
     if not any(word in text.lower() for word in ("authorization violation", "authentication")):
         return text
     ways = "options user and password, token, nkeySeed, credentials"

@@ -223,7 +223,7 @@ class NonBlockingSocket:
         return True
 
     def read(self) -> bytes:
-        """What has come; nothing where nothing has.
+        """The received bytes; empty if there are none.
 
         :raises OSError: the connection has ended, or TLS failed
         """
@@ -278,7 +278,7 @@ class NonBlockingSocket:
         self.forget()
 
     def discard_unsent(self, on: bool) -> None:
-        """What the system has taken, and not sent when the process is killed, does not arrive any more."""
+        """Make the system drop bytes that it has not sent when the process is killed."""
         self._discards = on
         with contextlib.suppress(OSError):
             self._linger()

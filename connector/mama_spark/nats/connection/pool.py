@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-
-from mama_spark.contracts.connection_pool import IDLE, ConnectionPool
+from mama_spark.contracts.connection_pool import ConnectionPool
 
 from ..settings import NatsSettings
 from .socket_connection import SocketConnection
 from .socket_driver import SILENT
 
-__all__ = ["IDLE", "POOL", "NatsPool"]
-
 
 class NatsPool(ConnectionPool[SocketConnection]):
     """Lends connections, by their settings. While nobody has one, nobody reads it."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(_answers, _close_sockets, self._sweep_later, clock)
-        self._timer: threading.Timer | None = None
+    def __init__(self) -> None:
+        super().__init__(_answers, _close_sockets)
 
     def checkout(self, settings: NatsSettings) -> SocketConnection:
         """A connection for these settings: an idle one, or a new one.
@@ -36,21 +29,6 @@ class NatsPool(ConnectionPool[SocketConnection]):
     def give_back(self, settings: NatsSettings, connection: SocketConnection) -> None:
         """Return it to the pool; never raises."""
         self.put(settings.connection_key, connection)
-
-    def _sweep_later(self, seconds: float, sweep: Callable[[], None], _: SocketConnection) -> None:
-        """By one thread, which lives while connections are idle."""
-        if self._timer is not None and self._timer.is_alive():
-            return
-
-        def run() -> None:
-            self._timer = None
-            sweep()
-            if self._idle:
-                self._sweep_later(seconds, sweep, _)
-
-        self._timer = threading.Timer(seconds, run)
-        self._timer.name, self._timer.daemon = "mama-nats-idle", True
-        self._timer.start()
 
 
 def _answers(connection: SocketConnection) -> bool:

@@ -8,20 +8,16 @@ connection broke is discarded, so that nothing is sent after a reconnect that th
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from mama_spark.contracts.connection_pool import require_file_descriptors
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
-from ..errors import no_responders
 from ..protocol import client_events as wire
 from ..protocol.acks import AckColumns, Reply, classify
 from ..protocol.client import Take
@@ -30,17 +26,13 @@ from ..protocol.frames import PublishFrames
 from ..protocol.parser import Frame
 from ..protocol.server_pool import Server
 from ..settings import NatsSettings
-from .checks import Checks
-from .denials import Denials
-from .expected_answers import Attempts, ExpectedAnswers
 from .login import refusal
+from .requests import Denials, ExpectedAnswers, Requests
 from .socket_driver import SAYS_NOTHING, SocketDriver, Written
 
-NO_RESPONDERS = 503
 MAX_UNWRITTEN = 8 * 1024 * 1024
 _FILE_DESCRIPTORS = 8  #: the socket is one; name lookups and certificates take some for a moment
-#: A request: its subject, payload and headers.
-Request = tuple[str, bytes, dict[str, str] | None]
+FRESH = 60.0  #: seconds for which the result of a check counts
 
 
 class ConnectionListener(Protocol):
@@ -54,6 +46,25 @@ class ConnectionListener(Protocol):
     def on_written(self, size: int) -> None: ...
 
 
+class Checks:
+    """Results of checks of a server, which bridges that follow one another on a connection share. They are cleared when
+    the connection is another one."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._results: dict[str, tuple[float, Any]] = {}  # time and value
+        self.clear = self._results.clear
+
+    def cached(self, question: str) -> Any | None:
+        """The result of a check that was made less than :data:`FRESH` ago."""
+        found = self._results.get(question)
+        return found[1] if found is not None and self._clock() - found[0] < FRESH else None
+
+    def cache(self, question: str, answer: Any) -> None:
+        """Keep the result of a check."""
+        self._results[question] = (self._clock(), answer)
+
+
 class SocketConnection:
     """Connects again when the connection breaks.
 
@@ -61,9 +72,10 @@ class SocketConnection:
     :param only: see :class:`.SocketDriver`
     :ivar inbox: subject prefix of replies, with its trailing dot
     :ivar next_token: next token on the wire; each bridge continues after the one before it
-    :ivar checks: results of checks, until the next reconnect
+    :ivar cached, cache: results of checks, until the next reconnect
     :ivar answers: who hears of answers to requests
     :ivar denials: who hears of a permission error before the listener does
+    :ivar requests: sends them, and waits for the answers
     """
 
     def __init__(
@@ -78,8 +90,9 @@ class SocketConnection:
         self._callbacks: dict[bytes, Callable[[Frame], None]] = {}  # by subscription id
         self.answers = ExpectedAnswers(self.inbox)
         self.denials = Denials()
-        self.checks = Checks(clock)
-        self.cached, self.cache = self.checks.cached, self.checks.cache
+        self.requests = Requests(self)
+        self._checks = Checks(clock)
+        self.cached, self.cache = self._checks.cached, self._checks.cache
         self.listener: ConnectionListener | None = None
         self.next_token = 0
         self.pid = os.getpid()
@@ -181,7 +194,7 @@ class SocketConnection:
             case wire.Ponged(number):
                 self._pong = number
             case wire.Connected():
-                self.checks.clear()
+                self._checks.clear()
                 again, self._was_up, self._opened = self._opened, True, True
                 if again and self.listener is not None:
                     self.listener.on_reconnected()
@@ -277,86 +290,10 @@ class SocketConnection:
             why = "because the connection was lost" if lost() else f"within {timeout:g} s"
             raise Unavailable(f"{self.server} did not answer {why}")
 
-    def request(
-        self,
-        subject: str,
-        payload: bytes,
-        timeout: float,
-        headers: dict[str, str] | None = None,
-        attempts: Attempts | None = None,
-    ) -> Frame | None:
-        """Send a request, or a message that is acknowledged, and wait for the answer; None: the permissions forbid it.
-
-        :param attempts: see :meth:`request_all`
-        :raises NoResponders: nobody subscribes to the subject
-        :raises Unavailable: no answer within ``timeout`` seconds
-        """
-        answer = self.request_all([(subject, payload, headers)], timeout, attempts)[0]
-        if isinstance(answer, MamaError):
-            raise answer
-        return answer
-
-    def request_all(
-        self, requests: Sequence[Request], timeout: float, attempts: Attempts | None = None
-    ) -> list[Frame | MamaError | None]:
-        """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it.
-
-        :param attempts: those before this one, and after it
-        """
-        lost, found = self.loss(), list[Frame | MamaError | None]()
-        with contextlib.ExitStack() as stack:
-            mine = stack.enter_context(Attempts()) if attempts is None else attempts
-            keys = _numbered(requests)
-            for key, (subject, payload, headers) in zip(keys, requests, strict=True):
-                if key not in mine.answers:
-                    answered = partial(mine.answers.__setitem__, key)
-                    mine.enter_context(self.denials.watch(subject, partial(answered, None)))
-                    try:
-                        mine.callback(self.answers.forget, self.ask(subject, payload, headers, answered))
-                    except MamaError as e:
-                        answered(e)
-            self.drive(timeout, lambda: all(key in mine.answers for key in keys) or lost())
-            why = "because the connection was lost" if lost() else f"within {timeout:g} s"
-            for key in keys:
-                subject = key[0]
-                answer = mine.answers.pop(key, Unavailable(f"no answer to {subject} {why}"))
-                found.append(no_responders(subject) if isinstance(answer, Frame) and is_nobody(answer) else answer)
-        return found
-
-    def ask(
-        self, subject: str, payload: bytes, headers: dict[str, str] | None, answered: Callable[[Frame], None]
-    ) -> int:
-        """Send a request and return its number; ``answered`` is called with the answers: see :class:`.ExpectedAnswers`.
-
-        :raises Unavailable: not connected
-        """
-        number, reply = self.answers.expect(answered)
-        try:
-            self.publish(subject, payload, reply, headers)
-        except MamaError:
-            self.answers.forget(number)
-            raise
-        return number
-
-
-def _numbered(requests: Sequence[Request]) -> list[tuple[str, bytes, int]]:
-    """Subject and payload of each, and how many equal ones precede it, which may have other answers."""
-    seen = Counter[tuple[str, bytes]]()
-    keys = []
-    for subject, payload, _ in requests:
-        keys.append((subject, payload, seen[subject, payload]))
-        seen[subject, payload] += 1
-    return keys
-
 
 def new_inbox() -> str:
     """A subject for answers of one's own."""
     return "_INBOX." + secrets.token_hex(11)
-
-
-def is_nobody(answer: Frame) -> bool:
-    """Nobody subscribes to the subject of the request."""
-    return answer.status == NO_RESPONDERS and not answer.payload
 
 
 def _connect_error(driver: SocketDriver, settings: NatsSettings) -> MamaError:

@@ -87,7 +87,7 @@ class TlsChannel:
         self.secured = False
 
     def receive(self, data: bytes) -> bytes:
-        """What the other end says, given what came from the socket; go on with the handshake before that.
+        """The decrypted bytes of ``data``, which came from the socket; goes on with the handshake before that.
 
         :raises ssl.SSLError: the certificate is not trusted, or the other end wants another one
         """
@@ -109,5 +109,5 @@ class TlsChannel:
         self._tls.write(data)
 
     def to_send(self) -> bytes:
-        """What the socket is to write: of the handshake, or of what was sent."""
+        """Bytes that the socket must write: of the handshake, or encrypted ones."""
         return self._to_send.read()

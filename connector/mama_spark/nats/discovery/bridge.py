@@ -16,7 +16,7 @@ from mama_spark.contracts.errors import ClientClosed, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.discovery import lease_keeper
 from mama_spark.discovery.lease_keeper import Announced, LeaseKeeper
-from mama_spark.discovery.log_offsets import IMAGE
+from mama_spark.discovery.log_discovery import IMAGE
 from mama_spark.discovery.source_expiry import check_ttl
 
 from ..connection.pool import POOL

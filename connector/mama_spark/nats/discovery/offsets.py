@@ -20,7 +20,7 @@ from typing import Any
 
 from mama_spark.contracts.bridge import Position
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.discovery.log_offsets import IMAGE
+from mama_spark.discovery.log_discovery import IMAGE
 
 
 @dataclass(frozen=True, slots=True)

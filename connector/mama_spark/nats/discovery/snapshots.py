@@ -20,7 +20,7 @@ _PART = MSG_ID  #: a chunk may be stored twice after a lost acknowledgement
 
 
 class Snapshots:
-    """Those of one reader."""
+    """The snapshots of one reader."""
 
     def __init__(self, watch: StreamWatch) -> None:
         self._watch, self._api, self._layout = watch, watch.api, watch.layout

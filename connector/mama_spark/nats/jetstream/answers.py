@@ -1,4 +1,4 @@
-"""What JetStream answers (NATS ADR-1): streams and consumers, and errors with their codes. Pure."""
+"""Answers of JetStream (NATS ADR-1): streams and consumers, and errors with their codes. Pure."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class TraceEvent:
 
     @classmethod
     def all_of(cls, data: bytes) -> list[TraceEvent]:
-        """Those of one server, first how the message came; none, where the answer cannot be read."""
+        """The events of one server, first the arrival of the message; empty where the answer cannot be read."""
         try:
             events = orjson.loads(data)["events"]
             return [cls(e.get("kind", -1), e["type"], e.get("subj", ""), "error" in e) for e in events]

@@ -19,8 +19,8 @@ from mama_spark.contracts.errors import MamaError, NoResponders, Unavailable
 from mama_spark.publishing.window.retry import may_resend
 
 from .. import errors
-from ..connection.expected_answers import Attempts
-from ..connection.socket_connection import Request, SocketConnection, is_nobody
+from ..connection.requests import Attempts, Request, is_nobody
+from ..connection.socket_connection import SocketConnection
 from ..protocol.direct_get import StoredMessage, headers_of, stored
 from ..protocol.parser import Frame
 from ..subjects import to_allow
@@ -136,7 +136,7 @@ class JetStream:
 
         def attempt(left: float) -> None:
             asked: list[Request] = [(subjects[i], payloads[i], None) for i in waiting]
-            answers = self.connection().request_all(asked, min(left, limit(left)), attempts)
+            answers = self.connection().requests.request_all(asked, min(left, limit(left)), attempts)
             again = []
             for i, answer in zip(waiting, answers, strict=True):
                 try:
@@ -200,7 +200,7 @@ class JetStream:
         limit, attempts = self._limits(), Attempts()
 
         def attempt(left: float) -> int:
-            reply = self.connection().request(subject, payload, limit(left), headers or None, attempts)
+            reply = self.connection().requests.request(subject, payload, limit(left), headers or None, attempts)
             if reply is None:
                 raise ApiForbidden(f"no permission to publish to {subject!r}")
             answer = answer_of(reply.payload)
@@ -221,7 +221,7 @@ class JetStream:
         :raises Unavailable: no answer
         """
         try:
-            self.connection().request(self._direct(stream), b'{"seq":1}', self.attempt_timeout)
+            self.connection().requests.request(self._direct(stream), b'{"seq":1}', self.attempt_timeout)
         except NoResponders:
             return False
         return True
@@ -234,7 +234,7 @@ class JetStream:
         subject, payload, limit, attempts = self._direct(stream), orjson.dumps(which), self._limits(), Attempts()
 
         def attempt(left: float) -> StoredMessage | None:
-            reply = self.connection().request(subject, payload, limit(left), None, attempts)
+            reply = self.connection().requests.request(subject, payload, limit(left), None, attempts)
             if reply is None:
                 raise _forbidden(stream, subject)
             found = stored(dict(reply.headers), reply.payload)
@@ -288,7 +288,7 @@ class JetStream:
 
         with connection.denials.watch(subject, lambda: told.append(True)):
             attempts.callback(
-                connection.answers.forget, connection.ask(subject, orjson.dumps(body), None, frames.append)
+                connection.answers.forget, connection.requests.ask(subject, orjson.dumps(body), None, frames.append)
             )
             before = -1
             while before < (come := sum(len(one) for one, _ in tries)) and not (told or lost() or whole()):

@@ -140,5 +140,5 @@ def _answers_steadily(connection: SocketConnection, topics: Sequence[str], timeo
 
 
 def _answered(connection: SocketConnection, topics: Sequence[str], timeout: float) -> list[str]:
-    answers = connection.request_all([(topic, b"", NOBODY) for topic in topics], timeout)
+    answers = connection.requests.request_all([(topic, b"", NOBODY) for topic in topics], timeout)
     return [topic for topic, answer in zip(topics, answers, strict=True) if isinstance(answer, Frame)]

@@ -322,7 +322,7 @@ def ask_server(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
 def _ask(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
     for first in range(0, len(topics), _ASKED_AT_ONCE):
         some = topics[first : first + _ASKED_AT_ONCE]
-        answers = api.connection().request_all([(topic, b"", NOBODY) for topic in some], api.attempt_timeout)
+        answers = api.connection().requests.request_all([(topic, b"", NOBODY) for topic in some], api.attempt_timeout)
         for topic, name in zip(some, map(_taker, answers), strict=True):
             if name is None:
                 continue

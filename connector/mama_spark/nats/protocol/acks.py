@@ -140,7 +140,7 @@ class BulkReader:
 
 
 def _alike(table: npt.NDArray[np.uint8], m: re.Match[bytes]) -> tuple[Bools, npt.NDArray[np.uint8]]:
-    """Which rows differ from the first one in token and sequence only; and the digits of both."""
+    """The rows that differ from the first one in token and sequence only; and the digits of both."""
     at = m.start()
     token, seq = slice(m.start(1) - at, m.end(1) - at), slice(m.start(7) - at, m.end(7) - at)
     numbers = np.concatenate((table[:, token], table[:, seq]), axis=1) - 48

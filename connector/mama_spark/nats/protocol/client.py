@@ -333,7 +333,7 @@ class ClientProtocol:
         return self._last_sid, _sub(self._last_sid, subject) if self.state is State.UP else b""
 
     def send_unsubscribe(self, sid: int) -> bytes:
-        """What to write now."""
+        """Bytes to write now."""
         known = self._subscriptions.pop(sid, None)
         self.deliveries.pop(sid, None)
         return b"UNSUB %d\r\n" % sid if known is not None and self.state is State.UP else b""

@@ -1,4 +1,4 @@
-"""What :class:`~.client.ClientProtocol` tells its caller, and what servers say of themselves. Pure."""
+"""Events of :class:`~.client.ClientProtocol`, and the INFO of servers. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FATAL: Mapping[str, Cause] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server says of itself in INFO.
+    """Contents of a server's INFO.
 
     :ivar id: of this process of the server
     :ivar address: host and port that it listens on

@@ -44,7 +44,7 @@ def stream_of(bucket: str) -> str:
 
 
 def write_prefix(config: Mapping[str, Any]) -> str:
-    """What precedes a key in the subject of a message to this bucket: a mirror takes none, so to its origin.
+    """The part before the key in the subject of a message to this bucket, or to the origin of a mirror.
 
     :param config: of the stream
     """
@@ -65,7 +65,7 @@ def keys_of(subjects: pa.Array) -> pa.Array:
 
 
 def operations_of(headers: pa.Array | None, n: int) -> pa.Array:
-    """What each of ``n`` messages does to its key or topic: ``put``, ``delete``, ``purge`` or ``expired``.
+    """Operation of each of ``n`` messages on its key or topic: ``put``, ``delete``, ``purge`` or ``expired``.
 
     :param headers: as of records
     """

@@ -149,7 +149,7 @@ class PartialFrame:
         return self._had
 
     def keep(self, data: bytes, at: int) -> None:
-        """What begins there is not complete; at the end of ``data``: there is no such frame."""
+        """Keep the incomplete frame that begins there; at the end of ``data``: there is none."""
         self._pieces = [data[at:]] if at < len(data) else []
         self._had = len(data) - at
         self._needed = self._had + lacking(data, at) if self._had else 0

@@ -196,7 +196,7 @@ class OutOfOrder(ProtocolError):
 
 
 def delivery_numbers(buffer: DeliveryBuffer) -> DeliveryNumbers:
-    """Those of a buffer that is not empty.
+    """The numbers of a buffer that is not empty.
 
     :raises OutOfOrder: some are missing
     :raises ProtocolError: invalid numbers
@@ -354,6 +354,6 @@ def _plain_blocks(blocks: list[bytes], rows: Int64s, n: int) -> pa.Array | None:
 
 
 def records_up_to(records: Records, up_to: int) -> Records:
-    """Those with a sequence of at most ``up_to``; shares memory."""
+    """The records with a sequence of at most ``up_to``; shares memory."""
     part = records.slice(0, int(np.searchsorted(records.sequences, up_to, "right")))
     return replace(part, headers=None) if part.headers is None or part.headers.null_count == len(part) else part

@@ -1,4 +1,4 @@
-"""Which server to connect to next, and when. Pure.
+"""Chooses the next server to connect to, and the time. Pure.
 
 Servers of the options come first, in any order; others are learned from the cluster. After a round over all of them
 that led to no connection, the next one waits.

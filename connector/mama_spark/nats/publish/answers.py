@@ -91,8 +91,8 @@ class NatsAnswers:
         return True
 
     def _answered(self, tokens: Int64s, *, refused: bool = False, stored_anew: int = 0) -> None:
-        if self._fast_ingest is not None and self._fast_ingest.sending_alone:
-            self._fast_ingest.on_answer(tokens, refused=refused, stored_anew=stored_anew)
+        if self._fast_ingest is not None and self._fast_ingest.alone.under_way:
+            self._fast_ingest.alone.on_answer(tokens, refused=refused, stored_anew=stored_anew)
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
         last = subject[len(self._connection.inbox) :]
@@ -143,7 +143,7 @@ class NatsAnswers:
         if self._fences is not None:
             self._fences.disconnected()
         if self._fast_ingest is not None:
-            self._fast_ingest.on_disconnected()
+            self._fast_ingest.alone.on_disconnected()
         text = "the connection to NATS was lost" + (why and f": {why}")
         self._queue.event(BridgeEvent(EventKind.DISCONNECTED, text, time.monotonic()))
 

@@ -32,6 +32,7 @@ from mama_spark.options.stream_names import StreamRange
 from ..connection.pool import POOL
 from ..connection.socket_connection import MAX_UNWRITTEN, SocketConnection
 from ..jetstream.client import JetStream
+from ..jetstream.set_members import describe_load
 from ..jetstream.streams import stream_names
 from ..protocol import headers as hd
 from ..protocol.frames import MAX_CONTROL_LINE, TOKEN_WIDTH, Framer
@@ -45,7 +46,7 @@ from .fast_ingest import FastIngestPublisher
 from .fences import Fences
 from .missing_acks import ANSWER_TIME
 from .requests import NatsRequests
-from .stream_router import StreamRouter
+from .stream_router import StreamRouter, jetstream_of
 
 #: Maximum bytes of frames of one call of ``send``.
 _CHUNK = 4 * 1024 * 1024
@@ -118,7 +119,8 @@ class NatsBridge(PublisherBridge):
         """
         if self._connection is None:
             raise ClientClosed("the bridge is not open")
-        return self._router.describe_load(self._connection, StreamSet(streams))
+        api = jetstream_of(self._connection, self.settings)
+        return describe_load(api, StreamSet(streams), self.settings.grow_streams)
 
     # --- opening ---------------------------------------------------------------------------------------------
 
@@ -339,7 +341,7 @@ class NatsBridge(PublisherBridge):
                 connection.ping(self.settings.retry_deadline)
         connection.listener = None
         if self._fast_ingest is not None:
-            self._fast_ingest.close()
+            self._fast_ingest.alone.close()
         if self._fences is not None:
             self._fences.close()
             self._fences = None

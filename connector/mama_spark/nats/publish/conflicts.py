@@ -1,4 +1,4 @@
-"""What it means that the server refuses a change of a key because another revision is there.
+"""Interprets refusals of changes of keys because of another revision.
 
 A stream without replicas looks at the expected revision before it looks for the id: it refuses the repetition of a
 message that it has stored. A replicated one does not say which revision is there while another change of the key is
@@ -59,7 +59,7 @@ class Conflicts:
         return bool(self._refused)
 
     def expecting(self, part: MessageBatch) -> MessageBatch:
-        """What is to be sent of these messages: that a key does not exist is expected by the revision of its marker."""
+        """The messages to send: a key that must not exist is expected at the revision of its marker."""
         topics = part.topics.to_pylist() if self._removed else []
         if part.headers is not None and not self._removed.keys().isdisjoint(topics):
             maps = part.headers.to_pylist()

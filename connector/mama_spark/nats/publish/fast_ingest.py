@@ -11,10 +11,8 @@ import numpy as np
 
 from mama_spark.contracts.bridge import Acks, PollResult, Refusals
 from mama_spark.contracts.errors import (
-    AckTimeout,
     BlockedByPredecessor,
     MamaError,
-    OutcomeUnknown,
     PublishError,
     Rejected,
 )
@@ -38,15 +36,12 @@ from ..protocol.frames import ReplySubject as ReplyTo
 from ..settings import NatsSettings
 from .ack_queue import AckQueue
 from .stream_router import StreamRouter
-from .undecided import UndecidedStreams
+from .undecided import LoneMessages, UndecidedStreams
 
 MAX_FLOW = 500
 #: Seconds without an answer after which a batch is ended; otherwise its last messages would never be acknowledged.
 IDLE = 0.25
 RESOLVE = 3.0  #: seconds to wait for the answers about open batches after a reconnect
-#: After a refusal, a batch is begun again when so many messages were stored one by one without another refusal. Each
-#: batch that a refusal ends costs a resend of what was sent behind it, and messages in order wait for each other.
-ALONE, ALONE_IN_ORDER = 4096, 32
 
 
 @dataclass(slots=True)
@@ -60,28 +55,13 @@ class _OpenBatch:
     at: float
 
 
-@dataclass(slots=True)
-class _Probe:
-    """A message that was sent alone and is acknowledged alone."""
-
-    token: int
-    stream: str
-    at: float
-
-
 class FastIngestPublisher:
     """Batches of one bridge, on the thread that drives the connection.
-
-    To :class:`.UndecidedStreams` messages are sent one at a time. While one of them is not answered, the next one is
-    sent only when the publisher was told that the outcome is unknown: it then sends the same message again, and none
-    that would be stored before it.
-
-    After a refused message, which ends its batch, messages are sent one by one, too, so that each gets its own answer:
-    all at once, or in order one at a time.
 
     :param router: finds the stream of a topic; is told which streams do not allow fast ingest
     :param send_plain: writes messages outside of batches, under tokens from the given one on
     :param wait: drives the connection for so many seconds, or until so many tokens are answered
+    :ivar alone: messages outside of batches
     """
 
     def __init__(
@@ -94,14 +74,13 @@ class FastIngestPublisher:
         wait: Callable[[float, int], PollResult],
     ) -> None:
         self._connection, self._ack_queue, self._settings = connection, ack_queue, settings
-        self._router, self._send_plain, self._wait = router, send_plain, wait
+        self._router, self._wait = router, wait
         self._flow = max(1, min(MAX_FLOW, settings.max_in_flight // 8))
         self._open: dict[str, _OpenBatch] = {}  # by stream; accepts messages
         self._by_id: dict[str, _OpenBatch] = {}  # by batch id; has unsettled messages
         self._waiting_for_capacity = False  # messages wait for capacity
         self._undecided = UndecidedStreams(connection, settings)
-        self._probe: _Probe | None = None
-        self._alone = 0  # messages that must be stored one by one before a batch begins
+        self.alone = LoneMessages(self._undecided, ack_queue, settings, send_plain)
         self._resolved: Callable[[], None] | None = None
         self._resolve_until = 0.0
 
@@ -135,12 +114,9 @@ class FastIngestPublisher:
                 self._ack_queue.refused or any(o.stream == stream for o in self._by_id.values())
             ):
                 return 0  # refused messages are resent first: a new batch would overtake them
-            unsafe = stream in self._undecided and not self._router.dedup_is_safe(stream)
-            if unsafe or (self._alone and self._settings.ordered):
-                return self._send_probe(stream, rows, first_token)
-            if self._alone:
-                self._send_plain(rows, first_token)
-                return len(rows)
+            sent = self.alone.send(stream, rows, first_token, self._router.dedup_is_safe)
+            if sent is not None:
+                return sent
             open_batch = self._begin(stream, rows.topics[0].as_py())
         n = min(len(rows), open_batch.batch.capacity())
         if n <= 0:
@@ -158,13 +134,6 @@ class FastIngestPublisher:
             return n + 1
         self._connection.write(open_batch.framer.frames(rows.slice(0, n), first))
         return n
-
-    def _send_probe(self, stream: str, rows: MessageBatch, first_token: int) -> int:
-        if self._probe is not None:
-            return 0
-        self._probe = _Probe(first_token, stream, time.monotonic())
-        self._send_plain(rows.slice(0, 1), first_token)
-        return 1
 
     def _begin(self, stream: str, subject: str) -> _OpenBatch:
         # unique: the token counter continues over all bridges of a connection, and the inbox names the connection
@@ -206,7 +175,7 @@ class FastIngestPublisher:
             left = deadline - time.monotonic()
             polled = self._wait(min(left, IDLE) if left > 0 else 0, want)
             self._end_stuck()
-            self._give_up_late_probe()
+            self.alone.give_up_late(IDLE)
             self._give_up_late_batches()
             self._give_up_resolving()
             if polled or left <= IDLE:
@@ -220,11 +189,6 @@ class FastIngestPublisher:
             if open_batch.batch.unsettled and open_batch.at < old:
                 self._end(open_batch)
 
-    def _give_up_late_probe(self) -> None:
-        timeout = self._settings.wait_timeout
-        if self._probe is not None and time.monotonic() - self._probe.at >= timeout + IDLE:  # the window's is over
-            self._give_up_probe(AckTimeout(f"no acknowledgement within {timeout:g} s"))
-
     def _give_up_late_batches(self) -> None:
         """Those whose last answer was lost with a leader, so that others may begin."""
         if self._connection.up and self._resolved is None:
@@ -232,13 +196,6 @@ class FastIngestPublisher:
             old = time.monotonic() - timeout - IDLE
             ended = [one for one in self._by_id.values() if self._open.get(one.stream) is not one]
             self._give_up([one for one in ended if one.at < old], f"no acknowledgement within {timeout:g} s")
-
-    def _give_up_probe(self, error: PublishError) -> None:
-        """Nothing is sent until the publisher has this answer: see :meth:`_append`."""
-        if self._probe is not None:
-            self._undecided.seen(self._probe.stream)
-            self._ack_queue.refusals(Refusals(np.array([self._probe.token]), error, time.monotonic()))
-            self._probe = None
 
     # --- answers ---------------------------------------------------------------------------------------
 
@@ -256,53 +213,19 @@ class FastIngestPublisher:
             reply = self._switched_off(open_batch.stream)
         settled = open_batch.batch.reply(reply, seq)
         if open_batch.batch.rejected:
-            self._go_on_alone()
+            self.alone.start()
         self._forget_finished(open_batch)
         self._report(settled, open_batch.stream)  # before another batch begins
         self._report_resolved()
 
-    @property
-    def sending_alone(self) -> bool:
-        """Whether messages were sent outside of batches: their answers must be passed to :meth:`on_answer`."""
-        return self._probe is not None or self._alone > 0
-
-    def on_answer(self, tokens: Int64s, *, refused: bool = False, stored_anew: int = 0) -> None:
-        """Apply answers to messages that were sent alone.
-
-        :param stored_anew: the last sequence; 0: they were not
-        """
-        if refused:
-            self._go_on_alone()
-        self._alone = max(0, self._alone - (0 if refused else len(tokens)))
-        probe = self._probe
-        if probe is None or probe.token not in tokens:
-            return
-        self._probe = None
-        if stored_anew:
-            self._undecided.stored_anew(probe.stream, stored_anew)
-        elif refused:  # perhaps for an id that a server keeps
-            self._undecided.seen(probe.stream)
-        self._ack_queue.wake()
-
     def on_denied(self, tokens: Int64s, error: PublishError) -> None:
         """The server dropped messages, which it answers to no batch."""
-        self._go_on_alone()
+        self.alone.start()
         for open_batch in list(self._by_id.values()):
             settled = open_batch.batch.denied(tokens, error)
             self._forget_finished(open_batch)
             self._report(settled, open_batch.stream)
         self._report_resolved()
-
-    def _go_on_alone(self) -> None:
-        self._alone = ALONE_IN_ORDER if self._settings.ordered else ALONE
-
-    def close(self) -> None:
-        """No answers are waited for any more."""
-        self._undecided.close()
-
-    def on_disconnected(self) -> None:
-        """The connection is lost, and with it the answers under way."""
-        self._give_up_probe(OutcomeUnknown("the connection to NATS was lost"))
 
     def _switched_off(self, stream: str) -> PublishError:
         text = f"stream {stream!r} does not allow fast ingest (allow_batched)"

@@ -25,7 +25,8 @@ from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
 from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
 
-from ..connection.socket_connection import SocketConnection, is_nobody
+from ..connection.requests import is_nobody
+from ..connection.socket_connection import SocketConnection
 from ..jetstream.server_probe import SentTo, why_unfenced
 from ..jetstream.streams import NOBODY
 from ..protocol.parser import Frame

@@ -10,7 +10,8 @@ from mama_spark.contracts.bridge import RequestMessage
 from mama_spark.contracts.errors import BadTopic, ConfigError, MamaError
 from mama_spark.contracts.topics import why_unpublishable
 
-from ..connection.socket_connection import SocketConnection, is_nobody, new_inbox
+from ..connection.requests import is_nobody
+from ..connection.socket_connection import SocketConnection, new_inbox
 from ..errors import no_responders, not_entitled
 from ..protocol.parser import Frame
 

@@ -16,7 +16,7 @@ from ..connection.socket_connection import SocketConnection
 from ..jetstream import streams as st
 from ..jetstream.answers import ApiForbidden, StreamInfo
 from ..jetstream.client import JetStream
-from ..jetstream.set_members import describe_load, prepare_members
+from ..jetstream.set_members import prepare_members
 from ..protocol import key_value
 from ..settings import NatsSettings
 from ..stream_set import StreamSet
@@ -128,10 +128,6 @@ class StreamRouter:
             for s in self.cache.streams.values()
         ]
 
-    def describe_load(self, connection: SocketConnection, streams: StreamSet) -> list[str]:
-        """See :func:`~..jetstream.set_members.describe_load`."""
-        return describe_load(self._api(connection), streams, self.settings.grow_streams)
-
     # --- when the bridge opens -------------------------------------------------------------------------------
 
     def check(self, connection: SocketConnection) -> None:
@@ -139,7 +135,7 @@ class StreamRouter:
 
         :raises ConfigError: it does not, or a publisher cannot use the stream
         """
-        api = self._api(connection)
+        api = jetstream_of(connection, self.settings)
         cache = connection.cached("directory")
         if cache is None:
             cache = st.StreamCache()
@@ -173,14 +169,10 @@ class StreamRouter:
 
     def _check_set(self, connection: SocketConnection, streams: StreamSet) -> None:
         """Anew for each bridge: a writer must not go on with a set that has grown."""
-        members = prepare_members(self._api(connection), self.cache, streams, self.settings)
+        members = prepare_members(jetstream_of(connection, self.settings), self.cache, streams, self.settings)
         for stream in members:
             self._validate(stream)
         self._choose_mode(connection, members)
-
-    def _api(self, connection: SocketConnection) -> JetStream:
-        timeout = self.settings.connect_timeout
-        return JetStream(lambda: connection, 2 * timeout, timeout)
 
     def _warn_unchecked(self, subject: str, stream: str | None) -> None:
         """The permissions hide the settings of a stream: continue without the check where that is safe."""
@@ -274,12 +266,12 @@ class StreamRouter:
             known = f"; streams that were found: {_join(streams)}" if streams else ""
             first = next(iter(rejections.values()))
             name = named or st.derive_name(topics[min(topics)])[0]
-            advice = st.advice_to_create(self._api(connection), name)
+            advice = st.advice_to_create(jetstream_of(connection, self.settings), name)
             raise ConfigError(f"nothing to publish to: {first.info}{known}; {advice}")
         return rejections
 
     def _find(self, connection: SocketConnection, topics: list[str]) -> None:
-        cache, api = self.cache, self._api(connection)
+        cache, api = self.cache, jetstream_of(connection, self.settings)
         st.look_up(api, cache, topics)
         if cache.lookup_denied:
             self._warn_unchecked("STREAM.NAMES", None)
@@ -334,6 +326,11 @@ class StreamRouter:
                 continue  # it exists with other subjects: its owner must add the topic
             self.cache.add(st.create(api, name, sorted(subjects), self.settings))
             self.cache.unrouted.difference_update(topics)
+
+
+def jetstream_of(connection: SocketConnection, settings: NatsSettings) -> JetStream:
+    """The client that a publisher asks about streams."""
+    return JetStream(lambda: connection, 2 * settings.connect_timeout, settings.connect_timeout)
 
 
 def _join(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Streams to which messages go one at a time, lest a repeated id is taken for stored.
+"""Streams to which messages go one at a time, lest a repeated id is taken for stored, and the messages that go alone.
 
 A replicated stream counts an id as stored in a fast-ingest batch once its message is proposed. A server that loses the
 lead may remember ids of proposals that came to nothing; when it leads again within the duplicate window, it
@@ -16,12 +16,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from mama_spark.contracts.errors import MamaError
+import numpy as np
+
+from mama_spark.contracts.bridge import Refusals
+from mama_spark.contracts.errors import AckTimeout, MamaError, OutcomeUnknown, PublishError
+from mama_spark.contracts.message import Int64s, MessageBatch
 
 from ..connection.socket_connection import SocketConnection
 from ..jetstream.answers import StreamInfo, answer_of
 from ..protocol.parser import Frame
 from ..settings import NatsSettings
+from .ack_queue import AckQueue
+
+#: After a refusal, a batch is begun again when so many messages were stored one by one without another refusal. Each
+#: batch that a refusal ends costs a resend of what was sent behind it, and messages in order wait for each other.
+ALONE, ALONE_IN_ORDER = 4096, 32
 
 _ASK_AGAIN = 1.0  #: seconds
 
@@ -86,3 +95,101 @@ class UndecidedStreams:
     def close(self) -> None:
         for stream in list(self._alone):
             self.seen(stream)
+
+
+@dataclass(slots=True)
+class _Probe:
+    """A message that was sent alone and is acknowledged alone."""
+
+    token: int
+    stream: str
+    at: float
+
+
+class LoneMessages:
+    """Messages of one bridge that are sent outside of batches.
+
+    To :class:`UndecidedStreams` they are sent one at a time. While one of them is not answered, the next one is
+    sent only when the publisher was told that the outcome is unknown: it then sends the same message again, and none
+    that would be stored before it.
+
+    After a refused message, which ends its batch, they are sent one by one, too, so that each gets its own answer:
+    all at once, or in order one at a time.
+
+    :param send_plain: writes messages, under tokens from the given one on
+    """
+
+    def __init__(
+        self,
+        undecided: UndecidedStreams,
+        ack_queue: AckQueue,
+        settings: NatsSettings,
+        send_plain: Callable[[MessageBatch, int], None],
+    ) -> None:
+        self._undecided, self._ack_queue, self._settings = undecided, ack_queue, settings
+        self._send_plain = send_plain
+        self._probe: _Probe | None = None
+        self._left = 0  # messages that must be stored one by one before a batch begins
+
+    @property
+    def under_way(self) -> bool:
+        """Whether answers must be passed to :meth:`on_answer`."""
+        return self._probe is not None or self._left > 0
+
+    def send(
+        self, stream: str, rows: MessageBatch, first_token: int, dedup_is_safe: Callable[[str], bool]
+    ) -> int | None:
+        """How many were sent; None: a batch may take them."""
+        if (stream in self._undecided and not dedup_is_safe(stream)) or (self._left and self._settings.ordered):
+            if self._probe is not None:
+                return 0
+            self._probe = _Probe(first_token, stream, time.monotonic())
+            self._send_plain(rows.slice(0, 1), first_token)
+            return 1
+        if not self._left:
+            return None
+        self._send_plain(rows, first_token)
+        return len(rows)
+
+    def on_answer(self, tokens: Int64s, *, refused: bool = False, stored_anew: int = 0) -> None:
+        """Apply answers to messages that were sent alone.
+
+        :param stored_anew: the last sequence; 0: they were not
+        """
+        if refused:
+            self.start()
+        self._left = max(0, self._left - (0 if refused else len(tokens)))
+        probe = self._probe
+        if probe is None or probe.token not in tokens:
+            return
+        self._probe = None
+        if stored_anew:
+            self._undecided.stored_anew(probe.stream, stored_anew)
+        elif refused:  # perhaps for an id that a server keeps
+            self._undecided.seen(probe.stream)
+        self._ack_queue.wake()
+
+    def start(self) -> None:
+        """A message was refused: the next ones go alone."""
+        self._left = ALONE_IN_ORDER if self._settings.ordered else ALONE
+
+    def on_disconnected(self) -> None:
+        """The connection is lost, and with it the answers under way."""
+        self._give_up(OutcomeUnknown("the connection to NATS was lost"))
+
+    def give_up_late(self, idle: float) -> None:
+        """:param idle: seconds after the time limit, when the window has given up too"""
+        timeout = self._settings.wait_timeout
+        if self._probe is not None and time.monotonic() - self._probe.at >= timeout + idle:
+            self._give_up(AckTimeout(f"no acknowledgement within {timeout:g} s"))
+
+    def _give_up(self, error: PublishError) -> None:
+        """Nothing is sent until the publisher has this answer."""
+        if self._probe is not None:
+            self._undecided.seen(self._probe.stream)
+            self._ack_queue.refusals(Refusals(np.array([self._probe.token]), error, time.monotonic()))
+            self._probe = None
+
+    def close(self) -> None:
+        """No answers are waited for any more."""
+        self._undecided.close()

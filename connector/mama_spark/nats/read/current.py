@@ -13,13 +13,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.contracts.record_log import Records
+from mama_spark.contracts.record_log import CurrentRecords, Records
 
 from ..jetstream.answers import StreamInfo
+from ..jetstream.client import AT_ONCE, message_of
 from ..protocol.direct_get import StoredMessage
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers, header_column, records_of
 from .log_connection import LogConnection
-from .range_reader import RangeReader, SequenceRange
+from .range_reader import RangeReader, SequenceRange, as_records
+from .stream_index import StreamIndex
 
 #: Bytes of a message up to which the server is faster with its payload than without.
 _SMALL = 512
@@ -41,6 +43,29 @@ def read_newest(logs: LogConnection, stream: StreamInfo, filters: list[str], pay
         yield records
         if not pending and records.sequences[-1] >= stream.last:
             return
+
+
+def read_current(
+    logs: LogConnection, stream: StreamInfo, index: StreamIndex, wanted: CurrentRecords, filters: list[str]
+) -> Iterator[Records]:
+    """See :meth:`~mama_spark.contracts.record_log.RecordLog.read_current`. By their range, or from a consumer of all
+    that is current, whichever delivers less. That one lacks those whose topics have changed since, which come last.
+
+    :param stream: as it was when its log was opened
+    """
+    before, last = int(wanted.sequences[0]) - 1, int(wanted.sequences[-1])
+    newest = wanted.before + len(wanted) < index.count(filters, before) - index.count(filters, last)
+    found = SequenceRange(0 if newest else before, last, filters, newest=newest)
+    came = [np.zeros(0, np.int64)]
+    for records in map(wanted.among, RangeReader(logs, stream, found, as_records(found))):
+        came.append(records.sequences)
+        yield records
+    left = np.setdiff1d(wanted.sequences, np.concatenate(came)).tolist() if newest else []
+    for i in range(0, len(left), AT_ONCE):
+        calls = [(f"STREAM.MSG.GET.{stream.name}", {"seq": one}) for one in left[i : i + AT_ONCE]]
+        answers = logs.api.request_all(calls)  # what does not come is left to the changes
+        if messages := [message_of(answer) for answer in answers if isinstance(answer, dict)]:
+            yield records_of_stored(messages)
 
 
 def records_of_stored(messages: Sequence[StoredMessage]) -> Records:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
+import time
 
 from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
 
@@ -15,7 +16,7 @@ from ..settings import NatsSettings
 from .consumer_course import SubscriptionBroken
 from .pull_subscription import PullSubscription
 
-#: Seconds in which a new leader applies what another replica had. A stream that is still behind was restored.
+#: Seconds in which a new leader applies what another replica had. If it is still behind, the stream was restored.
 _CATCH_UP = 5.0
 
 
@@ -54,34 +55,37 @@ class LogConnection:
         return self._connection
 
     def stream(self, name: str, read: tuple[str, int] = ("", 0), **details: bool) -> StreamInfo:
-        """The stream; where its last sequence is below one that was told before, after some seconds.
+        """The stream; where its last sequence is below one that was told before, after some seconds with a leader.
 
         :param read: identity, and a sequence that the caller has read of it
         :raises ConfigError: there is no such stream, or the permissions hide it
+        :raises Unavailable: no leader tells it
         """
         found, key = self._ask(name, details), f"the last sequence of stream {name!r}"
         known = (read, self.connection().cached(key) or read)
         last = max((last for created, last in known if created == found.created), default=0)
         if found.replicas > 1 and found.last < last:
-            with contextlib.suppress(Unavailable):
-                found = self.stream_with(name, last, min(_CATCH_UP, self.timeout), **details)
+            found = self.stream_with(name, last, min(_CATCH_UP, self.timeout / 2), **details)
         self.connection().cache(key, (found.created, found.last))
         return found
 
-    def stream_with(self, name: str, sequence: int, timeout: float | None = None, **details: bool) -> StreamInfo:
+    def stream_with(self, name: str, sequence: int, patience: float = math.inf, **details: bool) -> StreamInfo:
         """The stream as a leader tells it that has this sequence. A new leader answers before it has applied all that
         others have, and while there is none, any replica does (nats-server 2.15).
 
+        :param patience: seconds after which a leader is believed that lacks it
         :raises Unavailable: none has it within the time limit
         """
+        behind = dict[tuple[str | None, str], float]()  # when a leader first lacked it
 
         def look(_: float) -> StreamInfo:
-            found = self._ask(name, details)
-            if found.last < sequence or not found.led:
+            found, now = self._ask(name, details), time.monotonic()
+            since = behind.setdefault((found.leader, found.leads_since), now)
+            if not found.led or (found.last < sequence and now - since < patience):
                 raise Unavailable(f"its leader, {found.leader}, is at sequence {found.last} and lacks {sequence}")
             return found
 
-        return self.api.retry(f"the read of stream {name!r}", look, timeout)
+        return self.api.retry(f"the read of stream {name!r}", look)
 
     def _ask(self, name: str, details: dict[str, bool]) -> StreamInfo:
         try:

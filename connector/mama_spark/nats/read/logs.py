@@ -17,7 +17,7 @@ from ..jetstream.streams import StreamCache, check_jetstream, stream_names
 from ..subjects import may_store, stores_text
 from .log_connection import LogConnection
 from .retention import config_of
-from .stream_log import NatsLog
+from .stream_log import NatsLog, ServedStream
 
 __all__ = ["NatsLog", "NatsLogs"]
 
@@ -116,6 +116,10 @@ class NatsLogs(LogConnection, RecordLogBridge):
     def log(self, name: str) -> NatsLog:
         """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         return NatsLog(self, name)
+
+    def served(self, name: str) -> ServedStream:
+        """See :class:`~mama_spark.contracts.served_log.ServedLogBridge`."""
+        return ServedStream(self, name)
 
     def make(self, name: str, settings: LogSettings) -> None:
         """See :class:`~mama_spark.contracts.served_log.ServedLogBridge`."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.record_log import Removal
 from mama_spark.contracts.served_log import LogSettings
 
 from ..jetstream.answers import StreamInfo
@@ -64,19 +65,16 @@ def warnings(info: StreamInfo) -> list[str]:
     return [f"stream {info.name!r} {text}" for text in found]
 
 
-def removes_between(info: StreamInfo) -> bool:
-    """Whether limits of a stream may remove records between others that stay."""
-    key = "max_msgs_per_subject"
-    of_each = info.limit(key) is not None and _discards_old(info.config, key)
-    return of_each or any(info.config.get(flag) for flag in _FLAGS)
-
-
-def replaces(info: StreamInfo) -> bool:
-    """Whether limits of a stream remove a record only when newer ones of its subject are there, which a marker of its
-    expiry is, too."""
-    others = any(info.limit(key) is not None and _discards_old(info.config, key) for key in ("max_msgs", "max_bytes"))
+def removal(info: StreamInfo) -> Removal:
+    """What the limits of a stream remove. A marker says that a record has expired."""
+    each = info.limit("max_msgs_per_subject")
+    discards = {key for key in _LIMITS if info.limit(key) is not None and _discards_old(info.config, key)}
     unmarked = info.limit("max_age") is not None and info.limit("subject_delete_marker_ttl") is None
-    return info.limit("max_msgs_per_subject") is not None and not others and not unmarked
+    return Removal(
+        between="max_msgs_per_subject" in discards or any(info.config.get(flag) for flag in _FLAGS),
+        only_replaced=each is not None and not (discards & {"max_msgs", "max_bytes"} or unmarked),
+        all_but_last=each == 1 and info.replicas < 2,  # a replica that is behind has replaced ones, too
+    )
 
 
 def settings_of(info: StreamInfo) -> LogSettings:

@@ -5,38 +5,31 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, Records
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, Records, Removal
 from mama_spark.contracts.served_log import LogState
 
 from ..jetstream.answers import NO_CONSUMER, NO_SEQUENCE, ApiError, ConsumerInfo, StreamInfo
-from ..jetstream.client import AT_ONCE, JetStream, message_of
-from ..jetstream.consumers import most_consumers, probe
+from ..jetstream.client import JetStream
+from ..jetstream.consumers import most_consumers
 from ..protocol.direct_get import micros
 from ..subjects import PROGRESS_METADATA, filters_of, may_store, shows_progress, stores_text
 from . import retention
 from .append import append
-from .current import read_newest, records_of_stored
+from .current import read_current, read_newest, records_of_stored
 from .log_connection import LogConnection
 from .range_reader import Convert, RangeReader, SequenceRange, as_records
-from .ranges import match_range, merge_ranges, missing_ranges
+from .stream_index import StreamIndex, match_range
 from .tail import NatsTail
 
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
-#: Maximum number of deleted records that the server is asked to list, which it does in one message of any size. With
-#: more, the existing records are read instead.
-MOST_LISTED = 100_000
 _RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not answer the request
-_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
 
 
 class NatsLog(RecordLog):
@@ -51,6 +44,7 @@ class NatsLog(RecordLog):
         _require_name(name, "a stream")
         self._logs, self._api = logs, logs.api
         self.info = logs.stream(name) if info is None else info  #: as it was when the log was opened
+        self._index = StreamIndex(logs, self.info)
         retention.require_log(name, self.info.retention)
 
     def __repr__(self) -> str:
@@ -72,7 +66,7 @@ class NatsLog(RecordLog):
             unsure = [topic for topic in topics if may_store(self.info.config, topic) is None]
             found += [
                 f"stream {self.name!r}, which gets its messages from other streams, holds none on {topic!r} now"
-                for topic in unsure if not self._count([topic], 0)
+                for topic in unsure if not self._index.count([topic], 0)
             ]  # fmt: skip
         return found
 
@@ -80,7 +74,7 @@ class NatsLog(RecordLog):
         """See :class:`~mama_spark.contracts.record_log.RecordLog`. What the stream holds counts, too: its subjects may
         have been others."""
         for topic in topics:
-            if may_store(self.info.config, topic) is False and not self._count([topic], 0):
+            if may_store(self.info.config, topic) is False and not self._index.count([topic], 0):
                 text = f"stream {self.name!r} holds no topic {topic!r}: it {stores_text(self.info.config)}"
                 raise ConfigError(f"{text}. Correct option topics, or leave it out")
 
@@ -110,56 +104,18 @@ class NatsLog(RecordLog):
         wanted = SequenceRange(after, up_to, filters_of(topics))
         yield from self.read_as(wanted, as_records(wanted, views=True))
 
-    def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
-        wanted = SequenceRange(after, up_to, [], payloads=False)
-        yield from self.read_as(wanted, as_records(wanted))
-
     def read_as(self, wanted: SequenceRange, convert: Convert[T]) -> Iterator[T]:
         """What ``convert`` makes of the deliveries of a range; otherwise as :meth:`read`."""
         return iter(RangeReader(self._logs, self.info, wanted, convert))
 
-    def tail(self, after: int, topics: Sequence[str], name: str) -> NatsTail:
-        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
-        return NatsTail(self._logs, self.info, after, filters_of(topics), name)
-
-    def newest(self, topic: str) -> Records | None:
-        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
-        found = self._api.message(self.name, last_by_subj=topic)
-        return None if found is None else records_of_stored([found])
-
-    @property
-    def keeps_one(self) -> bool:
+    def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return self.info.limit("max_msgs_per_subject") == 1
-
-    def current(self, topics: Sequence[str] = (), payloads: bool = True) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return read_newest(self._logs, self._logs.stream(self.name), filters_of(topics), payloads)
+        stream = self._logs.stream_with(self.name, since)
+        return read_newest(self._logs, stream, filters_of(topics), payloads)
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`. By their range, or from a consumer of all that is
-        current, whichever delivers less. That one lacks those whose topics have changed since, which come last."""
-        filters, before, last = filters_of(topics), int(wanted.sequences[0]) - 1, int(wanted.sequences[-1])
-        newest = wanted.before + len(wanted) < self._count(filters, before) - self._count(filters, last)
-        found = SequenceRange(0 if newest else before, last, filters, newest=newest)
-        came = [np.zeros(0, np.int64)]
-        for records in map(wanted.among, self.read_as(found, as_records(found))):
-            came.append(records.sequences)
-            yield records
-        left = np.setdiff1d(wanted.sequences, np.concatenate(came)).tolist() if newest else []
-        for i in range(0, len(left), AT_ONCE):
-            calls = [(f"STREAM.MSG.GET.{self.name}", {"seq": one}) for one in left[i : i + AT_ONCE]]
-            answers = self._api.request_all(calls)  # what does not come is left to the changes
-            if messages := [message_of(answer) for answer in answers if isinstance(answer, dict)]:
-                yield records_of_stored(messages)
-
-    def state(self) -> LogState:
-        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
-        now = self._logs.stream(self.name)
-        if now.created != self.info.created:
-            raise ConfigError(f"stream {self.name!r} was deleted and created again")
-        return LogState(now.bounds, now.messages, now.size, retention.settings_of(now))
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
+        return read_current(self._logs, self.info, self._index, wanted, filters_of(topics))
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`. Sequences after the last record are not missing."""
@@ -168,30 +124,15 @@ class NatsLog(RecordLog):
     def inspect_range(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         now = self._logs.stream(self.name)
-        return now.bounds, self._missing(now, after, up_to)
+        return now.bounds, self._index.missing(now, after, up_to)
 
     def missing_when_opened(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return self._missing(self.info, after, up_to)
-
-    def _missing(self, info: StreamInfo, after: int, up_to: int) -> list[tuple[int, int]]:
-        bounds = info.bounds
-        low, high = max(0, after) + 1, min(up_to, bounds.last)
-        found = [(low, min(high, bounds.first - 1))] if low <= high and low < bounds.first else []
-        low = max(low, bounds.first)
-        if low > high or not info.deleted:
-            return found
-        if info.deleted <= MOST_LISTED:
-            listed = self._logs.stream(self.name, deleted_details=True).deleted_sequences
-            return merge_ranges(found + [(number, number) for number in listed if low <= number <= high])
-        wanted = SequenceRange(low - 1, high, [], headers=False, payloads=False)
-        present = (records.sequences for records in self.read_as(wanted, as_records(wanted)))
-        return merge_ranges(found + missing_ranges(present, low, high))
+        return self._index.missing(self.info, after, up_to)
 
     def at(self, time: int) -> int:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`: the start of a consumer that begins at this time."""
-        where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
-        return probe(self._api, self.info, where).position + 1
+        return self._index.first_at(time)
 
     def most_readers(self) -> tuple[int, str] | None:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
@@ -199,13 +140,7 @@ class NatsLog(RecordLog):
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return match_range(limit, after, up_to, partial(self._count, filters_of(topics)))
-
-    def _count(self, filters: list[str], after: int) -> int:
-        """What a consumer that begins there would have pending. The server computes it from its index of subjects,
-        block by block, without reading messages."""
-        where = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(0, after) + 1, "filter_subjects": filters}
-        return probe(self._api, self.info, where).pending
+        return match_range(limit, after, up_to, partial(self._index.count, filters_of(topics)))
 
     # --- writing ---------------------------------------------------------------------------------------------
 
@@ -237,14 +172,9 @@ class NatsLog(RecordLog):
                 raise answer
 
     @property
-    def removes_between(self) -> bool:
+    def removal(self) -> Removal:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return retention.removes_between(self.info)
-
-    @property
-    def replaces(self) -> bool:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-        return retention.replaces(self.info)
+        return retention.removal(self.info)
 
     @property
     def made(self) -> int | None:
@@ -261,12 +191,32 @@ class NatsLog(RecordLog):
             _LOG.warning("the progress of consumer %r on stream %r cannot be shown: %s", name, self.name, e)
 
 
-def _rfc3339(time: int) -> str:
-    try:
-        moment = _FIRST + timedelta(microseconds=time)
-    except OverflowError:
-        moment = _FIRST if time < 0 else _LAST
-    return min(max(moment, _FIRST), _LAST).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+class ServedStream:
+    """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
+
+    def __init__(self, logs: LogConnection, name: str) -> None:
+        self._logs, self.records = logs, NatsLog(logs, name)
+
+    def state(self) -> LogState:
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
+        now = self._logs.stream(self.records.name)
+        if now.created != self.records.info.created:
+            raise ConfigError(f"stream {self.records.name!r} was deleted and created again")
+        return LogState(now.bounds, now.messages, now.size, retention.settings_of(now))
+
+    def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
+        wanted = SequenceRange(after, up_to, [], payloads=False)
+        yield from self.records.read_as(wanted, as_records(wanted))
+
+    def tail(self, after: int, topics: Sequence[str], name: str) -> NatsTail:
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
+        return NatsTail(self._logs, self.records.info, after, filters_of(topics), name)
+
+    def newest(self, topic: str) -> Records | None:
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
+        found = self._logs.api.message(self.records.name, last_by_subj=topic)
+        return None if found is None else records_of_stored([found])
 
 
 def _show_progress(api: JetStream, stream: str, consumer: str, following: int, filters: list[str]) -> None:

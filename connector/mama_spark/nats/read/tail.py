@@ -6,18 +6,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Unavailable
 from mama_spark.contracts.record_log import Records
 
+from .. import errors
+from ..connection.requests import is_nobody
+from ..connection.socket_connection import SocketConnection
 from ..jetstream.answers import TOO_MANY_CONSUMERS, ApiError, ConsumerInfo, StreamInfo
-from ..jetstream.asked import Asked
+from ..jetstream.client import read_answer
 from ..jetstream.consumers import KEPT, delete_soon, new_consumer
-from ..protocol.parser import ProtocolError
+from ..protocol.parser import Frame, ProtocolError
 from ..protocol.records import delivery_numbers, records_of
 from .consumer_course import ConsumerCourse, SubscriptionBroken
 from .log_connection import LogConnection
@@ -29,6 +35,42 @@ SILENCE = 2.0  #: seconds without a message after which the consumer is checked
 #: Seconds to wait for records under way, however many consumers were lost: a log may be idle for days.
 _IN_TRANSIT = Backoff(2 * SILENCE, 2 * SILENCE)
 REQUEST_TIMEOUT = 3.0  #: seconds that one request to the JetStream API may take
+
+
+class Asked:
+    """A request to the JetStream API that is not waited for."""
+
+    def __init__(self, connection: SocketConnection, call: str, body: dict[str, Any] | None, timeout: float) -> None:
+        """:raises Unavailable: not connected"""
+        self._connection, self._subject = connection, f"{connection.api_prefix}{call}"
+        self._until = time.monotonic() + timeout
+        self._answers: list[Frame | None] = []
+        self._lost = connection.loss()
+        self._ends = contextlib.ExitStack()
+        self._ends.enter_context(connection.denials.watch(self._subject, lambda: self._answers.append(None)))
+        payload = b"" if body is None else orjson.dumps(body)
+        try:
+            number = connection.requests.ask(self._subject, payload, None, self._answers.append)
+        except MamaError:
+            self.close()
+            raise
+        self._ends.callback(connection.answers.forget, number)
+
+    def answer(self) -> dict[str, Any] | None:
+        """The answer; None: it has not come yet. Otherwise as :meth:`JetStream.request`, once."""
+        self._connection.drive(0)
+        if not self._answers and not self._lost() and time.monotonic() < self._until:
+            return None
+        self.close()
+        if not self._answers:
+            raise Unavailable(f"no answer to {self._subject}")
+        reply = self._answers[0]
+        nobody = reply is not None and is_nobody(reply)
+        return read_answer(self._subject, errors.no_responders(self._subject) if nobody else reply, ())
+
+    def close(self) -> None:
+        """The answer is not wanted any more."""
+        self._ends.close()
 
 
 class _Consumer(NamedTuple):

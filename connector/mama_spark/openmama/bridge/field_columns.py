@@ -208,7 +208,7 @@ class Faults:
 
 
 def field_head(form: FieldForm) -> bytes:
-    """What stands before each value."""
+    """The head before each value."""
     return bytes([form.type]) + form.fid.to_bytes(2, "little") + form.name.encode() + b"\0"
 
 
@@ -357,7 +357,7 @@ def _vectors(form: FieldForm, values: pa.Array, faults: Faults) -> pa.Array:
 
 
 def _each(form: FieldForm, values: pa.Array, faults: Faults, make: Callable[[Any], Any]) -> list[Any]:
-    """What is made of each value, row by row; None of a null, and of a value that is a fault."""
+    """The encoding of each value, row by row; None of a null, and of a faulty value."""
     made: list[Any] = []
     for row, value in enumerate(values.to_pylist()):
         try:

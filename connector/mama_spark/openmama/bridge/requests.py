@@ -79,7 +79,7 @@ class PeerRequests:
         return [self._received.popleft() for _ in range(len(self._received))]
 
     def take(self, frames: Sequence[ReceivedFrame]) -> None:
-        """What the peer received."""
+        """Take the messages that the peer received."""
         for received in frames:
             frame, number = received.frame, received.inbox
             if number is not None:

@@ -173,7 +173,7 @@ def _status(path: Path | None, key: str, word: Any) -> MsgStatus:
 
 
 def reporters(args: argparse.Namespace, sender: int) -> SourceEventReporters:
-    """What stores the events of the source, not started.
+    """Reporters that store the events of the source, not started.
 
     :param args: with ``url``, the servers of the log
     :raises ConfigError: the options say nothing sound

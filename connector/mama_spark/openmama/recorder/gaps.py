@@ -70,7 +70,7 @@ class GapTracker:
         return None if last is None or ahead is None else MissingNumbers(next_number(last), number)
 
     def restore(self, topic: str, sender: int, number: int) -> None:
-        """What an earlier recorder had of this topic and sender."""
+        """Restore the numbers of an earlier recorder of this topic and sender."""
         if number:
             self._replace((topic, sender), number)
 
@@ -83,7 +83,7 @@ class GapTracker:
 
 
 class _Numbered(NamedTuple):
-    """What has numbers of its own.
+    """A run of numbers: a topic, a sender, and the cause of a gap.
 
     :ivar topic: in the log
     """

@@ -1,4 +1,4 @@
-"""What a recorder asks publishers for, and when again. Pure: times in, requests out.
+"""Requests of a recorder to publishers, and their repetition. Pure: times in, requests out.
 
 A symbol is asked for when a publisher of its source is there: a request that is sent earlier is lost without trace. No
 answer within the timeout: asked again, three times in all, then each minute, but for recaps: the next gap asks for one.
@@ -20,7 +20,7 @@ RECAP_PAUSE = 1.0  #: seconds between two recaps of a symbol: a publisher that n
 
 
 class Asks(Enum):
-    """What for."""
+    """Purpose of a request."""
 
     IMAGE = "image"
     RECAP = "recap"

@@ -102,7 +102,7 @@ class OpenMamaRecorderSettings:
 
     @property
     def subject(self) -> tuple[Sequence[str], str, str]:
-        """What is recorded: names, what they are names of, and where that is."""
+        """The recorded names, their kind, and the network, as text."""
         names = [*self.topics, *(".".join(symbol) for symbol in self.symbols)]
         addresses = self.peer.naming or [endpoint.address for endpoint in self.peer.incoming]
         return names, "topics", f"{self.peer.framing.name} {', '.join(addresses)}"

@@ -72,7 +72,7 @@ def _type_of(name: str, kind: str, o: SubscribeOptions, dictionary: Mapping[str,
 
 
 def typed_fields(columns: pa.Schema, o: SubscribeOptions) -> list[TypedField]:
-    """What is to be decoded for these columns.
+    """The fields to decode for these columns.
 
     :raises SchemaError: a field cannot be of this type
     :raises ConfigError: the dictionary cannot be read

@@ -212,12 +212,12 @@ class MarketDataSource:
 
     @property
     def request_topics(self) -> list[str]:
-        """What the publisher subscribes to."""
+        """The topics to which the publisher subscribes."""
         sources = dict.fromkeys((self.name, DICTIONARY_SOURCE)) if self._dictionary is not None else ()
         return [subscription_topic(self.name), *(dictionary_topic(source) for source in sources)]
 
     def take_changed(self) -> list[StoredTopic]:
-        """What must be stored, as of now."""
+        """Take the changes that must be stored, as of now."""
         changed, self.changed = self.changed, set()
         return [(t.symbol, t.number, t.payload()) for t in (self.topics[symbol] for symbol in sorted(changed))]
 

@@ -54,7 +54,7 @@ _GAUGES = {
 
 
 class _Published(NamedTuple):
-    """What is saved once subscribers have taken it, as of one moment."""
+    """State at one moment, which is saved once subscribers have taken its messages."""
 
     at: LogPosition
     topics: list[StoredTopic]
@@ -240,7 +240,7 @@ class MarketDataServer:
         self.counts.update({what: self._saved_counts.get(what, 0) - self.counts[what] for what in _SERVED})
 
     def metrics(self) -> list[Metric]:
-        """What it counts; may be called in any thread."""
+        """Its counters; may be called in any thread."""
         source, readers = self._source, len(self._peer.readers)
         return measure(source.name, self.counts, len(source.topics), readers, len(self._unsent))
 

@@ -1,4 +1,4 @@
-"""What a source of market data keeps in its file: its position in the log, and the last values of its topics."""
+"""The file of a source of market data: its position in the log, and the last values of its topics."""
 
 from __future__ import annotations
 

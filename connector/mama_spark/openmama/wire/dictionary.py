@@ -68,7 +68,7 @@ def parse_dictionary(text: str) -> list[DictionaryEntry]:
 
 
 def dictionary_message(entries: Iterable[DictionaryEntry]) -> MamaMsg:
-    """What answers a request for the dictionary (section 8 of what real programs were seen to take)."""
+    """The answer to a request for the dictionary (section 8 of the observations of real programs)."""
     fields = [reserved_field("MdMsgType", FieldType.U8, int(MsgType.INITIAL))]
     fields += [Field(e.name, e.fid, e.type, _EMPTY.get(e.type, () if e.type.element is not None else 0))
                for e in entries]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which received messages are for a peer: those of topics that it subscribed to, and replies to its requests. Pure.
+"""Selects received messages for a peer: of subscribed topics, and replies to its requests. Pure.
 
 They are single frames, or columns of many for those that only store them.
 """

@@ -115,7 +115,7 @@ class Framing:
             raise BadMessage("topic and address are UTF-8") from None
 
     def publish_head(self, topic: str) -> bytes:
-        """What stands before the payload of a published message."""
+        """The head before the payload of a published message."""
         return self._head(FrameType.PUBLISH, topic, "")
 
     def _head(self, kind: FrameType, topic: str, address: str) -> bytes:

@@ -45,7 +45,7 @@ STAMPS = frozenset({"MdMsgType", "MdMsgStatus", "MdSeqNum", "MamaSenderId", "MdM
 
 @dataclass(frozen=True, slots=True)
 class MarketDataRequest:
-    """What a subscriber asks for.
+    """Request of a subscriber.
 
     :ivar kind: :data:`NORMAL`, :data:`GROUP`, :data:`BOOK` or :data:`DICTIONARY`
     :ivar message: a number of :class:`~mama_spark.mama.messages.status.SubscriptionMsgType`
@@ -96,7 +96,7 @@ def request_message(request: MarketDataRequest) -> MamaMsg:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a publisher states in each message.
+    """Statements of a publisher in each message.
 
     :ivar number: of the topic's messages; None = without numbers, and then without sender
     :ivar symbol: None = not stated
@@ -133,5 +133,5 @@ def refusal(symbol: str, status: MsgStatus, number: int = 1, sender: int = 0) ->
 
 
 def refresh_answer(number: int | None, sender: int) -> MamaMsg:
-    """What a publisher sends to all subscribers of a topic when one of them refreshes its subscription."""
+    """The message to all subscribers of a topic when one of them refreshes its subscription."""
     return MamaMsg(Stamp(MsgType.REFRESH, MsgStatus.MISC, number, sender).fields())

@@ -46,7 +46,7 @@ class JoinTimeout(Unavailable):
 
 @dataclass(slots=True)
 class PeerInput:
-    """What came since the last poll, each list in order of arrival.
+    """Messages and changes since the last poll, each list in order of arrival.
 
     :ivar columns: the frames of a peer that was asked for columns, instead of ``frames``
     """

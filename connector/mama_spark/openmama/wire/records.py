@@ -162,7 +162,7 @@ class MamaRecords:
         return len(self.begins)
 
     def body(self, row: int) -> bytes:
-        """What follows the head of one record."""
+        """The body after the head of one record."""
         return bytes(memoryview(self.data)[int(self.bodies[row]) : int(self.ends[row])])
 
 

@@ -227,7 +227,7 @@ def naming_addresses(properties: Mapping[str, str], name: str) -> list[str]:
 
 
 def _endpoints(properties: Mapping[str, str], name: str, which: str) -> list[Endpoint]:
-    """Those of the outgoing or the incoming socket."""
+    """Endpoints of the outgoing or the incoming socket."""
     urls = [_get(properties, name, which) or _DEFAULTS[name == "pub"][which]]
     number = 0
     while (url := _get(properties, name, f"{which}_{number}")) is not None:

@@ -1,4 +1,4 @@
-"""Which prefixes of topics the connected readers want, and who waits for them: requests and replies of a peer. Pure.
+"""Prefixes that connected readers want, and waiters for them: requests and replies of a peer. Pure.
 
 An XPUB socket delivers an byte (1 = begin, 0 = end) and a prefix for each subscription of each reader; when a reader's
 connection ends, its subscriptions end, too. A subscription is a prefix of the whole message, so one to ``FOO\\0`` is to
@@ -52,7 +52,7 @@ class SubscriptionTable:
         return self._readers.get(prefix, 0)
 
     def prefixes(self) -> list[bytes]:
-        """What is subscribed to, in no order."""
+        """The subscribed prefixes, in no order."""
         return list(self._readers)
 
     def apply(self, message: bytes) -> SubscriptionChange | None:
@@ -158,7 +158,7 @@ class PendingReplies:
         self._waiting.append(_Waiting(now + REPLY_TIMEOUT, topic.encode(), data))
 
     def due(self, readers: SubscriptionTable, now: float) -> list[bytes]:
-        """Those that can be sent now, in order."""
+        """The messages that can be sent now, in order."""
         found: list[bytes] = []
         kept: deque[_Waiting] = deque()
         for reply in self._waiting:

@@ -18,7 +18,7 @@ _ALIGN = 8
 
 
 class ValueFrames:
-    """What stands around the values of packs.
+    """The frames around the values of packs.
 
     :param schema: one binary column
     :param begin: bytes before each message, a multiple of eight
@@ -38,7 +38,7 @@ class ValueFrames:
         self._end = len(end)
 
     def heads(self, sizes: Int64s, starts: Int64s) -> tuple[pa.Buffer, Int64s]:
-        """What stands before the values: begin, metadata and offsets of each pack, one after the other, and where each
+        """The heads before the values: begin, metadata and offsets of each pack, one after the other, and where each
         begins, with the end of the last.
 
         :param sizes: bytes of each value

@@ -51,7 +51,7 @@ def keys_of(digests: npt.NDArray[np.uint8]) -> Keys:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What serves each of some rows.
+    """The stored row that settles each of some rows.
 
     :ivar sequence: in the stream, -1 where nothing serves the row
     :ivar partition, number: that the id of the stored message names
@@ -63,7 +63,7 @@ class Found:
 
     @property
     def rows(self) -> Bools:
-        """Which rows are served."""
+        """The settled rows."""
         served: Bools = self.sequence >= 0
         return served
 
@@ -288,7 +288,7 @@ class FoundRows:
 
 
 class Plan:
-    """Which found rows could serve which rows.
+    """Stored rows that could settle rows.
 
     :ivar want: rows of each content that nothing serves yet
     :ivar new: rows of each content that must be claimed

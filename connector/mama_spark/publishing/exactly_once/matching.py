@@ -1,4 +1,4 @@
-"""Which rows are stored already: tables of what was found in the streams, by the digest of each row's content. Pure.
+"""Matches rows with stored ones: tables of the rows in the streams, by the digest of their content. Pure.
 
 One thread uses a table: that of the task.
 """
@@ -98,7 +98,7 @@ def digests_of_ids(ids: Sequence[bytes]) -> Digests:
 
 
 class StreamTables(NamedTuple):
-    """What is stored in one stream.
+    """The stored rows of one stream.
 
     :ivar own: rows that earlier attempts of this run have stored; None = there was no earlier attempt
     :ivar earlier: rows that earlier runs have stored; None = there was no earlier run
@@ -119,7 +119,7 @@ ByStream = Iterable[tuple[str, Int64s]]
 
 
 class Matching:
-    """What is stored of the rows of one attempt, by stream; each stored row settles one row.
+    """The stored rows of one attempt, by stream; each settles one row.
 
     :param partition: of the attempt
     :param shared: rows of earlier runs may be rows of other partitions: they are claimed before they settle one
@@ -136,7 +136,7 @@ class Matching:
         return any(some.tables for some in self.streams.values())
 
     def rows(self, streams: ByStream, digests: Digests, claim: MakeClaim) -> tuple[Found, list[StoredFlights]]:
-        """Which of these rows are stored, for each row, and the same by stream."""
+        """Match these rows: the result for each row, and the same by stream."""
         found, parts, keys = Found.nothing(len(digests)), [], keys_of(digests)
         for name, rows in streams:
             own, earlier = self.streams[name]
@@ -155,7 +155,7 @@ class Matching:
         return found, parts
 
     def others(self, streams: ByStream, ids: Sequence[bytes]) -> list[StoredFlights]:
-        """Which messages are stored under ids that are no ids of rows: for dead letters."""
+        """The stored messages whose ids are not of rows: for dead letters."""
         parts = []
         for name, rows in streams:
             known = {text: sequence for table in self.streams[name].tables for text, sequence in table.others.items()}

@@ -37,7 +37,7 @@ class ReadBack:
         self._ask = ask
 
     def rows(self, name: str, identity: str, after: int, up_to: int, prefix: bytes) -> StoredRows:
-        """What is stored of the batch (its prefix), or of this partition of it.
+        """The stored rows of the batch (its prefix), or of this partition of it.
 
         :param identity: of the stream when the batch began
         :raises DataRemoved: that cannot be said any more

@@ -238,11 +238,11 @@ class BatchSession:
         return self._matching.repeats
 
     def match_stored_rows(self, topics: pa.DictionaryArray, digests: Digests) -> tuple[Found, list[StoredFlights]]:
-        """Which of these rows are stored already: for each row, and the same by stream."""
+        """Match these rows with stored ones: the result for each row, and the same by stream."""
         return self._matching.rows(self._by_stream(topics), digests, self._claim)
 
     def match_stored_letters(self, letters: MessageBatch) -> list[StoredFlights]:
-        """Those of these dead letters that are stored under the same id.
+        """The dead letters that are stored under the same id.
 
         :raises ConfigError, Unavailable: see :meth:`begin`
         """

@@ -265,7 +265,7 @@ def _streamed(head: bytes, payload: memoryview) -> bytes:
 
 
 def _heads(batch: MessageBatch, *, few: bool) -> list[bytes]:
-    """What stands before the payload, a row each.
+    """The bytes before the payload, for each row.
 
     :param few: a loop over the rows costs less than calls for columns
     """

@@ -31,7 +31,7 @@ _MAX_POLL = 0.005  #: seconds for which the flights runner keeps the publish run
 
 
 class PublisherLoops:
-    """What both loops share. Each loop runs on one thread, whose ever it is.
+    """Base of both loops. Each loop runs on one thread, of any owner.
 
     :param poll_time: longest wait of a loop, seconds (MP-07); ``hold_pause_time``: the same in a hold (MP-08)
     :ivar keep_going: the flag of the specification (MP-29, MP-36); whoever clears it calls :meth:`settle_rest` next

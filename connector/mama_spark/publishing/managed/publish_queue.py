@@ -88,7 +88,7 @@ class PublishQueue:
         await space
 
     def take(self, most: int, timeout: float, admit: Callable[[list[Entry]], T]) -> T | None:
-        """What ``admit`` makes of the next entries; None if there is none for ``timeout`` seconds, or not any more.
+        """The result of ``admit`` for the next entries; None if none comes for ``timeout`` seconds, or ever again.
 
         It is called under the lock, so that a message is always either here or in what it makes.
         """

@@ -1,4 +1,4 @@
-"""What slows the whole publisher: pauses and a smaller window after errors. Pure: the caller gives the time.
+"""Slows the whole publisher after errors: pauses and a smaller window. Pure: the caller gives the time.
 
 An error says by its :class:`~mama_spark.contracts.errors.Backpressure` which of them it asks for.
 """

@@ -87,7 +87,7 @@ class FlightBatch:
         self.copied[rows] = True
 
     def perhaps_twice(self) -> Bools:
-        """Which are acknowledged, and were sent again while an earlier copy might still be stored."""
+        """True for acknowledged flights that were resent while an earlier copy might still be stored."""
         again = (self.state == FlightState.ACKED) & (self.sends > 1)  # one that was found goes no more
         found: Bools = again & (np.False_ if self.copied is None else self.copied)
         return found
@@ -97,7 +97,7 @@ class FlightBatch:
         return self.published[rows] if self.absent is None else np.maximum(self.published[rows], self.absent[rows])
 
     def failed(self) -> Bools:
-        """Which were rejected or timed out."""
+        """True for flights that were rejected or timed out."""
         found: Bools = (self.state == FlightState.COMPLETED_EXCEPTIONALLY) | (self.state == FlightState.TIMEOUT)
         return found
 
@@ -139,7 +139,7 @@ class StoredFlights:
 
 @dataclass(slots=True)
 class FlightCounters:
-    """What happened since the window was made: numbers of flights, where it does not say sends."""
+    """Counters since the window was made: flights, unless named sends."""
 
     opened: int = 0
     acked: int = 0

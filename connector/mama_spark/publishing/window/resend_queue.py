@@ -1,4 +1,4 @@
-"""Which flights of one publisher may be sent again, when and until when. Pure: the caller gives the time."""
+"""Flights of one publisher that may be resent, with times and deadlines. Pure: the caller gives the time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ResendQueue:
     # --- which, and until when -------------------------------------------------------------------------------
 
     def allowed(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> Bools:
-        """Which flights, whose last send ended with ``error``, may be sent again: one element a row."""
+        """True for flights that may be resent after a last send that ended with ``error``, one element a row."""
         if not error.is_attempt:
             return np.ones(len(rows), np.bool_)
         retry = self._policy.retry
@@ -149,7 +149,7 @@ class ResendQueue:
         return sum(len(rows) for _, rows in parts), sum(flights.bytes_of(rows) for flights, rows in parts)
 
     def head(self) -> PendingResend | None:
-        """What is due first, with only those rows that still wait; None if nothing does."""
+        """The entry that is due first, with the rows that still wait; None if none does."""
         while self._heap:
             head = self._heap[0]
             head.rows = _waiting(head.flights, head.rows)

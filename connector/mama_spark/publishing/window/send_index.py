@@ -70,7 +70,7 @@ class SendIndex:
         return self._timers[0] if self._timers else None
 
     def expired(self, now: float, wait: float) -> Iterator[SendRange]:
-        """What has waited ``wait`` seconds for its answer, each once and never again."""
+        """Sends that have waited ``wait`` seconds for their answer, each returned once."""
         while self._timers and self._timers[0].at + wait <= now:
             yield self._timers.popleft()
 
@@ -85,7 +85,7 @@ class SendIndex:
 
     @staticmethod
     def live(sends: SendRange) -> Bools:
-        """Which sends of this range are unanswered: the flight is in flight, and this is its last send."""
+        """True for unanswered sends of this range: the flight is in flight, and this is its last send."""
         state, token = sends.flights.state[sends.rows], sends.flights.token[sends.rows]
         live: Bools = (state == _IN_FLIGHT) & (token >= sends.first) & (token < sends.end)
         return live

@@ -52,7 +52,7 @@ class StoredCheck(Protocol):
         ...
 
     def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
-        """Those of the messages that are stored, for each batch, as rows of it.
+        """The stored messages of each batch, as rows of it.
 
         :param since: monotonic seconds before which none of them was
         :raises Unavailable: the middleware does not say
@@ -215,7 +215,7 @@ class SendLoop:
         return False
 
     def _not_on_the_way(self, flights: FlightBatch, rows: Int64s, now: float, patience: float) -> Int64s:
-        """Those that nobody will store any more, or that were waited for long enough; the others are held."""
+        """Rows that no server can store any more, or whose wait is over; the others are held."""
         there = self.bridge.on_the_way(flights.token[rows], messages_of(flights).topics.take(pa.array(rows)))
         if there is None:
             return rows

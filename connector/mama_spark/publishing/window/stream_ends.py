@@ -15,7 +15,7 @@ class StreamEnds:
         self._ends = [(-math.inf, first)]
 
     def note(self, at: float, last: int) -> None:
-        """What is sent from this moment on is stored behind this sequence.
+        """Note that later sends are stored behind this sequence.
 
         :param at: monotonic seconds, no earlier than those before, as :meth:`before` gets them
         """

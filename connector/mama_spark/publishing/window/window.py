@@ -126,7 +126,7 @@ class Window(FlightAccounts):
         return self._sent(flights, rows, now)
 
     def due(self, now: float) -> Iterator[tuple[FlightBatch, Int64s]]:
-        """What must be sent again now, oldest first; call :meth:`relaunch` for what the bridge took.
+        """Flights that must be resent now, oldest first; call :meth:`relaunch` for those that the bridge took.
 
         Yields one run of rows at a time, each at most what may be sent; stop when the bridge takes no more.
         """

@@ -211,7 +211,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _counted(o: DiscoveryOptions, rows: Iterable[DiscoveryRow]) -> Iterator[pa.RecordBatch]:
     """As :func:`batches`, with metrics."""
-    from ...telemetry.read_metrics import ReadMetrics
+    from ...telemetry.task_metrics import ReadMetrics
 
     metrics = ReadMetrics(o, "mamadiscovery", "")
     try:

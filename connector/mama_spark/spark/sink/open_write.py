@@ -41,7 +41,7 @@ from .progress_reporter import ProgressReporter
 from .stages import Stage
 
 if TYPE_CHECKING:
-    from ...telemetry.partition_metrics import PartitionMetrics
+    from ...telemetry.task_metrics import PartitionMetrics
     from .encoding.headers import TraceHeaders
 
 #: Payload bytes in flight of a partition. A stream's ingest queue holds 128 MiB for all its publishers together.
@@ -236,7 +236,7 @@ def _metrics(recorder: OutcomeRecorder, o: SinkOptions, opened: contextlib.ExitS
     """:raises ConfigError: the option ``metrics`` names what is not there"""
     if o.metrics == "off":
         return None
-    from ...telemetry.partition_metrics import PartitionMetrics
+    from ...telemetry.task_metrics import PartitionMetrics
 
     metrics = PartitionMetrics(o, recorder.on_finished, recorder.events.on_transport_event)
     opened.callback(metrics.stop)

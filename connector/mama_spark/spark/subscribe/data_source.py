@@ -119,12 +119,15 @@ class MamaSubReader(LogReader, DataSourceReader):
         return ask_logs(self.options, plan)
 
     def records(self, log: RecordLog, partition: LogPartition, after: int) -> Iterator[Records]:
-        """See :class:`LogReader`. What is current comes when all was read, so nothing came before an outage."""
+        """See :class:`LogReader`. What is current comes when all was read: after an outage, all has come or nothing."""
+        r = partition.range
         if not self.options.current:
             return super().records(log, partition, after)
+        if after > r.after:
+            return iter(())
         from .current_rows import last_of_each
 
-        return last_of_each(log.current(self.options.topics))
+        return last_of_each(log.current(self.options.topics, r.up_to))
 
 
 class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -154,10 +157,12 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
 
     def _begin(self, bridge: RecordLogBridge) -> Offsets:
         start, bounds = self.first(bridge)
+        self._listed.clear()  # of an attempt before this one, and too old for where the changes now begin
         if self.options.current:
             for name, found in bounds.items():
                 log = bridge.log(name)
-                ends = [log.opened.last, *(self._list(log).sequences[-1:] if not log.keeps_one else ())]
+                last = log.opened.last
+                ends = [last, *(self._list(log, last).sequences[-1:] if not log.removal.all_but_last else ())]
                 start[name] = replace(start[name], snapshot=int(max(ends)))
                 if self._target is not None:  # the whole snapshot is in the first run
                     self._target[name] = replace(found, last=max(found.last, int(max(ends))), time=None)
@@ -168,19 +173,19 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         tasks, other = list[LogPartition](), list[ReadRange]()
         for r in whole:
             log = None if r.snapshot is None else self.find(bridge, r)
-            if log is None or log.keeps_one:
+            if log is None or log.removal.all_but_last:
                 other.append(r)
             else:
-                tasks.append(LogPartition(r, current=self._list(log).within(r.after, r.up_to)))
+                tasks.append(LogPartition(r, current=self._list(log, r.snapshot).within(r.after, r.up_to)))
         return tasks + super().plan(bridge, other)
 
-    def _list(self, log: RecordLog) -> CurrentRecords:
+    def _list(self, log: RecordLog, snapshot: int | None) -> CurrentRecords:
         """What is current, as it was found when the snapshot began, or when this process first asked for it."""
         key = log.name, log.opened.identity
         if key not in self._listed:
             from .current_rows import current_records
 
-            self._listed[key] = current_records(log.current(self.options.topics, payloads=False))
+            self._listed[key] = current_records(log.current(self.options.topics, snapshot or 0, payloads=False))
         return self._listed[key]
 
     @plain_errors
@@ -235,7 +240,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
 
         def end(bridge: RecordLogBridge) -> Offsets:
             logs = [bridge.log(name) for name, p in now.items() if p.in_snapshot and name in bounds]
-            listed = {log.name: self._list(log) for log in logs if not log.keeps_one}
+            listed = {log.name: self._list(log, now[log.name].snapshot) for log in logs if not log.removal.all_but_last}
             return next_offsets(bridge, now, bounds, o.topics, limits, selective=selective, snapshots=listed)
 
         return ask_logs(o, end)
@@ -310,8 +315,8 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
             found = bounds.get(stream)
             if found is None or found.identity != p.identity:
                 continue
-            if found.last < p.next - 1:  # another process has read it, perhaps of a replica that has more
-                found = bounds[stream] = bridge.log(stream).bounds_with(p.next - 1, p.identity)
+            if found.last < p.read:  # another process has seen it, perhaps of a replica that has more
+                found = bounds[stream] = bridge.log(stream).bounds_with(p.read, p.identity)
             if p.time is None:
                 continue
             if (at := went_back(partial(bridge.log, stream), found, p.next, p.time)) is not None:

@@ -32,8 +32,8 @@ from .task_ranges import split_ranges, task_count
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from ...telemetry.read_metrics import ReadMetrics
     from ...telemetry.spans import ReceiveSpan
+    from ...telemetry.task_metrics import ReadMetrics
 
 logger = logging.getLogger("mama_spark")
 
@@ -73,7 +73,7 @@ class LogReader:
         if self.options.metrics == "off":
             yield from self._rows(partition, None)
             return
-        from ...telemetry.read_metrics import ReadMetrics
+        from ...telemetry.task_metrics import ReadMetrics
 
         metrics = ReadMetrics(self.options, "mamasub", partition.range.stream)
         try:
@@ -134,7 +134,7 @@ class LogReader:
 
     def takes_newest(self, log: RecordLog) -> bool:
         """Whether what is missing in a log was replaced by what the query reads."""
-        return (self.options.current or self.options.bucket is not None) and log.replaces
+        return (self.options.current or self.options.bucket is not None) and log.removal.only_replaced
 
     def _span(self, r: ReadRange) -> ReceiveSpan | None:
         if self.options.trace_context != "links":
@@ -242,7 +242,7 @@ def read_range(
                 for records in batches if observer is None else observer.watched(batches):
                     if len(records):
                         yield records
-                        after = int(records.sequences[-1])
+                        after = max(after, int(records.sequences[-1]))  # what has changed meanwhile comes last
                     outage.succeeded()
                 check(log)
                 return

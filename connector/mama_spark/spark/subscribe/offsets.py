@@ -45,6 +45,11 @@ class StreamPosition:
     snapshot: int | None = None
 
     @property
+    def read(self) -> int:
+        """The last sequence that the query has seen: up to there it has read, or listed what is current."""
+        return max(self.next - 1, self.snapshot or 0)
+
+    @property
     def in_snapshot(self) -> bool:
         """Whether the next record to read is of the snapshot."""
         return self.snapshot is not None and self.next <= self.snapshot
@@ -215,7 +220,7 @@ def reconcile(
         if found is None:
             losses.append(Loss(stream, (), f"it is gone; sequence {position.next} was to be read next"))
             continue
-        state = continuity(position.next, position.identity, found)
+        state = continuity(position.read + 1, position.identity, found)
         if state is Continuity.RECREATED:
             losses.append(
                 Loss(
@@ -226,9 +231,9 @@ def reconcile(
             now[stream] = _from(found.first, found.identity)
         elif state is Continuity.SHORTER:
             losses.append(
-                Loss(stream, (), f"its last sequence is {found.last}, but the query has read up to {position.next - 1}")
+                Loss(stream, (), f"its last sequence is {found.last}, but the query has read up to {position.read}")
             )
-            now[stream] = _from(back.get(stream, found.last + 1), found.identity)
+            now[stream] = _from(back.get(stream, min(position.next, found.last + 1)), found.identity)
         elif stream in back:
             losses.append(
                 Loss(

@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 import pytest
 from mama_spark.contracts.errors import ConfigError, NoResponders, Rejected, Unavailable
-from mama_spark.nats.connection.denials import Denials
-from mama_spark.nats.connection.expected_answers import ExpectedAnswers
+from mama_spark.nats.connection.requests import Denials, ExpectedAnswers
 from mama_spark.nats.jetstream import retry, streams
 from mama_spark.nats.jetstream.answers import NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden
 from mama_spark.nats.jetstream.client import AT_ONCE, JetStream
@@ -32,6 +31,7 @@ class FakeConnection:
         self.closed, self.up, self.api_prefix = False, True, "$JS.API."
         self.info = SimpleNamespace(version_numbers=(2, 15))
         self.waited: list[float] = []
+        self.requests = self
 
     def drive(self, timeout: float, done: Callable[[], bool]) -> None:
         self.up = True

@@ -17,11 +17,11 @@ def ack(token: int, seq: int, stream: str = "S", *, duplicate: bool = False, dom
 def read(data: bytes) -> tuple[int, dict[str, list[tuple[int, int, bool]]]]:
     out: list[AckColumns] = []
     at = BulkReader(INBOX).read(data, 0, out)
-    told = {}
+    told: dict[str, list[tuple[int, int, bool]]] = {}
     for c in out:
         columns = [np.concatenate(x).tolist() for x in (c.tokens, c.sequences, c.duplicates)]
         place = c.stream if c.domain is None else f"{c.stream} in {c.domain}"
-        told[place] = list(zip(*columns, strict=True))
+        told.setdefault(place, []).extend(zip(*columns, strict=True))
     return at, told
 
 
@@ -61,3 +61,12 @@ def test_errors_and_strangers_are_left_for_the_slow_path() -> None:
         at, told = read(clean + other)
         assert at == len(clean)
         assert len(told["S"]) == 20
+
+
+def test_duplicates_are_told_however_many_layouts_alternate() -> None:
+    """More streams than are read as columns."""
+    sent = [(i, 10 ** (i % 17), "S" * (1 + i % 40), i % 3 == 0) for i in range(400)]
+    data = b"".join(ack(token, sequence, stream, duplicate=known) for token, sequence, stream, known in sent)
+    at, told = read(data)
+    assert at == len(data)
+    assert sorted(row for rows in told.values() for row in rows) == [(t, q, d) for t, q, _, d in sent]

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.contracts.errors import BlockedByPredecessor, NoResponders, OutcomeUnknown, PublishError, Rejected
+from mama_spark.contracts.errors import (
+    BlockedByPredecessor,
+    ExpectationFailed,
+    NoResponders,
+    OutcomeUnknown,
+    PublishError,
+    Rejected,
+    TooLarge,
+)
 from mama_spark.nats.errors import from_reply, no_responders
 from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
 from mama_spark.nats.protocol.fast_batch import (
@@ -86,6 +94,24 @@ def test_a_message_refused_before_it_reaches_its_batch_is_the_only_one_that_fail
     assert refused(told) == {102: type(error), 103: BlockedByPredecessor, 104: BlockedByPredecessor}
 
 
+def test_what_stands_before_a_refused_message_does_not_get_its_error() -> None:
+    b = batch(5)
+    b.reply(BatchRejection(3, TooLarge("large")), 3)
+    told = refused(b.lost("the connection was lost"))
+    assert told == dict.fromkeys((100, 101), OutcomeUnknown) | {102: TooLarge} | dict.fromkeys(
+        (103, 104), BlockedByPredecessor
+    )
+
+
+def test_of_two_refused_messages_the_first_one_is_to_blame() -> None:
+    b = batch(10)
+    b.reply(BatchRejection(8, ExpectationFailed("another")), 8)
+    b.reply(BatchRejection(6, TooLarge("large")), 6)
+    told = b.reply(PubAck("S", 5, batch="b", count=5), 10)
+    assert acked(told) == list(range(100, 105))
+    assert refused(told) == {105: TooLarge, **dict.fromkeys(range(106, 110), BlockedByPredecessor)}
+
+
 def test_no_responders_in_mid_batch_is_certain_from_there_on_only() -> None:
     b = batch(10)
     told = refused(b.reply(no_responders("a"), 6))
@@ -99,6 +125,16 @@ def test_sending_stalls_until_a_flow_ack_comes() -> None:
     assert b.seq == OUTSTANDING + 1, "the rule is tested after sending: 1 x 1 must not deadlock"
     b.reply(FlowAck(1, 1), 1)
     assert b.capacity() == 1
+
+
+def test_the_server_says_how_far_the_sender_may_run_ahead() -> None:
+    b = FastBatch("b", 50)
+    assert b.capacity() == 50 * OUTSTANDING + 1
+    b.add(np.arange(10))
+    b.reply(FlowAck(4, 2), 4)
+    assert b.capacity() == 4 + 2 * OUTSTANDING + 1 - 10
+    b.reply(FlowAck(6, 0), 6)
+    assert b.capacity() == 6 + 2 * OUTSTANDING + 1 - 10, "0: as before"
 
 
 def test_a_batch_is_full_before_the_server_minds() -> None:

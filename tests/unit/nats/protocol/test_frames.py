@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.contracts.errors import BadRow, TooLarge
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.nats.protocol import frames, headers
 
@@ -106,45 +103,6 @@ def test_the_topic_prefixes_follow_the_dictionary() -> None:
     framer = frames.Framer(None)
     for topic in ("a", "bb", "a"):
         assert bytes(framer.frames(MessageBatch.of([topic], [b"1"]))) == b"PUB %s 1\r\n1\r\n" % topic.encode()
-
-
-@each(
-    ("pairs", "why"),
-    [
-        ({"": ["x"]}, "empty"),
-        ({"A b": ["x"]}, "blank"),
-        ({"A:": ["x"]}, "colon"),
-        ({"A\r\nB": ["x"]}, "control"),
-        ({"A": ["x\r\nB: y"]}, "line break"),
-        ({"A": ["x\n"]}, "line break"),
-        ({"nats-msg-id": ["x"]}, "id column"),
-    ],
-)
-def test_a_header_that_could_break_out_is_refused(pairs: dict[str, list[str]], why: str) -> None:
-    batch = MessageBatch.of(["a"] * 3, [b""] * 3, [None, pairs, {"Fine": ["x"]}])
-    bad, _ = headers.check(batch, 1000)
-    assert list(bad) == [1]
-    assert isinstance(bad[1], BadRow)
-    assert re.search(why, bad[1].info)
-
-
-def test_header_and_payload_count_together() -> None:
-    ids = ["12345"]
-    width = headers.ID_OVERHEAD + 5
-    assert not headers.check(MessageBatch.of(["a"], [b"x" * (100 - width)], None, ids), 100)[0]
-    bad, _ = headers.check(MessageBatch.of(["a"], [b"x" * (101 - width)], None, ids), 100)
-    assert isinstance(bad[0], TooLarge)
-
-
-def test_a_header_block_larger_than_a_stream_takes_is_refused() -> None:
-    bad, _ = headers.check(MessageBatch.of(["a"], [b""], [{"A": ["x" * 65_536]}]), 10**6)
-    assert isinstance(bad[0], TooLarge)
-
-
-def test_ids_with_line_breaks_or_nulls_are_refused() -> None:
-    batch = MessageBatch.of(["a"] * 3, [b""] * 3, None, ["ok", "a\r\nb", "c"])
-    batch = MessageBatch(batch.topics, batch.payloads, None, pa.array(["ok", "a\r\nb", None]))
-    assert sorted(headers.check(batch, 1000)[0]) == [1, 2]
 
 
 def test_a_null_header_value_is_refused_and_a_null_map_is_none() -> None:

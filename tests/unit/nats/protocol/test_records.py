@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given
@@ -22,7 +21,6 @@ from mama_spark.nats.protocol.records import (
     records_of,
     records_up_to,
 )
-from mama_spark.nats.read.ranges import merge_ranges, missing_ranges
 
 from tests.support.memory import peak_of
 from tests.support.nats.deliveries import FORMS, SID, NatsDelivery, block, columns, frame, held_to, reply
@@ -266,14 +264,3 @@ def test_hostile_bytes_never_crash(noise: bytes, data: st.DataObject) -> None:
 
 
 # --- holes ---------------------------------------------------------------------------------------------------
-
-
-@examples(60)
-@given(st.sets(st.integers(5, 40)), st.integers(5, 40), st.integers(5, 40))
-def test_holes_and_ranges_are_what_sets_say(there: set[int], one: int, other: int) -> None:
-    low, high = sorted((one, other))
-    present = np.array(sorted(n for n in there if low <= n <= high), np.int64)
-    gone = sorted(set(range(low, high + 1)) - there)
-    found = missing_ranges(np.array_split(present, 3), low, high)
-    assert [n for a, b in found for n in range(a, b + 1)] == gone
-    assert merge_ranges([(n, n) for n in gone]) == found

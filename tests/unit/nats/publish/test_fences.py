@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mama_spark.contracts.batch_ledger import SETTLE
 from mama_spark.contracts.bridge import OnTheWay
-from mama_spark.nats.connection.expected_answers import ExpectedAnswers
+from mama_spark.nats.connection.requests import ExpectedAnswers
 from mama_spark.nats.jetstream.server_probe import SentTo
 from mama_spark.nats.protocol.client_events import ServerInfo
 from mama_spark.nats.publish import fences as module

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import PermissionDenied, Unavailable
-from mama_spark.nats.connection.denials import Denials
+from mama_spark.nats.connection.requests import Denials
 from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.publish.requests import NatsRequests
 

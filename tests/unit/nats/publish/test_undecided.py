@@ -1,4 +1,4 @@
-"""When messages to a replicated stream need not go alone any more."""
+"""When messages to a replicated stream need not go alone any more, and a batch whose last answer is lost."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from mama_spark.contracts.errors import OutcomeUnknown
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.nats.connection.expected_answers import ExpectedAnswers
+from mama_spark.nats.connection.requests import ExpectedAnswers
+from mama_spark.nats.publish import fast_ingest
 from mama_spark.nats.publish.ack_queue import AckQueue
-from mama_spark.nats.publish.fast_ingest import ALONE_IN_ORDER, IDLE, FastIngestPublisher
-from mama_spark.nats.publish.undecided import UndecidedStreams
+from mama_spark.nats.publish.fast_ingest import IDLE, FastIngestPublisher
+from mama_spark.nats.publish.undecided import ALONE_IN_ORDER, UndecidedStreams
 from mama_spark.nats.settings import NatsSettings
 
 from tests.support.tables import each
@@ -133,16 +135,43 @@ def test_a_message_that_was_sent_alone_goes_alone_again(how: str) -> None:
         return fast.send(MessageBatch.of(["s.a"] * 2, [b"1", b"2"]), token, lambda _: "S")
 
     assert send(0) == 1
-    fast.on_answer(np.array([0]), stored_anew=7)
+    fast.alone.on_answer(np.array([0]), stored_anew=7)
     assert send(1) == 1
     connection.answer(info(OLD))
     if how == "lost":
-        fast.on_disconnected()
+        fast.alone.on_disconnected()
     elif how == "late":
         fast.poll(0, 1)
     else:
-        fast.on_answer(np.array([1]), refused=True)
-        fast.on_answer(np.arange(2, 2 + ALONE_IN_ORDER))
+        fast.alone.on_answer(np.array([1]), refused=True)
+        fast.alone.on_answer(np.arange(2, 2 + ALONE_IN_ORDER))
     queue.wait(0, 1)
     assert send(2) == 1
     assert plain == [0, 1, 2]
+
+
+def test_a_batch_whose_last_answer_is_lost_with_a_leader_does_not_keep_others_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In order, nothing is sent beside it."""
+    now, queue = [100.0], AckQueue()
+    monkeypatch.setattr(fast_ingest, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    connection: Any = SimpleNamespace(
+        up=True, inbox=b"_INBOX.a.", next_token=0, write=lambda frames: None, publish=lambda *message: None
+    )
+    router: Any = SimpleNamespace(dedup_is_safe=lambda stream: True)
+    settings = NatsSettings(ordered=True, wait_timeout=5.0)
+    one = FastIngestPublisher(
+        connection, queue, settings, router, lambda *rows: None, lambda timeout, want: queue.take()
+    )
+    rows = MessageBatch.of(["t"] * 3, [b"x"] * 3)
+    assert one.send(rows, 0, lambda topic: "S") == 3
+    one.end_all()
+    now[0] += 5.0
+    assert not one.poll(0.0, 1).refusals
+    assert one.send(rows, 3, lambda topic: "S") == 0
+    now[0] += 1.0
+    one.poll(0.0, 1)
+    (refusals,) = one.poll(0.0, 1).refusals
+    assert (refusals.tokens.tolist(), type(refusals.error)) == ([0, 1, 2], OutcomeUnknown)
+    assert one.send(rows, 3, lambda topic: "S") == 3

@@ -55,7 +55,7 @@ def test_each_limit_is_one_sentence(config: dict[str, Any], said: str) -> None:
     ],
 )
 def test_limits_that_remove_records_between_others(config: dict[str, Any], between: bool) -> None:
-    assert retention.removes_between(StreamInfo.of({"config": {"name": "S", **KEEPS, **config}})) is between
+    assert retention.removal(StreamInfo.of({"config": {"name": "S", **KEEPS, **config}})).between is between
 
 
 @each(
@@ -85,4 +85,4 @@ def test_several_limits_are_several_sentences() -> None:
     ],
 )
 def test_a_limit_that_only_replaces_values_loses_none(config: dict[str, Any], replaces: bool) -> None:
-    assert retention.replaces(StreamInfo.of({"config": {"name": "S", **KEEPS, **config}})) is replaces
+    assert retention.removal(StreamInfo.of({"config": {"name": "S", **KEEPS, **config}})).only_replaced is replaces

@@ -30,6 +30,12 @@ KINDS = {
     "long": T.LongType(), "double": T.DoubleType(), "binary": T.BinaryType(), "at": T.TimestampType(),
     "int": T.IntegerType(), "map": T.MapType(T.IntegerType(), T.ArrayType(T.DateType())), "null": T.NullType(),
     "headers": T.MapType(T.StringType(), T.StringType()),
+    "multimap": T.MapType(T.StringType(), T.ArrayType(T.StringType())),
+    "kafka": T.ArrayType(T.StructType().add("key", T.StringType()).add("value", T.BinaryType())),
+    "struct": T.StructType().add("a", T.IntegerType()), "array": T.ArrayType(T.IntegerType()),
+    "months": T.YearMonthIntervalType(), "numbered": T.MapType(T.IntegerType(), T.IntegerType()),
+    "days": T.StructType().add("b", T.ArrayType(T.DayTimeIntervalType(0, 0))),
+    "decimals": T.StructType().add("c", T.ArrayType(T.DecimalType(9, 2))),
 }  # fmt: skip
 
 
@@ -65,9 +71,50 @@ def test_the_column_is_the_one_that_is_named(
     assert (plan.id, plan.json) == (found, json)
 
 
+def test_each_column_has_a_purpose() -> None:
+    plan = planned("topic value:binary")
+    assert (plan.topic, plan.value, plan.json, plan.headers, plan.id) == ("topic", "value", (), None, None)
+    assert planned("Topic a:int b:decimals id").json == ("a", "b", "id")
+    assert planned("symbol value source root").parts == (("root", "root"), ("source", "source"), ("symbol", "symbol"))
+    assert planned("topic source:int").json == ("source",), "an ordinary column where a topic is given"
+    assert planned("topic value x:int", ignoreUnknownColumns="true").value == "value"
+    assert planned("topic value x:int", flightLog="l", flightLogColumns="X").log == ("x",)
+
+
+@each(("kind", "form"), [("headers", "map"), ("multimap", "multimap"), ("kafka", "kafka")])
+def test_headers_have_three_forms(kind: str, form: str) -> None:
+    assert planned(f"topic value headers:{kind}").headers_form == form
+
+
+def test_a_row_says_its_stream_where_the_bridge_lets_it() -> None:
+    plan = planned("topic a:int Stream", url="mlp://h")
+    assert (plan.stream, plan.json) == ("Stream", ("a",))
+    assert planned("topic value", url="mlp://h/prices").stream is None
+    with pytest.raises(SchemaError, match="column 'stream' must be string, it is int; cast it"):
+        planned("topic value stream:int", url="mlp://h")
+
+
 @each(
     ("columns", "options", "why"),
     [
+        ("", {}, "no columns"),
+        ("value", {}, "no column 'topic'"),
+        ("topics value", {}, r"is it 'topics'\?"),
+        ("topic:int value", {}, "column 'topic' must be string, it is int; cast it"),
+        ("topic value:int", {}, "column 'value' must be binary or string, it is int"),
+        ("topic value:struct", {}, r'make it JSON: to_json\("value"\)'),
+        ("topic value:array", {}, r'make it JSON: to_json\("value"\)'),
+        ("topic value headers", {}, "column 'headers' must be map"),
+        ("topic value valu", {}, "did you mean 'value'"),
+        ("topic value x:int y:int", {}, "also: 'y'"),
+        ("topic", {}, "nothing to publish"),
+        ("topic Topic value", {}, "two columns"),
+        ("topic value", {"topic": "a"}, "both option topic and a column"),
+        ("topic a:months", {}, "has no JSON form"),
+        ("topic a:numbered", {}, "string keys"),
+        ("topic a:days", {}, r"a\.b\[\]"),
+        ("topic value stream", {}, "option stream"),
+        ("topic value", {"flightLog": "x", "flightLogColumns": "valu"}, "did you mean 'value'"),
         ("topic value id", {}, "is used by no rule; is it the message id. Set option idColumn='id'"),
         ("topic value key", {}, r"column 'key' is used by no rule; messages have no key .*concat."),
         ("topic value id", {"idColumn": ""}, "column 'id' is used by no rule; drop it"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, Records
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, Records
+from mama_spark.memory.logs import MemoryLog, MemoryLogs
 from mama_spark.options import BATCH_READ, STREAM_READ, SubscribeOptions
 from mama_spark.spark.subscribe import current_rows
 from mama_spark.spark.subscribe.current_rows import current_records, last_of_each
+from mama_spark.spark.subscribe.log_reader import read_range
 from mama_spark.spark.subscribe.offsets import (
     ReadRange,
     StreamPosition,
@@ -90,6 +92,90 @@ def test_nothing_comes_before_an_outage() -> None:
 
     with pytest.raises(Unavailable):
         next(last_of_each(cut()))
+
+
+def all_of(self: MemoryLog, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
+    return self.read(0, self.bounds().last, topics)
+
+
+def test_a_batch_that_has_come_is_not_read_again_after_an_outage(
+    log: FilledLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.put(3)
+    monkeypatch.setattr(MemoryLog, "current", all_of)
+    source = log.source(latestPerTopic="true")
+    reader, bounds, outages = source.reader(source.schema()), MemoryLog.bounds, [Unavailable("an outage")]
+
+    def cut(self: MemoryLog) -> Bounds:
+        if outages:
+            raise outages.pop()
+        return bounds(self)
+
+    found = []
+    for rows in reader.read(reader.partitions()[0]):
+        found += rows["sequence"].to_pylist()
+        monkeypatch.setattr(MemoryLog, "bounds", cut)
+    assert (found, outages) == ([3], [])
+
+
+def test_after_an_outage_a_range_goes_on_behind_the_last_of_its_records(log: FilledLog) -> None:
+    outages, begun = [Unavailable("an outage")], list[int]()
+
+    def read(_: RecordLog, after: int) -> Iterator[Records]:
+        begun.append(after)
+        return iter([batch(7, "ab"), batch(2, "cd")] if len(begun) == 1 else [])
+
+    def check(_: RecordLog) -> None:
+        if outages:
+            raise outages.pop()
+
+    options = SubscribeOptions.parse({"url": f"memory://{log.name}", "topics": "a"})
+    assert len(list(read_range(options, lambda bridge: bridge.log(log.name), 0, read, check, None))) == 2
+    assert begun == [0, 8]
+
+
+def test_what_came_before_a_snapshot_begins_at_last_is_in_its_list(
+    log: FilledLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryLog, "current", all_of)
+    source = log.source(latestPerTopic="true")
+    reader = source.streamReader(source.schema())
+    with MemoryLogs(log.name) as bridge:
+        for _ in range(2):  # an outage of another stream ends the first attempt
+            log.put(1)
+            begin = reader._begin(bridge)[log.name]
+    end = to_json({log.name: replace(begin, next=3, begin=1)})
+    assert [row["sequence"] for row in rows_of(reader, reader.partitions(to_json({log.name: begin}), end))] == [2]
+
+
+def test_a_query_that_begins_again_waits_for_a_leader_that_has_its_snapshot(
+    log: FilledLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+
+    def with_sequence(self: MemoryLog, sequence: int, _: str) -> Bounds:
+        asked.append(sequence)
+        return self.bounds()
+
+    def listed(self: MemoryLog, topics: Sequence[str], since: int, payloads: bool = True) -> Iterator[Records]:
+        asked.append(since)
+        return all_of(self)
+
+    monkeypatch.setattr(MemoryLog, "bounds_with", with_sequence)
+    monkeypatch.setattr(MemoryLog, "current", listed)
+    log.put(3)
+    source = log.source(latestPerTopic="true", failOnDataLoss="false")
+    reader = source.streamReader(source.schema())
+    begun = StreamPosition(2, log.log.bounds().identity, snapshot=5)
+    reader.latestOffset(to_json({log.name: begun}), ReadAllAvailable())
+    reader.partitions(to_json({log.name: begun}), to_json({log.name: replace(begun, next=4, begin=2)}))
+    assert asked == [5, 5]
+
+
+def test_a_stream_that_ends_within_a_snapshot_has_lost_what_followed() -> None:
+    now, losses = reconcile({"S": IN_SNAPSHOT}, {"S": Bounds(1, 8, "a")})
+    assert now == {"S": StreamPosition(5, "a", 5)}
+    assert [loss.why for loss in losses] == ["its last sequence is 8, but the query has read up to 10"]
 
 
 def test_current_records_are_divided_by_sequence() -> None:

@@ -18,14 +18,6 @@ def kinds(records: RecordBuilder) -> list[RecordKind]:
     return [RecordKind(kind) for kind in records.kinds]
 
 
-@pytest.mark.spec("TG-36", "TG-41")
-def test_each_change_of_a_state_is_one_record() -> None:
-    states, records = DeviceStates("tango"), RecordBuilder()
-    for online in (True, True, False, False, True):
-        states.availability(records, TOPIC, online, 1)
-    assert kinds(records) == [RecordKind.ONLINE, RecordKind.OFFLINE, RecordKind.ONLINE]
-
-
 def test_an_error_makes_a_device_suspect_until_the_topic_has_a_value_again() -> None:
     states, records = DeviceStates("tango"), RecordBuilder()
     states.availability(records, TOPIC, True, 1)

@@ -15,8 +15,7 @@ from mama_spark.contracts.errors import ClientClosed
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.discovery import lease_keeper
 from mama_spark.discovery.lease_keeper import Announced, LeaseKeeper, LeaseWithdrawn
-from mama_spark.discovery.log_discovery import LogDiscovery, Present
-from mama_spark.discovery.log_offsets import WrittenSnapshot
+from mama_spark.discovery.log_discovery import LogDiscovery, LogOffset, Present, WrittenSnapshot
 from mama_spark.discovery.source_expiry import check_ttl, renew_every, state_by_marker
 from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome
 
@@ -185,7 +184,7 @@ class MalamuteDiscovery(LogDiscovery):
     def _log_name(self) -> str:
         return self.codec.events
 
-    def _bounds(self) -> Bounds:
+    def _bounds(self, read: LogOffset | None = None) -> Bounds:
         return self._require_client().bounds()
 
     def _now(self) -> int:

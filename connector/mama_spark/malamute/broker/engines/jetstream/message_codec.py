@@ -2,11 +2,13 @@
 
 | of the message | in JetStream |
 |---|---|
-| subject | ``<prefix>.<subject>``, see :func:`encode_subject`: bytes that NATS does not allow become ``%HH`` |
+| subject | ``<prefix>.<subject>``: ``mlp.orders.temp.moscow`` for ``temp.moscow`` of stream ``orders``; bytes that \
+NATS does not allow become ``%HH`` (:func:`encode_subject`) |
 | content | the payload: the joined frames; ``Mlp-Frames`` = their lengths, unless it is one frame |
 | sender's address | ``Mlp-Sender`` |
 | id | ``Nats-Msg-Id``; a message without id gets ``%!<origin>`` |
 | headers | unchanged, or joined in ``Mlp-Headers`` (:func:`header_lines`) |
+| ``Mama-Expected-Sequence`` | also ``Nats-Expected-Last-Subject-Sequence`` |
 | its publisher | ``Mlp-Origin`` = ``<engine>.<client>.<number>``, unless the id contains it |
 
 Values of ``Mlp-`` headers and ids are printable ASCII, with ``%HH`` for other bytes. Messages of

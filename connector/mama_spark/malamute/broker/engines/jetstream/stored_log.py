@@ -64,7 +64,7 @@ class StoredLog:
         self._logs.open()
         if self._options.create:
             self._logs.make(self.log_name, self._options.log_settings(self._topic))
-        self._opened = self._logs.log(self.log_name)
+        self._opened = self._logs.served(self.log_name)
         state = self.refresh()
         if not any(covers(topic, self._topic) for topic in state.settings.topics):
             raise ConfigError(f"the JetStream stream {self.log_name!r} does not take {self._topic!r}")
@@ -127,16 +127,16 @@ class StoredLog:
         return limits(kept.max_age, kept.max_size, kept.max_records, kept.max_per_topic)
 
     def at(self, time: int) -> int:
-        return self._log.at(time)
+        return self._log.records.at(time)
 
     def missing(self, after: int, up_to: int) -> tuple[list[tuple[int, int]], int]:
         first, last = self.bounds()
         if last + 1 - first - self.state.records > _LISTED:
             up_to = min(up_to, max(after, first) + COUNTED)
-        return self._log.missing(after, up_to), up_to
+        return self._log.records.missing(after, up_to), up_to
 
     def trim(self, before: int) -> None:
-        self._log.trim(min(before, self.bounds()[1] + 1))
+        self._log.records.trim(min(before, self.bounds()[1] + 1))
         self.refresh()
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class StoredLog:
     def scan(self, after: int, up_to: int, rows: int, max_bytes: int) -> Rows:
         each = max(1, self.state.size // max(1, self.state.records))
         low, reached = self._range(after, up_to, min(rows, min(max_bytes, _BYTES) // each + 1))
-        for records in self._log.read(low, reached) if low < reached else ():
+        for records in self._log.records.read(low, reached) if low < reached else ():
             yield [_row(*one) for one in self._readable(records)], int(records.sequences[-1])
         yield (), reached
 

@@ -1,10 +1,11 @@
-"""The end of a range that may have so many messages that match."""
+"""What is missing in a stream, and the end of a range that may have so many messages that match."""
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.nats.read.ranges import match_range
+from mama_spark.nats.read.stream_index import match_range, merge_ranges, missing_ranges
 
 from tests.support.tiers import examples
 
@@ -37,3 +38,14 @@ def test_no_range_has_more_than_its_limit_and_each_goes_on(
         rest = sum(last < sequence <= 500 for sequence in stored)
         assert taken >= 0.9 * limit - 1 or not rest
         assert found.matching == taken or last == after + 1
+
+
+@examples(60)
+@given(st.sets(st.integers(5, 40)), st.integers(5, 40), st.integers(5, 40))
+def test_holes_and_ranges_are_what_sets_say(there: set[int], one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    present = np.array(sorted(n for n in there if low <= n <= high), np.int64)
+    gone = sorted(set(range(low, high + 1)) - there)
+    found = missing_ranges(np.array_split(present, 3), low, high)
+    assert [n for a, b in found for n in range(a, b + 1)] == gone
+    assert merge_ranges([(n, n) for n in gone]) == found

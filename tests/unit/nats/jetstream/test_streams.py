@@ -1,9 +1,9 @@
-"""How long a stream must know ids."""
+"""How long a stream must know ids, and what the next bridge asks again."""
 
 from __future__ import annotations
 
 from mama_spark.nats.jetstream.answers import StreamInfo
-from mama_spark.nats.jetstream.streams import duplicate_window
+from mama_spark.nats.jetstream.streams import StreamCache, duplicate_window
 from mama_spark.nats.publish.stream_router import StreamRouter
 from mama_spark.nats.settings import NatsSettings
 
@@ -17,3 +17,14 @@ def test_ids_are_known_twice_as_long_as_messages_are_sent_again() -> None:
     for window in (120.0, 119.0):
         router._validate(StreamInfo.of({"config": {"name": "S", "duplicate_window": int(window * 1e9)}}))
         assert len(warnings) == (window < 120.0)
+
+
+def test_the_next_bridge_asks_again_for_what_may_be_otherwise_by_then() -> None:
+    cache = StreamCache()
+    cache.asked |= {"mapped", "by weights", "nobody's"}
+    cache.unrouted.add("nobody's")
+    cache.led = {"mapped": {"A"}, "by weights": {"A", "B"}}
+    cache.reuse()
+    assert (cache.asked, cache.led) == ({"mapped"}, {"mapped": {"A"}})
+    cache.forget()
+    assert (cache.asked, cache.led) == (set(), {})

@@ -1,0 +1,188 @@
+"""Requests over a connection, and what becomes of them: answers, and refusals by the permissions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import Protocol
+
+from mama_spark.contracts.errors import MamaError, Unavailable
+
+from ..errors import no_responders
+from ..protocol.parser import Frame
+
+NO_RESPONDERS = 503
+_REQUEST = b"_"  #: before the number of a request: no id of a batch or token begins so
+#: A request: its subject, payload and headers.
+Request = tuple[str, bytes, dict[str, str] | None]
+
+
+class ExpectedAnswers:
+    """Answers to the requests of a connection, each by the number of its request at the end of the subject.
+
+    :param inbox: what the subjects begin with
+    """
+
+    def __init__(self, inbox: bytes) -> None:
+        self._inbox, self._numbers = inbox, count(1)
+        self._answered: dict[int, Callable[[Frame], None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._answered)
+
+    def expect(self, answered: Callable[[Frame], None]) -> tuple[int, bytes]:
+        """A number, and a subject for answers: ``answered`` is called with each, until :meth:`forget`."""
+        number = next(self._numbers)
+        self._answered[number] = answered
+        return number, b"%b%b%d" % (self._inbox, _REQUEST, number)
+
+    def forget(self, number: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._answered.pop(number, None)
+
+    def take(self, frame: Frame) -> bool:
+        """Whether it is an answer to a request, awaited or not."""
+        last = frame.subject[len(self._inbox) :]
+        if not last.startswith(_REQUEST):
+            return False
+        number = int(last[1:]) if last[1:].isdigit() and len(last) < 20 else 0
+        if (answered := self._answered.get(number)) is not None:
+            answered(frame)
+        return True
+
+
+class Denials:
+    """Who hears that the permissions of a connection forbid a subject.
+
+    :ivar handlers: tried where nobody waits for the subject: kind and subject; True: it was this one's
+    """
+
+    def __init__(self) -> None:
+        self._watches: list[tuple[str, Callable[[], None]]] = []
+        self.handlers: list[Callable[[str, str], bool]] = []
+
+    @contextlib.contextmanager
+    def watch(self, subject: str, tell: Callable[[], None]) -> Iterator[None]:
+        """Call ``tell`` when the server reports ``subject`` as forbidden."""
+        watch = subject, tell
+        self._watches.append(watch)
+        try:
+            yield
+        finally:
+            self._watches.remove(watch)
+
+    def tell(self, kind: str, subject: str) -> bool:
+        """Whether anybody is concerned."""
+        watching = [tell for watched, tell in list(self._watches) if watched == subject]
+        for tell in watching:
+            tell()
+        return bool(watching) or any(handled(kind, subject) for handled in list(self.handlers))
+
+
+class Attempts(contextlib.ExitStack):
+    """Requests that are sent again until they are answered: an answer counts, whichever time it was asked for.
+
+    :ivar answers: by subject, payload, and number among equal ones; None: the permissions forbid it
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[tuple[str, bytes, int], Frame | MamaError | None] = {}
+
+
+class RequestConnection(Protocol):
+    """What requests are sent over."""
+
+    @property
+    def answers(self) -> ExpectedAnswers: ...
+    @property
+    def denials(self) -> Denials: ...
+    def loss(self) -> Callable[[], bool]: ...
+    def drive(self, timeout: float, done: Callable[[], bool]) -> None: ...
+    def publish(self, subject: str, payload: bytes, reply: bytes, headers: dict[str, str] | None) -> None: ...
+
+
+class Requests:
+    """Sends requests over a connection, and waits for the answers."""
+
+    def __init__(self, connection: RequestConnection) -> None:
+        self._connection, self._answers, self._denials = connection, connection.answers, connection.denials
+
+    def request(
+        self,
+        subject: str,
+        payload: bytes,
+        timeout: float,
+        headers: dict[str, str] | None = None,
+        attempts: Attempts | None = None,
+    ) -> Frame | None:
+        """Send a request, or a message that is acknowledged, and wait for the answer; None: the permissions forbid it.
+
+        :param attempts: see :meth:`request_all`
+        :raises NoResponders: nobody subscribes to the subject
+        :raises Unavailable: no answer within ``timeout`` seconds
+        """
+        answer = self.request_all([(subject, payload, headers)], timeout, attempts)[0]
+        if isinstance(answer, MamaError):
+            raise answer
+        return answer
+
+    def request_all(
+        self, requests: Sequence[Request], timeout: float, attempts: Attempts | None = None
+    ) -> list[Frame | MamaError | None]:
+        """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it.
+
+        :param attempts: those before this one, and after it
+        """
+        lost, found = self._connection.loss(), list[Frame | MamaError | None]()
+        with contextlib.ExitStack() as stack:
+            mine = stack.enter_context(Attempts()) if attempts is None else attempts
+            keys = _numbered(requests)
+            for key, (subject, payload, headers) in zip(keys, requests, strict=True):
+                if key not in mine.answers:
+                    answered = partial(mine.answers.__setitem__, key)
+                    mine.enter_context(self._denials.watch(subject, partial(answered, None)))
+                    try:
+                        mine.callback(self._answers.forget, self.ask(subject, payload, headers, answered))
+                    except MamaError as e:
+                        answered(e)
+            self._connection.drive(timeout, lambda: all(key in mine.answers for key in keys) or lost())
+            why = "because the connection was lost" if lost() else f"within {timeout:g} s"
+            for key in keys:
+                subject = key[0]
+                answer = mine.answers.pop(key, Unavailable(f"no answer to {subject} {why}"))
+                found.append(no_responders(subject) if isinstance(answer, Frame) and is_nobody(answer) else answer)
+        return found
+
+    def ask(
+        self, subject: str, payload: bytes, headers: dict[str, str] | None, answered: Callable[[Frame], None]
+    ) -> int:
+        """Send a request and return its number; ``answered`` is called with the answers: see :class:`ExpectedAnswers`.
+
+        :raises Unavailable: not connected
+        """
+        number, reply = self._answers.expect(answered)
+        try:
+            self._connection.publish(subject, payload, reply, headers)
+        except MamaError:
+            self._answers.forget(number)
+            raise
+        return number
+
+
+def _numbered(requests: Sequence[Request]) -> list[tuple[str, bytes, int]]:
+    """Subject and payload of each, and how many equal ones precede it, which may have other answers."""
+    seen = Counter[tuple[str, bytes]]()
+    keys = []
+    for subject, payload, _ in requests:
+        keys.append((subject, payload, seen[subject, payload]))
+        seen[subject, payload] += 1
+    return keys
+
+
+def is_nobody(answer: Frame) -> bool:
+    """Nobody subscribes to the subject of the request."""
+    return answer.status == NO_RESPONDERS and not answer.payload
