@@ -57,8 +57,8 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     create_stream: bool = option(
         "boolean", boolean, False, _MESSAGES,
-        "Create a missing stream with file storage, fast ingest, and a duplicate window of twice `retryDeadline` "
-        "(with `exactlyOnce`, twice `waitTimeout`).",
+        "Create a missing stream with file storage, one replica, fast ingest, and a duplicate window of twice "
+        "`retryDeadline` (with `exactlyOnce`, twice `waitTimeout`).",
     )  # fmt: skip
     streams: StreamRange | None = option(
         "names", stream_range, None, _MESSAGES,
