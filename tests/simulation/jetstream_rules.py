@@ -31,6 +31,8 @@ REFUSALS: tuple[Refusal, ...] = (
     (503, 10008, "JetStream system temporarily unavailable"),
     (429, 10167, "too many requests"),
 )
+#: And what is final for a message: the stream is full.
+FULL: Refusal = (503, 10077, "maximum messages exceeded")
 _IN_PROCESS: Refusal = (409, 10158, "duplicate message id is in process")
 
 
@@ -59,7 +61,7 @@ class Stream:
     :ivar newest: sequence of the last message of each subject
     :ivar ids: sequence and time of each id in the duplicate window, oldest first; 0 = proposed, and not committed
     :ivar staged: subjects of messages that are proposed, and not committed
-    :ivar refuses: it refuses all messages with this
+    :ivar refuses: it refuses messages with this: of so many as ``every`` says one, which are in ``refused``
     :ivar cluster: who leads it, and the others, as a server of a cluster tells it
     :ivar fast: batches of fast ingest
     """
@@ -72,8 +74,11 @@ class Stream:
     ids: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
     staged: dict[str, int] = field(default_factory=dict)
     refuses: Refusal | None = None
+    every: int = 1
+    refused: list[bytes] = field(default_factory=list)
     cluster: dict[str, Any] | None = None
     fast: FastBatches = field(init=False)
+    _turn: int = 0
 
     def __post_init__(self) -> None:
         self.fast = FastBatches(self)
@@ -105,12 +110,22 @@ class Stream:
         expected = headers.get("Nats-Expected-Stream")
         if expected is not None and expected != self.name:
             return 400, 10060, "expected stream does not match"
-        if self.refuses is not None:
-            return self.refuses
+        if (refusal := self.turn_away(payload)) is not None:
+            return refusal
         known, wrong = self._known(headers.get("Nats-Msg-Id"), now), self._unexpected(subject, headers)
         if known is not None and (self.replicated or wrong is None):  # in this order servers look
             return known
         return wrong or self._full(subject)
+
+    def turn_away(self, payload: bytes) -> Refusal | None:
+        """What a message is refused with, whatever it is."""
+        if self.refuses is None:
+            return None
+        self._turn = (self._turn + 1) % self.every
+        if self._turn:
+            return None
+        self.refused.append(payload)
+        return self.refuses
 
     def _known(self, id_: str | None, now: float) -> int | None:
         if not id_:
@@ -184,6 +199,13 @@ class Stream:
         gone = self.messages.pop(sequence, None)
         if gone is not None and self.newest.get(gone.subject) == sequence:
             del self.newest[gone.subject]
+
+    def lose_tail(self, n: int) -> None:
+        """The last messages were not on the disk when the power failed."""
+        self.last = max(0, self.last - n)
+        self.messages = {sequence: m for sequence, m in self.messages.items() if sequence <= self.last}
+        self.newest = {m.subject: sequence for sequence, m in self.messages.items()}
+        self.ids = OrderedDict((id_, known) for id_, known in self.ids.items() if known[0] <= self.last)
 
     def _forget_ids(self, now: float) -> None:
         oldest = now - self.config["duplicate_window"] / 1e9

@@ -322,7 +322,8 @@ class _Log(logging.Handler):
     """Writes what the product logs into the trace."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        active().trace(f"log: {record.getMessage()}")
+        if active().tracing:
+            active().trace(f"log: {record.getMessage()}")
 
 
 @contextlib.contextmanager

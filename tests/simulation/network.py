@@ -226,6 +226,23 @@ class Network:
             if end.host.name == a:
                 end.release()
 
+    def hold_one(self, a: str, b: str) -> Callable[[], None]:
+        """What goes from ``a`` to ``b`` over one of the connections that are there waits, until this is called."""
+        ends = [end for end in self._between(a, b) if end.host.name == a]
+        if not ends:
+            return lambda: None
+        end, link = self.scheduler.random.choice(ends), self.link(a, b)
+        end.link = replace(link, held=True)
+        self.scheduler.trace_fault("hold one connection", f"{a} -> {b}")
+
+        def release() -> None:
+            self.scheduler.trace_fault("release one connection", f"{a} -> {b}")
+            end.link = link
+            if not link.held:
+                end.release()
+
+        return release
+
     def cut(self, a: str, b: str) -> None:
         """All connections between two hosts break, and both hear of it. New ones may come about."""
         self.scheduler.trace_fault("cut", f"{a} - {b}")

@@ -48,7 +48,7 @@ class StreamServer:
     :param life: how often it was started
     :ivar sessions: by number of the connection
     :ivar answers: what becomes of acknowledgements: ``lost``, ``every other`` of them lost, ``doubled`` or
-        ``reordered``; None: they are sent
+        ``reordered``, or ``no refusals`` among them; None: they are sent
     """
 
     def __init__(
@@ -197,6 +197,8 @@ class StreamServer:
             case "every other":
                 self._lose = not self._lose
                 return [] if self._lose else acks
+            case "no refusals":
+                return [ack for ack in acks if b'"error"' not in ack.payload]
             case "doubled":
                 return [*acks, *acks]
             case "reordered":

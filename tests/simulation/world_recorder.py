@@ -80,7 +80,7 @@ class _Source:
         yield self._batch(1)
 
     def records(self) -> Iterator[MessageBatch]:
-        self._scheduler.sleep(0.0 if self._stopped else self._scheduler.random.choice((0.01, 0.5)))
+        self._scheduler.sleep(0.0 if self._stopped else self._scheduler.random.choice((0.01, 0.5, 2.0)))
         n = min(self._left, self._scheduler.random.choice((0, 1, 3)))
         self._left -= n
         if n:

@@ -18,7 +18,7 @@ from mama_spark.publishing.window.flight_batch import FlightBatch
 from .jetstream_api import JetStream
 from .kernel import Scheduler, Stuck
 from .malamute.world import malamute
-from .nats.exactly_once import exactly_once
+from .nats.exactly_once import exactly_once, moments, spoil_the_server
 from .nats.ordered import ordered
 from .nats.world_reading import mamasub
 from .nats.world_replicated import replicated
@@ -99,13 +99,14 @@ def publish(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     network, here, there = Network(scheduler), scheduler.host("executor"), scheduler.host("nats")
     network.usual = Link(random.uniform(0.0001, 0.02), random.uniform(0, 0.01), None, random.choice((0.0, 0.3)))
     jetstream = JetStream()
-    stream = jetstream.create("S", ["t.>"], there.time())
+    stream, servers = jetstream.create("S", ["t.>"], there.time()), list[StreamServer]()
 
     def start() -> None:
         """Start the server, or start it again: what it had stored is there."""
         scheduler.restart(there)
         tell = (lambda text: scheduler.trace(text, "nats")) if scheduler.tracing else None
-        ServerPort(network, there, StreamServer("nats", jetstream, lambda _: there.time(), tell))
+        servers[:] = [StreamServer("nats", jetstream, lambda _: there.time(), tell)]
+        ServerPort(network, there, servers[0])
 
     start()
     finished: list[FlightBatch] = []
@@ -118,7 +119,7 @@ def publish(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
                 break
             except Unavailable:
                 scheduler.sleep(1.0)
-        policy = WindowConfig(8, 4, wait_timeout=5.0, retry=RetryPolicy.doubling(0.25, 5.0, 90.0))
+        policy = WindowConfig(8, 4, random.choice((1.0, 5.0)), RetryPolicy.doubling(0.25, 5.0, 90.0))
         publisher = BatchPublisher(bridge, policy, on_finished=finished.append)
         publisher.start()
         for first in range(0, shape.rows, 8):
@@ -132,8 +133,8 @@ def publish(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
         bridge.close()
 
     scheduler.spawn("task", task, here)
-    for _ in range(shape.faults):
-        _fault(scheduler, network, start)
+    for at in moments(scheduler, shape.faults, 3.0):
+        _fault(scheduler, network, at, start, servers)
 
     def check() -> Iterator[str]:
         states = np.concatenate([flights.state for flights in finished]) if finished else np.array([])
@@ -146,10 +147,12 @@ def publish(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     return check
 
 
-def _fault(scheduler: Scheduler, network: Network, start: Callable[[], None]) -> None:
+def _fault(
+    scheduler: Scheduler, network: Network, at: float, start: Callable[[], None], servers: list[StreamServer]
+) -> None:
     """One fault of the network or the server, for a few seconds."""
     random = scheduler.random
-    at, lasts = random.uniform(0, 1), random.uniform(0, 8)
+    lasts = random.uniform(0, 6)  # all are over before the publisher gives up to ask for streams
     a, b = random.choice((("executor", "nats"), ("nats", "executor")))
     there = scheduler.host("nats")
     begin, end = random.choice(
@@ -159,6 +162,7 @@ def _fault(scheduler: Scheduler, network: Network, start: Callable[[], None]) ->
             (lambda: network.hold(a, b), lambda: network.release(a, b)),
             (lambda: scheduler.freeze(there), lambda: scheduler.thaw(there)),
             (lambda: scheduler.kill(there), start),
+            (lambda: spoil_the_server(scheduler, servers, lasts), lambda: None),
         )
     )
     scheduler.call_at(at, begin)

@@ -10,9 +10,10 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from .. import __version__
 from ..console.exit_codes import FINE, INTERRUPTED, SUMMARY, WRONG
@@ -149,12 +150,21 @@ def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
 
 
 def _load(name: str, subcommand: Subcommand) -> SubcommandModule:
+    with _installed(name):
+        return cast(SubcommandModule, import_module(subcommand.module))
+
+
+@contextmanager
+def _installed(name: str) -> Iterator[None]:
+    """
+    :raises ConfigError: what the subcommand needs is not installed
+    """
     try:
-        module: Any = import_module(subcommand.module)
+        yield
     except ModuleNotFoundError as e:
+        subcommand = SUBCOMMANDS[name]
         package = f"{subcommand.package}[{subcommand.extra}]" if subcommand.extra else subcommand.package
         raise ConfigError(f"mama {name} cannot be loaded ({e}); try: pip install '{package}'") from e
-    return cast(SubcommandModule, module)
 
 
 def _complete() -> None:
@@ -213,7 +223,8 @@ def _run(argv: Sequence[str] | None) -> int:
             if not word.isascii() and word != word.encode(errors="replace").decode():  # bytes of no UTF-8
                 raise ConfigError(f"the argument {word!r} is no UTF-8")
         args = parse(words)
-        code: int = args.run(args)
+        with _installed(args.command):  # also what it imports only when it runs
+            code: int = args.run(args)
         return code
     except MamaError as e:
         print_error(" ".join(str(e).split()))

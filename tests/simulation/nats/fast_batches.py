@@ -79,8 +79,9 @@ class FastBatches:
     ) -> tuple[Answers, bool]:
         """The answers, and whether the message is to be stored."""
         stream = self._stream
-        if stream.refuses is not None or not stream.config.get("allow_batched"):
-            return [(part.reply, stream.error(stream.refuses or _DISABLED))], False
+        refusal = stream.turn_away(payload) if stream.config.get("allow_batched") else _DISABLED
+        if refusal is not None:
+            return [(part.reply, stream.error(refusal))], False
         for id_ in [id_ for id_, batch in self.open.items() if not batch.commit and now - batch.at >= _IDLE]:
             del self.open[id_]
         batch = self.open.get(part.id)

@@ -40,6 +40,8 @@ class Cluster:
     def __init__(self, scheduler: Scheduler, network: Network, latency: float, jitter: float) -> None:
         self.scheduler, self.network = scheduler, network
         self.hosts = {name: scheduler.host(name) for name in ("n1", "n2", "n3")}
+        for host in self.hosts.values():
+            host.ahead = scheduler.random.uniform(-0.3, 0.3)
         self.nodes: dict[str, Node] = {}
         self.replicas: dict[str, dict[str, Replica]] = {name: {} for name in self.hosts}
         self.terms: dict[str, int] = {}

@@ -82,6 +82,7 @@ class ReadingWorld:
 
     :ivar current: what is read first is a snapshot
     :ivar compacted: the stream keeps the last message of each topic
+    :ivar pauses: seconds between two messages
     """
 
     def __init__(self, scheduler: Scheduler, shape: Shape) -> None:
@@ -111,7 +112,8 @@ class ReadingWorld:
             self.options["maxOffsetsPerTrigger"] = random.choice(("3", "10", "1000"))
         self.written, self.wanted = 0, 3 * shape.rows
         self.app: Application | None = None
-        self.begun = random.uniform(0, 10) if self.current or not self.streaming else 0.0
+        self.pauses = random.choice(((0.0, 0.05, 0.1, 0.5), (0.0, 0.01)))
+        self.begun = random.uniform(0, 20 * max(self.pauses)) if self.current or not self.streaming else 0.0
         scheduler.spawn("writer", self._write, scheduler.host("writer"))
         scheduler.spawn("operator", self._operate, scheduler.host("operator"))
         for _ in range(2 * shape.faults):
@@ -123,7 +125,7 @@ class ReadingWorld:
         """Have the leader store messages, as fast as it takes them."""
         scheduler, random = self.scheduler, self.scheduler.random
         while self.written < self.wanted:
-            scheduler.sleep(random.choice((0.0, 0.05, 0.1, 0.5)))
+            scheduler.sleep(random.choice(self.pauses))
             for name, node in self.cluster.nodes.items():
                 if self.cluster.there(name) and self.cluster.replicas[name]["S"].active:
                     message = Message(f"t.{random.randrange(5)}", "", {}, b"", b"message %d" % self.written)

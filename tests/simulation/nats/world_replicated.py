@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from mama_spark.nats.settings import NatsSettings
 
+from ..jetstream_rules import FULL
 from ..kernel import Scheduler
 from ..network import Link, Network
-from .exactly_once import WINDOWS, break_a_link, hurt_an_executor, restart_the_driver, rows_of
+from .exactly_once import WINDOWS, break_a_link, hurt_an_executor, moments, refuse, restart_the_driver, rows_of
 from .replicated import Cluster
 from .writers import Write
 
@@ -34,8 +35,8 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
     write = Write(scheduler, settings, rows_of(scheduler, shape.rows), random.choice((1, 1, 2)))
     write.start_run()
     scheduler.spawn("query", lambda: write.query(lambda: all(map(cluster.there, names)), 20.0))
-    for _ in range(shape.faults):
-        at, lasts = random.uniform(0, 6), random.choice((random.uniform(0, 3), random.uniform(0, 25)))
+    for at in moments(scheduler, shape.faults, 6.0):
+        lasts = random.choice((random.uniform(0, 3), random.uniform(0, 25)))
         scheduler.call_at(at, partial(_fault, scheduler, network, write, cluster, lasts))
 
     def check() -> Iterator[str]:
@@ -48,13 +49,19 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
 
 def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluster, lasts: float) -> None:
     random = scheduler.random
-    kind = random.choice(("server", "server", "server", "late", "link", "executor", "driver"))
+    kinds = ("server", "server", "server", "lead", "late", "link", "executor", "executor", "driver", "refuse")
+    kind = random.choice(kinds)
     if kind == "link":
-        break_a_link(scheduler, network, write, cluster.hosts[random.choice(list(cluster.hosts))], lasts)
+        there = cluster.hosts[random.choice(list(cluster.hosts))]
+        break_a_link(scheduler, network, write.executors, there, lasts)
     elif kind == "executor":
         hurt_an_executor(scheduler, write, lasts)
     elif kind == "late":
         change_to_a_late_leader(scheduler, cluster)
+    elif kind == "lead":
+        random.choice((lead_to_and_fro, lose_the_lead))(scheduler, cluster, lasts)
+    elif kind == "refuse":
+        refuse(scheduler, [replicas["S"].stream for replicas in cluster.replicas.values()], lasts, FULL)
     elif kind == "driver":
         restart_the_driver(scheduler, write, lasts)
     else:
@@ -89,3 +96,23 @@ def hurt_a_server(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
     else:
         cluster.isolate(name)
         scheduler.call_at(scheduler.now + lasts, lambda: cluster.join(name))
+
+
+def lead_to_and_fro(scheduler: Scheduler, cluster: Cluster, _: float) -> None:
+    """The leader gives up, and the next one, and so on."""
+    random = scheduler.random
+    for _again in range(random.randrange(1, 6)):
+        scheduler.call_at(scheduler.now + random.uniform(0, 1), partial(cluster.move, "S"))
+
+
+def lose_the_lead(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
+    """The leader does not reach the others, which elect another one, perhaps soon; it comes back, and leads again."""
+    name = next((n for n, replicas in cluster.replicas.items() if replicas["S"].leads and cluster.there(n)), None)
+    if name is None:
+        return
+    others, back = set(cluster.hosts) - {name}, scheduler.now + lasts
+    cluster.isolate(name)
+    if scheduler.random.random() < 0.5:
+        scheduler.call_at(scheduler.now + scheduler.random.uniform(0, 2), partial(cluster.elect, "S", {name}))
+    scheduler.call_at(back, partial(cluster.join, name))
+    scheduler.call_at(back + scheduler.random.uniform(0, 0.5), partial(cluster.elect, "S", others))

@@ -19,6 +19,7 @@ from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.exactly_once.protocol import Attempt, Superseded
+from mama_spark.publishing.exactly_once.read_back import DataRemoved
 from mama_spark.publishing.exactly_once.session import BatchSession, Rules
 from mama_spark.publishing.ids.ids import IdMaker
 from mama_spark.publishing.outage_reporter import retry_while_unavailable
@@ -33,7 +34,6 @@ from ..kernel import Host, Process, Scheduler
 #: Topic and payload.
 Row = tuple[str, bytes]
 LEASE = 5.0
-_CHUNK = 8
 _ATTEMPTS = 4
 _IDS_MEMORY = 1 << 14
 
@@ -49,6 +49,7 @@ class Write:
     :ivar acked: payloads that attempts have reported as acknowledged, of the run that was committed
     :ivar committed: all partitions of a run have succeeded
     :ivar executors: hosts of attempts that have not ended
+    :ivar failing: names of those whose rows end with an error
     """
 
     scheduler: Scheduler
@@ -58,9 +59,16 @@ class Write:
     acked: Counter[bytes] = field(default_factory=Counter)
     committed: bool = False
     executors: dict[str, Host] = field(default_factory=dict)
+    failing: set[str] = field(default_factory=set)
     _run: int = 0
     _driver: Host | None = None
     _left: set[int] = field(default_factory=set)
+    _parts: int = 0
+
+    @property
+    def counted_on(self) -> bool:
+        """A partition of the present run has succeeded."""
+        return len(self._left) < self._parts
 
     def start_run(self) -> None:
         """A driver begins the batch, or begins it again: in another order, and perhaps other partitions."""
@@ -71,20 +79,21 @@ class Write:
         self.acked.clear()
         rows = list(self.rows)
         random.shuffle(rows)
-        n = self.partitions if self._run == 1 else random.choice((self.partitions, self.partitions + 1))
-        self._driver, self._left = scheduler.host(f"driver{self._run}"), set(range(n))
+        n = self.partitions if self._run == 1 else max(1, self.partitions + random.choice((-1, 0, 1)))
+        self._driver, self._left, self._parts = scheduler.host(f"driver{self._run}"), set(range(n)), n
         for p in range(n):
             task = partial(self._task, self._run, p, rows[p::n])
             scheduler.spawn(f"task {p}", task, self._driver, background=True)
 
     def end_run(self) -> None:
-        """The driver is killed; its executors end a little later."""
+        """The driver is killed; its executors end later."""
         if self.committed or self._driver is None or self._driver.dead:
             return
         scheduler, random = self.scheduler, self.scheduler.random
         scheduler.kill(self._driver)
         for host in self.executors.values():
-            scheduler.call_at(scheduler.now + random.uniform(0, 3), partial(self._kill, host))
+            lasts = random.uniform(0, random.choice((3, 40)))
+            scheduler.call_at(scheduler.now + lasts, partial(self._kill, host))
 
     def _kill(self, host: Host) -> None:
         if not host.dead:
@@ -96,6 +105,7 @@ class Write:
         while True:
             number += 1
             host = scheduler.host(f"executor{run}.{partition}.{number}")
+            host.ahead, host.rate = scheduler.random.uniform(-60, 60), scheduler.random.uniform(0.97, 1.03)
             self.executors[host.name] = host
             acked: Counter[bytes] = Counter()
             expects = (MamaError, NotAllStored)
@@ -106,7 +116,8 @@ class Write:
                 self.executors.pop(host.name, None)
                 if process.error is None and not host.dead:
                     break
-            if isinstance(process.error, Superseded) and number >= _ATTEMPTS:  # the query fails, and is begun again
+            if isinstance(process.error, Superseded | DataRemoved) and number >= _ATTEMPTS:
+                # the query fails, and is begun again
                 scheduler.call_at(scheduler.now + 1.0, self.start_run)
                 self.end_run()
                 return
@@ -119,11 +130,12 @@ class Write:
             self.committed = not self._left
 
     def _await(self, process: Process) -> None:
-        """Until it has ended, or has stood still for so long that it is given up."""
-        patience = self.scheduler.random.uniform(4, 20)
+        """Until it has ended, or has stood still for so long that it is given up; or is given up while it goes on."""
+        random = self.scheduler.random
+        patience, unsure = random.uniform(4, 20), random.random() < 0.2
         while not process.done:
             process.ended.wait(1.0)
-            patience = patience - 1.0 if process.host.frozen else patience
+            patience = patience - 1.0 if unsure or process.host.frozen else patience
             if patience <= 0:
                 return
 
@@ -136,7 +148,9 @@ class Write:
         me = Attempt("w", batch, f"r{run}", partition, f"o{scheduler.unique()}", ids.prefix, "one message a row")
         bridge = NatsBridge(self.settings)
         session = BatchSession(NatsBatchLedger(self.settings, 30.0), me, Rules(LEASE, wait=True), bridge.sent_to)
-        policy = WindowConfig(8, 4, wait_timeout=5.0, retry=RetryPolicy.doubling(0.25, 5.0, 90.0))
+        random = scheduler.random
+        policy = WindowConfig(8, 4, random.choice((1.0, 5.0)), RetryPolicy.doubling(0.25, 5.0, 90.0))
+        chunk, pause, here = random.choice((3, 8)), random.choice((0.2, 2.0, 8.0)), scheduler.here.name
         failed: list[FlightBatch] = []
 
         def on_finished(flights: FlightBatch) -> None:
@@ -162,10 +176,12 @@ class Write:
             publisher.start()
             session.open()
             stages = [MatchStored(session, ids.prefix, None), GiveIds(ids, session.free_numbers)]
-            for batch_of_rows in _batches(rows):
+            for batch_of_rows in _batches(rows, chunk):
                 for one in through(stages, batch_of_rows):
                     publisher.put(one.messages, one.rejected, None, one.stored)
-                scheduler.sleep(scheduler.random.choice((0.0, 0.0, 0.2, 2.0)))
+                scheduler.sleep(random.choice((0.0, 0.0, pause)))
+                if here in self.failing:
+                    raise NotAllStored
             publisher.drain()
         finally:
             publisher.stop()
@@ -209,7 +225,7 @@ def _messages(rows: Sequence[Row]) -> MessageBatch:
     return MessageBatch.of([topic for topic, _ in rows], [payload for _, payload in rows])
 
 
-def _batches(rows: list[Row]) -> Iterator[SinkBatch]:
-    for first in range(0, len(rows), _CHUNK):
-        some = rows[first : first + _CHUNK]
+def _batches(rows: list[Row], size: int) -> Iterator[SinkBatch]:
+    for first in range(0, len(rows), size):
+        some = rows[first : first + size]
         yield SinkBatch(_messages(some), [], np.arange(first, first + len(some)))

@@ -84,7 +84,7 @@ class Application:
     def __init__(self, scheduler: Scheduler, number: int, misfortune: Misfortune, latency: float = 0.01) -> None:
         self._scheduler, self._number, self._misfortune, self._latency = scheduler, number, misfortune, latency
         self.host = scheduler.host(f"driver{number}")
-        self._python = scheduler.host(f"driver{number}-python")
+        self._python = self._machine(f"driver{number}-python")
         self.workers: list[Host] = []
         self.notes: list[dict[str, Any]] = []
         self._python.globals[_NOTES] = self.notes
@@ -92,6 +92,12 @@ class Application:
         self._made = self._attempts = 0
         self._events: list[Callable[[], None]] = []
         self._happened = Signal(scheduler)
+
+    def _machine(self, name: str) -> Host:
+        """A host whose clocks are wrong, and not as right as those of others."""
+        host, random = self._scheduler.host(name), self._scheduler.random
+        host.ahead, host.rate = random.uniform(-30, 30), random.uniform(0.97, 1.03)
+        return host
 
     # --- the life of the application ---------------------------------------------------------------------------------
 
@@ -198,7 +204,7 @@ class Application:
         if self._idle:
             host = self._idle.pop(scheduler.random.randrange(len(self._idle)))
         else:
-            host = scheduler.host(f"worker{self._number}.{self._made}")
+            host = self._machine(f"worker{self._number}.{self._made}")
             self._made += 1
             self.workers.append(host)
         attempt, task.attempts = task.attempts, task.attempts + 1

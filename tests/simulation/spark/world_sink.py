@@ -17,7 +17,7 @@ from mama_spark.spark.sink.data_source import batch_writer, stream_writer
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from ..jetstream_api import JetStream
-from ..jetstream_rules import REFUSALS
+from ..jetstream_rules import REFUSALS, Stored
 from ..kernel import Host, Process, Scheduler
 from ..network import Link, Network
 from ..sockets import ServerPort
@@ -82,6 +82,9 @@ class SinkWorld:
             self.options["onError"] = random.choice(("log", "deadletter"))
             if self.options["onError"] == "deadletter":
                 self.options["deadLetterTable"] = LETTERS
+        elif random.random() < 0.4:
+            self.options |= random.choice(({"pack": "lines", "packMaxRows": "3"}, {"order": "partition"}))
+            self.fixed |= "order" in self.options
         if once:
             self.options["exactlyOnce"] = "true"
         for _ in range(shape.faults):
@@ -136,7 +139,7 @@ class SinkWorld:
             random.shuffle(keys)
             n = random.choice((1, 2, 4))
         parts = [keys[i::n] for i in range(n)]
-        if self.fixed and random.random() < 0.5:  # in any order
+        if self.fixed and "order" not in self.options and random.random() < 0.5:
             for part in parts:
                 random.shuffle(part)
         size = random.choice((3, 100))
@@ -269,14 +272,16 @@ class SinkWorld:
         for row in (*committed, *others):
             if row["event"] == "acked":
                 stored = messages.get(row["sequence"])
-                if stored is None or (stored.subject, stored.payload) != self._message(row["key"]):
+                if stored is None or self._message(row["key"]) not in _rows_of(stored):
                     yield f"row {row['key']} is acked at {row['sequence']}, where {stored} is"
         sent = Counter(self._message(key) for keys in self.batches for key in keys)
-        kept = Counter((m.subject, m.payload) for m in messages.values())
+        kept = Counter(row for m in messages.values() for row in _rows_of(m))
         if more := _but(kept, sent if self.stored_once else {row: kept[row] for row in sent}):
             yield f"stored more than once, or not sent: {more}"
         if less := _but({self._message(row["key"]) for row in committed if row["event"] == "acked"}, kept):
             yield f"not stored: {less}"
+        if "order" in self.options:
+            yield from self._overtaken(committed)
         for process in self._at_work():
             yield f"{process.name} on {process.host.name} goes on: {process.waits_for}"
 
@@ -285,16 +290,29 @@ class SinkWorld:
         if letters != Counter(failed):
             yield f"dead letters: {_but(failed, letters)} are missing, {_but(letters, failed)} are too many"
 
+    def _overtaken(self, committed: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+        """Rows that were stored before an earlier one of their partition."""
+        at = {row["key"]: row["sequence"] for row in committed}
+        for keys in self.batches:
+            for mine in (keys[i :: self.partitions] for i in range(self.partitions)):
+                if (where := [at[key] for key in mine if key in at]) != sorted(where):
+                    yield f"rows {mine} are stored as {where}"
+
     def _outcomes(self, committed: bool) -> list[dict[str, Any]]:
-        return [row for row in self.storage.rows(LOG, committed) if row["kind"] == "flight"]
+        flights = (row for row in self.storage.rows(LOG, committed) if row["kind"] == "flight")
+        return [{**row, **one} for row in flights for one in row.get("packed") or [{}]]
 
     @property
     def stored_once(self) -> bool:
         """Whether ids and the window promise that."""
-        return self.once or self.fixed
+        return self.once or (self.fixed and "pack" not in self.options)
 
 
 def _nothing() -> None: ...
+
+
+def _rows_of(message: Stored) -> list[tuple[str, bytes]]:
+    return [(message.subject, value) for value in message.payload.split(b"\n")]
 
 
 def _but(some: Iterable[Any] | Mapping[Any, int], others: Iterable[Any] | Mapping[Any, int]) -> list[Any]:

@@ -10,6 +10,7 @@ import pytest
 from mama_spark.contracts.bridge import EventKind
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import MessageBatch
+from mama_spark.nats.connection.socket_connection import SocketConnection
 from mama_spark.nats.ledger import NatsBatchLedger
 from mama_spark.nats.publish.bridge import NatsBridge
 from mama_spark.nats.settings import NatsSettings
@@ -187,3 +188,20 @@ def test_a_query_that_begins_again_waits_for_a_leader_that_has_not_applied_what_
         look("next driver", ends[0])
         assert not scheduler.errors
     assert ends[0] == ends[1]
+
+
+def test_threads_that_wait_for_one_connection_do_not_wake_each_other() -> None:
+    def task() -> None:
+        connection.open()
+        network.hold("nats", "executor")
+        for _ in range(3):
+            scheduler.spawn("asks", lambda: connection.driver.drive(5.0))
+
+    with simulated(), Scheduler(1) as scheduler:
+        network, there = Network(scheduler), scheduler.host("nats")
+        ServerPort(network, there, StreamServer("nats", JetStream(), lambda _: there.time()))
+        connection = SocketConnection(NatsSettings(("nats://nats:4222",)))
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        scheduler.run(60.0)
+        assert not scheduler.errors
+        assert scheduler.happened < 1000

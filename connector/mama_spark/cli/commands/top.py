@@ -28,12 +28,13 @@ def run(args: argparse.Namespace) -> int:
     """
     :raises MamaError: the middleware cannot be reached at first, or an option is wrong
     """
+    once = args.once or args.json
+    if not once:
+        from ..top.app import LiveViewApp  # before it connects: it may not be installed
     with closing(Collector(dict(transport(args)), LiveModel())) as collector:
-        if args.once or args.json:
+        if once:
             _print_once(collector, args.interval, args.json)
         else:
-            from ..top.app import LiveViewApp
-
             LiveViewApp(collector, args.interval).run()
     return 0
 

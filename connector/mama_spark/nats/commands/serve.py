@@ -52,7 +52,12 @@ def serve(port: int, store: str | Path | None, *, stop: threading.Event, say: Ca
     """
     server = NatsServer(None, port=port, store=store, config=CONFIGURATION)
     try:
-        server.start()
+        try:
+            server.start()
+        except Unavailable as e:
+            if server.port_taken:
+                raise OptionError(f"port {port} is in use; choose another with --port") from e
+            raise
         add_demo_stream(server.url)
         kept = f"streams are kept in {store}" if store else "streams are gone when it ends"
         say(f"ready: {server.url}  (stream {DEMO}: {', '.join(DEMO_SUBJECTS)}; {kept}; Ctrl-C ends it)")

@@ -155,17 +155,18 @@ class SocketDriver:
         """
         until = self.clock() + timeout
         with self.turn:
+            self._advance(timeout > 0)
             while True:
-                self._advance(timeout > 0)
                 self.turn.notify_all()
-                now = self.clock()
-                if done() or now >= until or self.closed:
-                    return
-                seconds = max(0.0, min(until, self._wake_at()) - now)
-                if self._is_waited_for:
-                    self.turn.wait(seconds)
-                else:
-                    self._wait(min(seconds, _GLANCE))
+                while True:
+                    now = self.clock()
+                    if done() or now >= until or self.closed:
+                        return
+                    if not self._is_waited_for:
+                        break
+                    self.turn.wait(min(until - now, _UNSEEN))  # who waits for the socket looks, and tells the others
+                self._wait(min(max(0.0, self._wake_at() - now), until - now, _GLANCE))
+                self._advance(timeout > 0)
 
     def _wait(self, seconds: float) -> None:
         """For the socket; other threads have their turn meanwhile."""

@@ -142,6 +142,11 @@ class NatsServer:
     def log(self) -> Path:
         return self.folder / "nats-server.log"
 
+    @property
+    def port_taken(self) -> bool:
+        """Whether the latest process found its port in use."""
+        return self.log.exists() and b"address already in use" in self.log.read_bytes()[self._logged :]
+
     def start(self, timeout: float = READY_TIMEOUT) -> Self:
         """Start and wait until it is ready; when started again, also until its port is free.
 
@@ -155,8 +160,7 @@ class NatsServer:
                 return self
             except Unavailable:
                 # while it was down, another process may have got its port for a moment
-                port_taken = b"address already in use" in self.log.read_bytes()[self._logged :]
-                if not again or not port_taken or time.monotonic() > deadline:
+                if not again or not self.port_taken or time.monotonic() > deadline:
                     raise
             time.sleep(0.1)
 

@@ -249,7 +249,8 @@ class BatchTurn(Turn):
         if found.run != me.run:  # an earlier run has it: seize it
             return replace(found, runs=(*found.runs[-7:], me.run), after=min(found.after, self.last), open=False)
         if found.open:
-            return Step.GO
+            restored = self.last < found.after  # what this run stores from there on is of the batch, too
+            return replace(found, after=self.last) if restored else Step.GO
         if wait > 0:  # perhaps somebody of the earlier run still publishes
             return wait
         self.last = self._ask_last()

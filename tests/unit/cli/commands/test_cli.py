@@ -142,14 +142,31 @@ def test_docs_options_writes_and_recognises_a_stale_file(mama: Callable[..., Don
     assert mama("docs", "options", "--check", str(page)).returncode == 2
 
 
-def test_a_broker_without_its_libraries_says_what_to_install() -> None:
+@pytest.mark.parametrize(
+    ("library", "words", "extra"),
+    [
+        ("zmq", ["broker"], "malamute"),
+        ("rich", ["top", "nats://127.0.0.1:1"], "top"),
+        ("jinja2", ["report", "x"], "report"),
+    ],
+)
+def test_a_command_without_its_libraries_says_what_to_install(library: str, words: list[str], extra: str) -> None:
     program = (
-        "import sys; sys.modules['zmq'] = None; from mama_spark.cli import main as cli; sys.exit(cli.main(['broker']))"
+        "import sys; sys.modules[sys.argv[1]] = None\n"
+        "from mama_spark.cli import main as cli; sys.exit(cli.main(sys.argv[2:]))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", program, library, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
-    assert "pip install 'mama-spark[malamute]'" in done.stderr
+    assert f"pip install 'mama-spark[{extra}]'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_serve_says_that_its_port_is_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert cli.main(["serve", "--port", str(port)]) == 2
+    assert capsys.readouterr().err == f"mama: port {port} is in use; choose another with --port\n"
 
 
 def test_serve_ends_with_ctrl_c_and_leaves_no_server(tmp_path: Path) -> None:

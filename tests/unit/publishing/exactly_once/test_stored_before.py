@@ -75,6 +75,7 @@ OPENED = replace(SEIZED, open=True, until=200)
         (SEIZED, [OPENED, Step.GO], 5.0),
         # the stream was restored from a copy that is older than the batch
         (replace(OLD, after=190), [replace(SEIZED, after=180), replace(OPENED, after=180), Step.GO], 5.0),
+        (replace(BATCH, after=190), [replace(BATCH, after=180), Step.GO], 0.0),
     ],
 )
 def test_a_run_takes_a_batch_from_an_earlier_one_when_a_lease_has_passed(
