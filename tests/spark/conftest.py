@@ -10,7 +10,7 @@ from pathlib import Path
 
 import mama_spark
 import pytest
-from mama_spark import jobs
+from mama_spark.jobs.delta_package import delta_jars
 from mama_spark.nats.server.nats_server import NatsServer
 from pyspark.sql import SparkSession
 
@@ -57,7 +57,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
     # named, as `mama jobs --delta-jars` names them: to look the package up, each session would start Ivy
-    session = builder.config("spark.jars", ",".join(map(str, jobs.delta_jars()))).getOrCreate()
+    session = builder.config("spark.jars", ",".join(map(str, delta_jars()))).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     files = session._jvm.org.apache.hadoop.fs.FileSystem  # type: ignore[union-attr]
     files.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)

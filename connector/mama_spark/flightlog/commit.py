@@ -16,9 +16,7 @@ A commit adds what failed attempts at *its* batch left; of a job that is never s
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -27,15 +25,13 @@ from deltalake import DeltaTable
 
 from ..contracts.errors import FlightLogError
 from .folder import PARTS, SHARE_IT, WriteId
-from .parts import Part, part_of_file
+from .orphaned_parts import known_files, unknown_parts
+from .parts import Part
 from .schema import FLIGHT_LOG, TableKind
-from .storage import TableStore, active_paths, removed_paths, storage_errors
+from .storage import TableStore, storage_errors
 from .transaction import CommitPlan, CommitResult, TargetTable, execute
 
 logger = logging.getLogger("mama_spark")
-
-#: How long Delta keeps removed files in its log by default.
-_DEFAULT_RETENTION = timedelta(days=7)
 
 
 def commit(
@@ -160,30 +156,3 @@ def _unwritten(store: TableStore, parts: Sequence[Part], files: Sequence[pafs.Fi
 def _is_recorded(table: DeltaTable, app: tuple[str, int]) -> bool:
     version = table.transaction_version(app[0])
     return version is not None and version >= app[1]
-
-
-def known_files(table: DeltaTable) -> tuple[dict[str, bool], set[str]]:
-    """The active files of the table with their ``committed``; and all files that its log knows, removed ones too."""
-    active = active_paths(table)
-    return active, active.keys() | removed_paths(table)
-
-
-def unknown_parts(store: TableStore, table: DeltaTable, infos: Sequence[pafs.FileInfo], known: set[str]) -> list[Part]:
-    """The whole parts among ``infos`` that the table never had.
-
-    The log knows a removed file for a while only: older files may have been compacted away, and adding them again would
-    duplicate their rows.
-    """
-    # Time of day: is compared with the times of files, by days.
-    oldest = datetime.now(UTC) - removal_retention(table)
-    orphans = [i for i in infos if i.path not in known and i.mtime is not None and i.mtime > oldest]
-    return [p for i in orphans if (p := part_of_file(store, i.path, i.size)) is not None]
-
-
-def removal_retention(table: DeltaTable) -> timedelta:
-    """For how long the log of the table knows the files that were removed from it."""
-    text = table.metadata().configuration.get("delta.deletedFileRetentionDuration")
-    if text is None:
-        return _DEFAULT_RETENTION
-    found = re.fullmatch(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", text.strip().lower())
-    return timedelta(**{found[2] + "s": int(found[1])}) if found else timedelta(0)

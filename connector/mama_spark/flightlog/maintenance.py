@@ -29,8 +29,8 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from ..contracts.errors import FlightLogError, Unavailable
-from .commit import known_files, removal_retention, unknown_parts
 from .folder import PARTS
+from .orphaned_parts import known_files, removal_retention, unknown_parts
 from .parts import OpenPart, Part
 from .schema import DEAD_LETTER_TABLE, FLIGHT_LOG, OWN_NAMES, PARTITION_COLUMNS, part_schema
 from .storage import TableStore, check_features, reading_errors, storage_errors

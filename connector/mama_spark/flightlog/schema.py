@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -96,14 +95,6 @@ PACKED_ROWS = "packed"
 def packed_rows_field(fields: Sequence[pa.Field]) -> pa.Field:
     """The column :data:`PACKED_ROWS` for these columns of the DataFrame."""
     return pa.field(PACKED_ROWS, pa.list_(pa.struct(list(fields))))
-
-
-class Level(Enum):
-    """``flightLogLevel``: which flight events become rows. Publisher and topic events are in at every level."""
-
-    ALL = "all"  #: published and terminal events
-    OUTCOMES = "outcomes"  #: terminal events
-    ERRORS = "errors"  #: terminal events other than ``acked``
 
 
 def table_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:

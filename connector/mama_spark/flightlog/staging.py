@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from ..contracts.message import Int64s
 from .columns import FlightColumns, LoggedEvent, Reason, constant, events_batch, file_schema, flights_batch, repeated
 from .folder import WriteId, require_marker
+from .log_level import Level
 from .parts import PART_ROWS, Part, PartWriter, check_writable
-from .schema import ACKED, DEAD_LETTER_TABLE, FLIGHT_LOG, PUBLISHED, TIMESTAMP, Level, TableKind, part_schema
+from .schema import DEAD_LETTER_TABLE, FLIGHT_LOG, TIMESTAMP, TableKind, part_schema
 from .storage import TableStore, delta_fields, existing_table, storage_errors
 
 #: Rows and bytes that are gathered before the background thread gets them: to make a record batch of many columns
@@ -140,15 +140,7 @@ class Staging(TaskParts):
         :raises Unavailable: storage failed since
         :raises FlightLogError: storage refuses since
         """
-        if self._level is not Level.ALL:
-            codes = columns.codes()
-            if self._level is Level.ERRORS:
-                keep = (codes != PUBLISHED) & (codes != ACKED)
-                keep[list(columns.reasons)] = True  # a doubled id is an error, however its flight ended
-            else:  # where nothing is acknowledged, `published` is the terminal event
-                keep = (codes != PUBLISHED) | columns.without_acknowledgement()
-            if not keep.all():
-                columns = columns.take(np.flatnonzero(keep))
+        columns = self._level.rows_of(columns)
         if not len(columns):
             return
         self._gathered.append(columns)

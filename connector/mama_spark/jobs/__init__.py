@@ -7,19 +7,13 @@ A clone has them in the folders ``jobs`` and ``conf``; the wheel has copies of b
 from __future__ import annotations
 
 import ast
-import os
-import pwd
 import re
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..contracts.errors import ConfigError
 
-__all__ = ["Job", "configuration_files", "copy", "delta_jars", "delta_package", "find", "jobs"]
-
-#: Folder of Spark's resolver in a home folder.
-_IVY = ".ivy2.5.2"
+__all__ = ["Job", "configuration_files", "copy", "find", "jobs"]
 
 _HERE = Path(__file__).parent
 _INSTALLED = (_HERE / "conf").is_dir()
@@ -28,6 +22,8 @@ _FOLDERS = {
     "jobs": _HERE if _INSTALLED else _HERE.parents[2] / "jobs",
     "conf": _HERE / "conf" if _INSTALLED else _HERE.parents[2] / "conf",
 }
+#: Files of this package, which the wheel puts beside the jobs.
+_NOT_JOBS = ("__init__.py", "delta_package.py")
 if not _INSTALLED:
     __path__.append(str(_FOLDERS["jobs"]))
 
@@ -51,7 +47,7 @@ class Job:
 
 def jobs() -> list[Job]:
     """All jobs, read from their docstrings: to import them takes pyspark."""
-    return [_read(path) for path in sorted(_FOLDERS["jobs"].glob("*.py")) if path.name != "__init__.py"]
+    return [_read(path) for path in sorted(_FOLDERS["jobs"].glob("*.py")) if path.name not in _NOT_JOBS]
 
 
 def find(name: str) -> Job:
@@ -88,47 +84,6 @@ def copy(name: str, folder: Path) -> list[Path]:
     except OSError as e:
         raise ConfigError(f"{name} cannot be copied to {folder}: {e.strerror}") from e
     return [folder / file for file in files]
-
-
-def delta_package(spark: str | None = None) -> str:
-    """The package of Delta for a version of Spark, for ``--packages``. For Spark 4.3 there is none yet.
-
-    :param spark: None = the one that is installed in this environment, or 4.2
-    """
-    if spark is None:
-        try:
-            spark = version("pyspark")
-        except PackageNotFoundError:
-            spark = "4.2"
-    return f"io.delta:delta-spark_{spark[:3]}_2.13:4.4.0"
-
-
-def delta_jars() -> list[Path]:
-    """The jars of :func:`delta_package` that ``--packages`` has brought to this machine, for ``--jars``. What else it
-    brings, Spark has.
-
-    :raises ConfigError: they are not there
-    """
-    package = delta_package()
-    group, name, release = package.split(":")
-    mine = Path.home() / _IVY
-    for ivy in (mine, _home_of_java() / _IVY):
-        found = sorted((ivy / "jars").glob(f"{group}_*-{release}.jar"))
-        own = [jar for jar in found if jar.name.startswith(f"{group}_{name}-")]
-        if own:  # and not those of another Spark
-            return own + [jar for jar in found if not jar.name.startswith(f"{group}_delta-spark_")]
-    raise ConfigError(
-        f"the jars of Delta are not in {mine}; fetch them once: spark-submit --conf spark.jars.ivy={mine} "
-        f"--packages {package} {find('report').path} --help"
-    )
-
-
-def _home_of_java() -> Path:
-    """Where Spark puts them: the home folder of the account, whatever ``HOME`` says."""
-    try:
-        return Path(pwd.getpwuid(os.getuid()).pw_dir)
-    except KeyError:  # an account without a name, as containers have
-        return Path.home()
 
 
 def _place(file: str) -> Path:

@@ -41,12 +41,23 @@ def served_metrics(
     prometheus_client()
     server = MetricsServer(address, {"/metrics": (CONTENT_TYPE, lambda: exposition(measure()))})
     try:
-        if on_all_interfaces(address.rpartition(":")[0]):
-            warn(f"the metrics at {address} are on all interfaces and have no login: name one interface")
+        for text in all_interfaces_warnings("metrics", address):
+            warn(text)
         say(f"metrics: {server.url}/metrics")
         yield
     finally:
         server.close()
+
+
+def all_interfaces_warnings(what: str, address: str) -> list[str]:
+    """Warnings of what everybody in the networks of this machine can read: one, or none.
+
+    :param what: is served there
+    :param address: ``host:port``
+    """
+    if not on_all_interfaces(address.rpartition(":")[0]):
+        return []
+    return [f"the {what} at {address} are on all interfaces and have no login: name one interface"]
 
 
 class MetricsServer:

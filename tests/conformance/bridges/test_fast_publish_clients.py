@@ -31,7 +31,7 @@ import pytest
 from mama_spark.contracts.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, Rejected
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
-from mama_spark.nats.errors import from_reply
+from mama_spark.nats.error_codes import from_reply
 from mama_spark.nats.protocol import fast_batch
 from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply, classify_parts
 from mama_spark.nats.protocol.fast_batch import MAX_MESSAGES, FastBatch, Phase, SettledTokens

@@ -33,7 +33,7 @@ from mama_spark.contracts.errors import (
     Rejected,
     TooLarge,
 )
-from mama_spark.nats import errors
+from mama_spark.nats import error_codes
 from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
 from mama_spark.nats.protocol.fast_batch import END, START, FastBatch, Phase, parse_reply, reply_prefix, reply_suffix
 from mama_spark.nats.server.nats_server import NatsServer
@@ -140,13 +140,13 @@ def test_jetstream_fast_batch_publish(stream: Stream) -> None:
     stream.admin.update_stream(stream.name, allow_batched=False)
     off = stream.batch()
     off.put(2)
-    assert code_of(off.hear()) == errors.NOT_BATCHED
+    assert code_of(off.hear()) == error_codes.NOT_BATCHED
     assert off.refused == {1: Rejected, 2: Rejected}
     assert off.wire.answer()[1].__class__ is Rejected, "every message is answered"
     stream.admin.update_stream(stream.name, allow_batched=True)
 
     for seq, op, name, code in [(0, START, "uuid", 10206), (1, END, "uuid", 10206), (1, START, "A" * 65, 10207),
-                                (2, APPEND, "uuid", errors.UNKNOWN_BATCH)]:  # fmt: skip
+                                (2, APPEND, "uuid", error_codes.UNKNOWN_BATCH)]:  # fmt: skip
         wrong = stream.batch(name)
         wrong.send(seq, op)
         assert code_of(wrong.wire.answer()[1]) == code
@@ -290,7 +290,7 @@ def test_jetstream_fast_batch_publish_limits(tmp_path: Path) -> None:
         numbers = count()
         eventually(taken, "the idle batch is forgotten")
         idle.put()
-        assert code_of(idle.hear()) == errors.UNKNOWN_BATCH
+        assert code_of(idle.hear()) == error_codes.UNKNOWN_BATCH
         assert idle.refused == {3: OutcomeUnknown}, "only what no flow ack covered is in doubt"
         stream.close()
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from mama_spark import jobs
+from mama_spark.jobs import delta_package
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[3]
 #: Two ways to bring Delta. The first starts Ivy, Spark's resolver, which takes longer than the session.
-PACKAGES = ("--packages", jobs.delta_package())
+PACKAGES = ("--packages", delta_package.delta_package())
 
 
 #: Environment of a process that starts a Spark Connect server: at any free port, where there may be another one.
@@ -24,7 +25,7 @@ FREE_CONNECT_PORT = {"SPARK_TESTING": "1"}
 
 
 def delta_jars() -> tuple[str, str]:
-    return "--jars", ",".join(map(str, jobs.delta_jars()))
+    return "--jars", ",".join(map(str, delta_package.delta_jars()))
 
 
 _SETTINGS = {

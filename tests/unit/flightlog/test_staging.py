@@ -18,8 +18,9 @@ from mama_spark.contracts.errors import FlightLogError, SchemaError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.flightlog.columns import FlightColumns, LoggedEvent
 from mama_spark.flightlog.folder import WriteId
+from mama_spark.flightlog.log_level import Level
 from mama_spark.flightlog.parts import part_of_file
-from mama_spark.flightlog.schema import Level, table_schema
+from mama_spark.flightlog.schema import table_schema
 from mama_spark.flightlog.staging import Staging
 from mama_spark.flightlog.storage import TableStore
 

@@ -15,7 +15,7 @@ from mama_spark.contracts.errors import (
     Rejected,
     TooLarge,
 )
-from mama_spark.nats import errors
+from mama_spark.nats import error_codes
 from mama_spark.nats.connection.login import refusal
 from mama_spark.nats.publish import nats_py_errors
 
@@ -57,26 +57,26 @@ def test_a_store_that_fails_is_not_the_fault_of_a_row_and_one_that_is_full_is_fi
     text: str, kind: type[MamaError]
 ) -> None:
     """A store is closed when its server goes down, or its stream is deleted."""
-    assert type(errors.from_reply(503, errors.STORE_FAILED, text)) is kind
+    assert type(error_codes.from_reply(503, error_codes.STORE_FAILED, text)) is kind
 
 
-@each("code", sorted(errors.BY_CODE))
+@each("code", sorted(error_codes.BY_CODE))
 def test_each_number_becomes_the_error_of_the_table(code: int) -> None:
-    error = errors.from_reply(400, code, "text")
-    assert type(error) is errors.BY_CODE[code]
+    error = error_codes.from_reply(400, code, "text")
+    assert type(error) is error_codes.BY_CODE[code]
     assert error.code == code
     assert error.info.startswith("text"), "what nats-server says, and for some what to do"
 
 
 @each(("http", "kind"), [(429, RateLimited), (503, OutOfResources), (409, DuplicateInFlight), (400, Rejected)])
 def test_an_unknown_number_falls_back_to_its_http_code(http: int, kind: type[MamaError]) -> None:
-    assert type(errors.from_reply(http, 19_999, "new")) is kind
+    assert type(error_codes.from_reply(http, 19_999, "new")) is kind
 
 
 def test_the_whole_publisher_holds_on_503_and_shrinks_on_429() -> None:
-    assert errors.no_responders("a").backpressure is Backpressure.PAUSE
-    assert errors.from_reply(429, 10167, "").backpressure is Backpressure.SHRINK_WINDOW
-    assert errors.from_reply(503, 10077, "maximum messages exceeded").backpressure is Backpressure.NONE
+    assert error_codes.no_responders("a").backpressure is Backpressure.PAUSE
+    assert error_codes.from_reply(429, 10167, "").backpressure is Backpressure.SHRINK_WINDOW
+    assert error_codes.from_reply(503, 10077, "maximum messages exceeded").backpressure is Backpressure.NONE
 
 
 @each(
@@ -90,10 +90,10 @@ def test_the_whole_publisher_holds_on_503_and_shrinks_on_429() -> None:
     ],
 )
 def test_permission_violations_name_their_subject(text: str, wanted: tuple[str, str] | None) -> None:
-    assert errors.denied(text) == wanted
+    assert error_codes.denied(text) == wanted
 
 
 def test_wrong_credentials_are_for_the_user_to_change() -> None:
     assert "correct what logs in" in refusal("nats: 'Authorization Violation'")
     assert refusal("credentials: the file has no seed") == "credentials: the file has no seed"
-    assert isinstance(errors.not_entitled("a"), PermissionDenied)
+    assert isinstance(error_codes.not_entitled("a"), PermissionDenied)

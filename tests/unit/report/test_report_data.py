@@ -15,7 +15,8 @@ from mama_spark.contracts.errors import PERHAPS_TWICE, FlightLogError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.folder import WriteId
-from mama_spark.flightlog.schema import PUBLISHED, TIMEOUT, Level
+from mama_spark.flightlog.log_level import Level
+from mama_spark.flightlog.schema import PUBLISHED, TIMEOUT
 from mama_spark.flightlog.staging import Staging
 from mama_spark.report.data import MOST_BINS, WIDTHS, bin_width, read_report, standstills
 

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from ...contracts.errors import ConfigError
-from ...jobs import configuration_files, copy, delta_jars, find, jobs
+from ...jobs import configuration_files, copy, find, jobs
+from ...jobs.delta_package import delta_jars
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from mama_spark.contracts.errors import MamaError, Unavailable
 
-from ..errors import no_responders
+from ..error_codes import no_responders
 from ..protocol.parser import Frame
 
 NO_RESPONDERS = 503

@@ -18,7 +18,7 @@ from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import MamaError, NoResponders, Unavailable
 from mama_spark.publishing.window.retry import may_resend
 
-from .. import errors
+from .. import error_codes
 from ..connection.requests import Attempts, Request, is_nobody
 from ..connection.socket_connection import SocketConnection
 from ..protocol.direct_get import StoredMessage, headers_of, stored
@@ -205,7 +205,7 @@ class JetStream:
                 raise ApiForbidden(f"no permission to publish to {subject!r}")
             answer = answer_of(reply.payload)
             if (error := AnsweredError.of(answer)) is not None:
-                raise errors.from_reply(error.status, error.code, error.text)
+                raise error_codes.from_reply(error.status, error.code, error.text)
             if not isinstance(sequence := answer.get("seq"), int):
                 raise Unavailable(f"not an acknowledgement of JetStream: {reply.payload[:100]!r}")
             return sequence
@@ -258,7 +258,7 @@ class JetStream:
             if not _ends(end):
                 raise Unavailable("it broke off")
             if is_nobody(end):
-                raise errors.no_responders(end.subject.decode(errors="replace"))
+                raise error_codes.no_responders(end.subject.decode(errors="replace"))
             if end.status not in (204, 404):
                 raise Unavailable(f"{end.status} {end.status_text}")
             left_over = _LEFT.fullmatch(dict(end.headers).get("Nats-Num-Pending", ""))

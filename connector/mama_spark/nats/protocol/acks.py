@@ -18,7 +18,7 @@ import orjson
 from mama_spark.contracts.errors import MamaError, OutcomeUnknown, PublishError
 from mama_spark.contracts.message import Bools, Int64s
 
-from .. import errors
+from .. import error_codes
 from . import parser
 from .frames import TOKEN_WIDTH
 
@@ -226,9 +226,9 @@ def classify(frame: parser.Frame) -> Reply:
 def classify_parts(status: int, status_text: str, payload: bytes, subject: str = "") -> Reply:
     """As :func:`classify`, from the parts of the reply."""
     if status == 503 and not payload:
-        return errors.no_responders(subject)
+        return error_codes.no_responders(subject)
     if not payload:
-        return errors.from_reply(status, 0, status_text or str(status)) if status else BatchMemberAccepted()
+        return error_codes.from_reply(status, 0, status_text or str(status)) if status else BatchMemberAccepted()
     try:
         return read_reply(payload)
     except AckError as e:
@@ -274,4 +274,4 @@ def _number(body: dict[str, object], key: str) -> int:
 def _error(body: object) -> PublishError:
     if not isinstance(body, dict):
         raise AckError("error is not an object")
-    return errors.from_reply(_number(body, "code"), _number(body, "err_code"), str(body.get("description", "")))
+    return error_codes.from_reply(_number(body, "code"), _number(body, "err_code"), str(body.get("description", "")))

@@ -20,7 +20,7 @@ import orjson
 from mama_spark.contracts.errors import ConfigError, TooLarge, Unavailable
 from mama_spark.contracts.standstill import silent_for
 
-from ..errors import denied
+from ..error_codes import denied
 from .acks import AckColumns, BulkReader
 from .client_events import (
     FATAL,

@@ -24,7 +24,7 @@ from mama_spark.contracts.errors import (
 )
 from mama_spark.contracts.message import Int64s
 
-from ..errors import NOT_BATCHED, UNKNOWN_BATCH
+from ..error_codes import NOT_BATCHED, UNKNOWN_BATCH
 from .acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
 
 MAX_MESSAGES = 100_000

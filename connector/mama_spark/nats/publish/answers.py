@@ -17,7 +17,7 @@ from mama_spark.contracts.errors import MamaError, PublishError, Rejected, Unava
 from mama_spark.contracts.message import Int64s, MessageBatch
 
 from ..connection.socket_connection import MAX_UNWRITTEN, SocketConnection
-from ..errors import not_entitled
+from ..error_codes import not_entitled
 from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import TOKEN_WIDTH
 from .ack_queue import AckQueue

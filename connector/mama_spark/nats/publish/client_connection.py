@@ -22,7 +22,7 @@ from mama_spark.contracts.errors import ConfigError, MamaError
 
 from ..connection.login import refusal
 from ..connection.socket_connection import ConnectionListener, new_inbox
-from ..errors import denied
+from ..error_codes import denied
 from ..protocol.acks import classify_parts
 from .event_loop import EventLoopThread
 from .nats_py_errors import from_client

@@ -19,7 +19,7 @@ from mama_spark.contracts.errors import (
 from mama_spark.contracts.message import Int64s, MessageBatch
 
 from ..connection.socket_connection import SocketConnection
-from ..errors import NOT_BATCHED
+from ..error_codes import NOT_BATCHED
 from ..protocol.acks import Reply
 from ..protocol.fast_batch import (
     APPEND,

@@ -12,7 +12,7 @@ from mama_spark.contracts.topics import why_unpublishable
 
 from ..connection.requests import is_nobody
 from ..connection.socket_connection import SocketConnection, new_inbox
-from ..errors import no_responders, not_entitled
+from ..error_codes import no_responders, not_entitled
 from ..protocol.parser import Frame
 
 _REMEMBERED = 4096  #: requests that may still be denied; a denial arrives within one round trip

@@ -17,7 +17,7 @@ from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Unavailable
 from mama_spark.contracts.record_log import Records
 
-from .. import errors
+from .. import error_codes
 from ..connection.requests import is_nobody
 from ..connection.socket_connection import SocketConnection
 from ..jetstream.answers import TOO_MANY_CONSUMERS, ApiError, ConsumerInfo, StreamInfo
@@ -66,7 +66,7 @@ class Asked:
             raise Unavailable(f"no answer to {self._subject}")
         reply = self._answers[0]
         nobody = reply is not None and is_nobody(reply)
-        return read_answer(self._subject, errors.no_responders(self._subject) if nobody else reply, ())
+        return read_answer(self._subject, error_codes.no_responders(self._subject) if nobody else reply, ())
 
     def close(self) -> None:
         """The answer is not wanted any more."""

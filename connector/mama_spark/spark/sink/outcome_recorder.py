@@ -16,7 +16,8 @@ import pyarrow as pa
 from mama_spark.contracts.bridge import Capabilities
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
-from mama_spark.flightlog.schema import PACKED_ROWS, Level
+from mama_spark.flightlog.log_level import Level
+from mama_spark.flightlog.schema import PACKED_ROWS
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.clock import WallClock
@@ -47,13 +48,14 @@ class OutcomeRecorder:
         o, write_id = job.options, report.write_id
         self._job, self._options, self.report = job, o, report
         self._number_prefix = f"{job.run_id}-{report.partition}-{task.unique_attempt}-"
+        self._level = Level(o.flight_log_level)
         self._staging: Staging | None = None
         if o.flight_log is not None:
             from mama_spark.flightlog.staging import Staging
 
             self._staging = Staging(
                 o.flight_log, o.storage_options, write_id, report.partition, report.attempt,
-                extra=job.log_fields, level=Level(o.flight_log_level),
+                extra=job.log_fields, level=self._level,
             )  # fmt: skip
         self._dead_letter_staging: DeadLetterStaging | None = None
         if o.dead_letter_table is not None:
@@ -170,7 +172,7 @@ class OutcomeRecorder:
             columns = replace(columns, rows=rows, sends=sends)
         if split is not None:
             columns = columns.take(np.flatnonzero(~split))
-        if self._options.flight_log_level == "all":
+        if self._level.has_all_published:
             published = published_columns(columns)
             if published is not None:
                 self._staging.add_flights(published)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from mama_spark.cli.main import main
-from mama_spark.jobs import configuration_files, delta_package, jobs
+from mama_spark.jobs import configuration_files, jobs
+from mama_spark.jobs.delta_package import delta_package
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -64,7 +65,7 @@ def test_jars_of_delta_are_those_that_spark_has_fetched(
 ) -> None:
     """In the folder of Ivy below ``HOME``; or where Java has its home, which does not follow ``HOME``."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("mama_spark.jobs._home_of_java", lambda: tmp_path / "java")
+    monkeypatch.setattr("mama_spark.jobs.delta_package._home_of_java", lambda: tmp_path / "java")
     assert main(["jobs", "--delta-jars"]) == 2
     ivy = tmp_path / "home" / ".ivy2.5.2"
     told = capsys.readouterr().err

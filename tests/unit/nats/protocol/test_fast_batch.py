@@ -13,7 +13,7 @@ from mama_spark.contracts.errors import (
     Rejected,
     TooLarge,
 )
-from mama_spark.nats.errors import from_reply, no_responders
+from mama_spark.nats.error_codes import from_reply, no_responders
 from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply
 from mama_spark.nats.protocol.fast_batch import (
     MAX_MESSAGES,

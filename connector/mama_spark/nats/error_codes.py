@@ -1,4 +1,5 @@
 """Maps error codes of the server (NATS ADR-7) to the errors of :mod:`mama_spark.contracts.errors`, by one table. Pure.
+The class of the error says whether it is final or worth another attempt.
 
 An ``err_code`` that is not in the table is a final rejection, unless the HTTP-like code beside it means a state that
 passes.

@@ -1,0 +1,46 @@
+"""Which files that failed attempts left behind may still be added to a table: none that it has, or had.
+
+A file older than the time for which the table remembers removed files is never added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
+
+from .parts import Part, part_of_file
+from .storage import TableStore, active_paths, removed_paths
+
+#: How long Delta keeps removed files in its log by default.
+_DEFAULT_RETENTION = timedelta(days=7)
+
+
+def known_files(table: DeltaTable) -> tuple[dict[str, bool], set[str]]:
+    """The active files of the table with their ``committed``; and all files that its log knows, removed ones too."""
+    active = active_paths(table)
+    return active, active.keys() | removed_paths(table)
+
+
+def unknown_parts(store: TableStore, table: DeltaTable, infos: Sequence[pafs.FileInfo], known: set[str]) -> list[Part]:
+    """The whole parts among ``infos`` that the table never had.
+
+    The log knows a removed file for a while only: older files may have been compacted away, and adding them again would
+    duplicate their rows.
+    """
+    # Time of day: is compared with the times of files, by days.
+    oldest = datetime.now(UTC) - removal_retention(table)
+    orphans = [i for i in infos if i.path not in known and i.mtime is not None and i.mtime > oldest]
+    return [p for i in orphans if (p := part_of_file(store, i.path, i.size)) is not None]
+
+
+def removal_retention(table: DeltaTable) -> timedelta:
+    """For how long the log of the table knows the files that were removed from it."""
+    text = table.metadata().configuration.get("delta.deletedFileRetentionDuration")
+    if text is None:
+        return _DEFAULT_RETENTION
+    found = re.fullmatch(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", text.strip().lower())
+    return timedelta(**{found[2] + "s": int(found[1])}) if found else timedelta(0)

@@ -1,0 +1,55 @@
+"""Which release of the Delta package belongs to the installed Spark, and where its jars are on this machine."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ..contracts.errors import ConfigError
+from . import find
+
+#: Folder of Spark's resolver in a home folder.
+_IVY = ".ivy2.5.2"
+
+
+def delta_package(spark: str | None = None) -> str:
+    """The package of Delta for a version of Spark, for ``--packages``. For Spark 4.3 there is none yet.
+
+    :param spark: None = the one that is installed in this environment, or 4.2
+    """
+    if spark is None:
+        try:
+            spark = version("pyspark")
+        except PackageNotFoundError:
+            spark = "4.2"
+    return f"io.delta:delta-spark_{spark[:3]}_2.13:4.4.0"
+
+
+def delta_jars() -> list[Path]:
+    """The jars of :func:`delta_package` that ``--packages`` has brought to this machine, for ``--jars``. What else it
+    brings, Spark has.
+
+    :raises ConfigError: they are not there
+    """
+    package = delta_package()
+    group, name, release = package.split(":")
+    mine = Path.home() / _IVY
+    for ivy in (mine, _home_of_java() / _IVY):
+        found = sorted((ivy / "jars").glob(f"{group}_*-{release}.jar"))
+        own = [jar for jar in found if jar.name.startswith(f"{group}_{name}-")]
+        if own:  # and not those of another Spark
+            return own + [jar for jar in found if not jar.name.startswith(f"{group}_delta-spark_")]
+    raise ConfigError(
+        f"the jars of Delta are not in {mine}; fetch them once: spark-submit --conf spark.jars.ivy={mine} "
+        f"--packages {package} {find('report').path} --help"
+    )
+
+
+def _home_of_java() -> Path:
+    """Where Spark puts them: the home folder of the account, whatever ``HOME`` says."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # an account without a name, as containers have
+        return Path.home()
