@@ -4,7 +4,6 @@ what an error advises when rows are stored already."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-
 from typing import TYPE_CHECKING
 
 from mama_spark.contracts.bridge import Ack, Capabilities
