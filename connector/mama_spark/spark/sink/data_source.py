@@ -50,7 +50,27 @@ def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> 
             'mamapub cannot overwrite: what was published cannot be taken back. Use mode("append"), '
             "and purge the stream at the broker if you want it empty first"
         )
-    return MamaPubWriter(_job(given, schema, streaming=False))
+    job = _job(given, schema, streaming=False)
+    _warn_of_late_repetition(job.options)
+    return MamaPubWriter(job)
+
+
+def _warn_of_late_repetition(o: SinkOptions) -> None:
+    """Where ``idPrefix`` names an earlier run, as its error advises: only executors can ask for the window."""
+    if o.id_prefix is None or o.flight_log is None:
+        return
+    from mama_spark.flightlog.storage import TableStore, storage_errors
+    from mama_spark.flightlog.transaction import seconds_since_run
+
+    with storage_errors(f"flightLog {o.flight_log}", o.storage_options):
+        table = TableStore(o.flight_log, o.storage_options).table()
+        age = None if table is None else seconds_since_run(table, o.id_prefix)
+    if age is not None:
+        logger.warning(
+            "mamapub: the run with idPrefix=%r ended %.0f s ago: if the stream's duplicate window is shorter, its rows "
+            "are stored again",
+            o.id_prefix, age,
+        )  # fmt: skip
 
 
 def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubStreamWriter:

@@ -113,6 +113,19 @@ def test_rows_that_failed_in_a_stream_that_goes_on_are_told_in_a_line_for_each_m
     assert line.startswith("mamapub: batch 0: 2 rows: 1 acked, 1 failed, 0 timed out; first failures: 1 x PUBLISH_ER")
 
 
+def test_a_repetition_by_the_id_prefix_of_a_run_is_told_how_long_ago_that_ended(
+    broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.denied.add("b")
+    first = plan(broker, flightLog=str(tmp_path))
+    with pytest.raises(RowsFailed):
+        first.commit([run(first)])
+    plan(broker, flightLog=str(tmp_path), idPrefix="of my own")
+    assert caplog.text == ""
+    plan(broker, flightLog=str(tmp_path), idPrefix=first.job.run_id)
+    assert f"the run with idPrefix={first.job.run_id!r} ended 0 s ago: if the stream's duplicate window" in caplog.text
+
+
 def test_exactly_once_without_a_name_of_the_write_says_what_it_does_not_cover(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
