@@ -117,7 +117,7 @@ def _repetition(job: SinkJob, reports: Sequence[PartitionReport]) -> str:
     shortest = min((r.duplicate_window for r in reports if r.duplicate_window is not None), default=None)
     window = f"within the stream's duplicate window{'' if shortest is None else f' of {shortest:g} s'}"
     options = "exactlyOnce" if job.has_name else "exactlyOnce, txnAppId and txnVersion"
-    later = f"; a later one needs {options}, from the first run on"
+    later = f"; a later repetition needs {options}, from the first run on"
     same_ids = job.has_name or o.id_prefix is not None
     if job.plan.id is not None and o.pack == "off":
         rows = "with the same ids"

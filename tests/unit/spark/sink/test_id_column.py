@@ -346,8 +346,8 @@ def test_only_cures_that_fit_the_options_are_named(
 
 @pytest.mark.parametrize(
     ("options", "limit"),
-    [({}, "do so for every run; a later one needs exactlyOnce, txnAppId and txnVersion, from the first run on"),
-     ({"txnAppId": "a", "txnVersion": "1"}, "again; a later one needs exactlyOnce, from the first run on")],
+    [({}, "do so for every run; a later repetition needs exactlyOnce, txnAppId and txnVersion, from the first run on"),
+     ({"txnAppId": "a", "txnVersion": "1"}, "again; a later repetition needs exactlyOnce, from the first run on")],
 )  # fmt: skip
 def test_the_shortest_window_that_is_known_limits_a_repetition(
     broker: MemoryBroker, tmp_path: Path, options: dict[str, str], limit: str
