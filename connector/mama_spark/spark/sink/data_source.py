@@ -50,7 +50,27 @@ def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> 
             'mamapub cannot overwrite: what was published cannot be taken back. Use mode("append"), '
             "and purge the stream at the broker if you want it empty first"
         )
-    return MamaPubWriter(_job(given, schema, streaming=False))
+    job = _job(given, schema, streaming=False)
+    _warn_of_late_repetition(job.options)
+    return MamaPubWriter(job)
+
+
+def _warn_of_late_repetition(o: SinkOptions) -> None:
+    """Where ``idPrefix`` names an earlier run, as its error advises: only executors can ask for the window."""
+    if o.id_prefix is None or o.flight_log is None:
+        return
+    from mama_spark.flightlog.storage import TableStore, storage_errors
+    from mama_spark.flightlog.transaction import seconds_since_run
+
+    with storage_errors(f"flightLog {o.flight_log}", o.storage_options):
+        table = TableStore(o.flight_log, o.storage_options).table()
+        age = None if table is None else seconds_since_run(table, o.id_prefix)
+    if age is not None:
+        logger.warning(
+            "mamapub: the run with idPrefix=%r ended %.0f s ago: if the stream's duplicate window is shorter, its rows "
+            "are stored again",
+            o.id_prefix, age,
+        )  # fmt: skip
 
 
 def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubStreamWriter:
@@ -140,7 +160,7 @@ class _Committer:
     # --- on the driver ---------------------------------------------------------------------------------------
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> OutcomeCounts:
-        from .failure_policy import advice_for_repetition, failures_of_write
+        from .failure_policy import advice_for_repetition, failures_of_write, where_logged
 
         reports, total = _reports(messages), _total(messages)
         fatal = next((r.fatal for r in reports if r.fatal is not None), None)
@@ -153,8 +173,9 @@ class _Committer:
             if failures:
                 self._abort(reports, app)
                 advice = advice_for_repetition(self.job, total, reports)
+                where = where_logged(self.job, self._write_id(reports))
                 what = "1 row was" if failures == 1 else f"{failures:,} rows were"
-                raise RowsFailed(f"{what} not published: {total.sentence()}{self._where(reports)}{advice}")
+                raise RowsFailed(f"{what} not published: {total.sentence()}{where}{advice}")
             try:
                 repeats = self._add_to_tables(reports, app, committed=True)
             except MamaError as e:
@@ -239,14 +260,6 @@ class _Committer:
         left are added by the next commit of the query."""
         return reports[0].write_id if reports else None
 
-    def _where(self, reports: Sequence[PartitionReport]) -> str:
-        path = self.job.options.flight_log
-        if path is None:
-            return "; no flight log was kept (option flightLog)"
-        write_id = self._write_id(reports)
-        what = "" if write_id is None else f" (run_id {write_id.run_id!r}, batch_id {write_id.batch_id})"
-        return f"; flight log: {path}{what}"
-
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[PartitionReport]:
     """Without the None of tasks that failed."""
@@ -269,6 +282,11 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
         self._began = time.monotonic()  # of the machine: planning and commit are two processes of the driver
         if job.options.flight_log is None:
             logger.warning("mamapub: option flightLog is not set: there will be no record of the outcome of each row")
+        if job.options.exactly_once and not job.has_name:
+            logger.warning(
+                "mamapub: option exactlyOnce covers repeated tasks of this write only: without txnAppId and "
+                "txnVersion, a repetition of the write stores all rows again"
+            )
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -319,7 +337,9 @@ class MamaPubStreamWriter(_Committer, DataSourceStreamArrowWriter):
 
     @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._commit(messages, self._app(messages, batchId))
+        total = self._commit(messages, self._app(messages, batchId))
+        if total.failed or total.timed_out:
+            logger.warning("mamapub: batch %d: %s", batchId, total.sentence())
         log, every = self.job.options.flight_log, self.job.options.flight_log_compact_every
         if log is not None and every and (batchId + 1) % every == 0:
             from mama_spark.flightlog.maintenance import compact_after_commit

@@ -84,6 +84,7 @@ def open_write(
     events.create()
     opened.callback(_quietly, events.flush)
     codec = None if o.pack == "off" else pack_codec(o, job.plan, first.schema)
+    said_by = f"mamapub: partition {task.partition}: "
     ids = _id_maker(job, task, IDS_MEMORY if codec is None else PACKED_IDS_MEMORY)
     native = row_codec(o)
     encoder = (
@@ -96,6 +97,7 @@ def open_write(
 
     def disconnect() -> None:
         events.destroy()
+        report.duplicate_window = bridge.duplicate_window()
         bridge.close()
         events.destroyed()
         events.flush()
@@ -113,7 +115,7 @@ def open_write(
         retry_while_unavailable(
             lambda: _open_bridge(bridge, destinations),
             wait=o.on_unavailable == "wait",
-            say="the middleware does not answer: %s; waiting until it does (onUnavailable=wait)",
+            say=f"{said_by}the middleware does not answer: %s; waiting until it does (onUnavailable=wait)",
         )
         check_capabilities(o, bridge.capabilities)
         if announcer is not None and announcer.start():
@@ -131,6 +133,7 @@ def open_write(
             rate=o.max_rate_per_partition,
             poll_time=min(o.poll_time, o.hold_pause_time),
             name=str(task.partition),
+            log_prefix=said_by,
         ),
         hooks=BatchHooks(
             open_bridge=connect,
@@ -214,7 +217,7 @@ def _session(
     reader = IdReader(not own_ids, None if codec is None else unpack_digests(codec))
     session = BatchSession(
         batch_ledger(o),
-        Attempt(*_write(job, task), run, task.partition, owner, ids.prefix, form),
+        Attempt(*_write(job, task), run, task.partition, owner, ids.prefix, form, numbered_by_user=not job.streaming),
         Rules(
             o.wait_timeout, o.on_retention == "publish", o.on_unavailable == "wait", reader,
             _patience(o), o.on_silent_server == "publish",
