@@ -143,6 +143,16 @@ places AS (SELECT DISTINCT stream, sequence FROM named)"""
         """What is at the sequences of the flights."""
         return f"WITH {self._placed(part)}{_answer('placed', 'found')}"
 
+    def again(self, part: Part) -> str:
+        """How many acknowledgements are of a message that another one is of, too: its row was published again. Rows of
+        one pack that were found there share its sequence."""
+        return f"""WITH bounds AS ({self._bounds}),
+picked AS (SELECT stream, sequence, sends FROM log WHERE {self._selection} AND {self._stored}{_in(part)})
+SELECT count(*) - count(DISTINCT l.sequence) AS again FROM picked l JOIN bounds b ON l.stream = b.stream
+LEFT JOIN (SELECT stream, sequence FROM stored WHERE pack{_in(part)}) p
+ON l.stream = p.stream AND l.sequence = p.sequence
+WHERE l.sequence >= b.low AND (p.sequence IS NULL OR l.sends > 0) GROUP BY l.stream"""
+
     def unmatched(self, part: Part) -> str:
         """The flights that :meth:`matches` has not found, or that have no sequence: by id, or else counted."""
         return f"""WITH {self._placed(part)},
@@ -270,6 +280,7 @@ def compare(
     for part in pairwise(edges):
         if found.add(ask(compared.matches(part))):
             found.add(ask(compared.unmatched(part)))
+        found.again += sum(row["again"] for row in ask(compared.again(part)))
         found.add(ask(compared.others(part)))
     if unnumbered:
         found.add(ask(compared.unmatched(UNNUMBERED)))

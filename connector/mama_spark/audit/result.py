@@ -36,6 +36,8 @@ FINDINGS = {
     "unlogged": "stored with an id of these writes, and the log does not say so",
     "foreign": "stored, and not in the log",
 }
+#: Where all messages are these, another stream may have been read.
+_ELSEWHERE = {name: FINDINGS[name] for name in ("missing", "other", "remade")}
 #: What is neither.
 APART = {
     "expired": "acknowledged, and older than what the stream has (limits, purges)",
@@ -76,6 +78,7 @@ class Audit:
     :ivar counts: messages by query_id, run_id, batch_id, stream, verdict
     :ivar examples: columns of :data:`ANSWER`, by verdict
     :ivar copies: stream and sequence of each later copy, and the sequence of the first one, which is kept
+    :ivar again: acknowledgements of a message after its first one, of those that the log has sequences of
     """
 
     path: str
@@ -86,6 +89,7 @@ class Audit:
     counts: Counter[tuple[Any, ...]] = field(default_factory=Counter)
     examples: dict[str, list[Row]] = field(default_factory=dict)
     copies: list[tuple[str, int, int]] = field(default_factory=list)
+    again: int = 0
 
     def add(self, answer: Iterable[Row]) -> int:
         """Note an answer; how many messages have no verdict."""
@@ -128,11 +132,16 @@ class Audit:
 
     def verdict(self) -> str:
         if self.findings:
-            return f"the log and what is stored differ in {self.findings:,} messages"
+            differ = f"the log and what is stored differ in {self.findings:,} messages"
+            if self._sum(MATCHES) or not self._sum(_ELSEWHERE):
+                return differ
+            return f"is this the server and stream of the log? {differ}, and agree in none"
         if self.proven:
             without = self._sum(WITHOUT_ID)
             once = f"; of {without:,} without ids nobody can tell whether once" if without else ", each once"
-            return f"all {self._sum(MATCHES):,} acknowledged messages that are not removed are stored{once}"
+            again = f"; {self.again:,} were acknowledged again, as duplicates" if self.again else ""
+            stored = self._sum(MATCHES) - self.again
+            return f"all {stored:,} acknowledged messages that are not removed are stored{once}{again}"
         return "nobody can tell: " + ("messages may be missing" if self._sum(APART) else "there is nothing to compare")
 
     def writes(self) -> list[Row]:
@@ -173,7 +182,8 @@ class Audit:
         """One line of JSON."""
         fields = {
             "flight_log": self.path, "version": self.version, "verdict": self.verdict(), "findings": self.findings,
-            "sums": self.sums(), "writes": self.writes(), "examples": self.examples, "not_compared": self.rest,
+            "sums": self.sums(), "again": self.again, "writes": self.writes(), "examples": self.examples,
+            "not_compared": self.rest,
             "read": {name: [span.after + 1, span.up_to] for name, span in self.spans.items()},
         }  # fmt: skip
         return json.dumps(fields, ensure_ascii=False, default=str)

@@ -223,7 +223,7 @@ def _run(argv: Sequence[str] | None) -> int:
             if not word.isascii() and word != word.encode(errors="replace").decode():  # bytes of no UTF-8
                 raise ConfigError(f"the argument {word!r} is no UTF-8")
         args = parse(words)
-        with _installed(args.command):  # also what it imports only when it runs
+        with _installed(words[0]):  # also what it imports only when it runs
             code: int = args.run(args)
         return code
     except MamaError as e:

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, QueryBuilder
 from ..contracts.aligned import aligned
 from ..contracts.errors import DoubledId, FlightLogError
 from ..contracts.message import HEADERS_TYPE
-from .schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES
+from .schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES, OWN_NAMES, PACKED_ROWS, sql_name
 from .storage import TableStore, reading_errors, storage_errors
 
 Row = dict[str, Any]
@@ -54,15 +54,31 @@ SELECT event, status, code, info, committed, count(*) AS flights, min(topic) AS 
 FROM log WHERE kind = 'flight' AND {IS_FAILED}
 GROUP BY event, status, code, info, committed ORDER BY flights DESC, status, info LIMIT {{limit}}"""
 
+#: Writes may overlap: of each, ``active`` has the µs after those that began before it.
 _SPAN = f"""
-SELECT min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last
-FROM log WHERE {IS_OUTCOME} AND committed"""
+WITH writes AS (
+  SELECT min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last
+  FROM log WHERE {IS_OUTCOME} AND committed GROUP BY query_id, run_id, batch_id),
+ordered AS (
+  SELECT first, last, CAST(first AS BIGINT) AS low, CAST(last AS BIGINT) AS high,
+         max(CAST(last AS BIGINT)) OVER (ORDER BY first ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+  FROM writes)
+SELECT min(first) AS first, max(last) AS last, sum(CASE WHEN before IS NULL OR before < low THEN high - low
+       WHEN before < high THEN high - before ELSE 0 END) AS active FROM ordered"""
 
+_ACKED_LATER = "acked_later"
+#: The second pass over the log looks for the ids of few flights only.
 _FAILED = f"""
-SELECT event_time, event, status, code, info, topic, flight_id, may_have_landed, sends, committed,
-       query_id, run_id, batch_id, partition_id
-FROM log WHERE kind = 'flight' AND {IS_FAILED}
-ORDER BY event_time DESC, flight_id LIMIT {{limit}}"""
+WITH failed AS (
+  SELECT event_time, event, status, code, info, topic, flight_id, may_have_landed, sends, committed, dead_lettered,
+         query_id, run_id, batch_id, partition_id{{more}}
+  FROM log WHERE kind = 'flight' AND {IS_FAILED}
+  ORDER BY event_time DESC, flight_id LIMIT {{limit}}),
+acked AS (
+  SELECT flight_id AS id, max(event_time) AS at FROM log
+  WHERE kind = 'flight' AND event = 'acked' AND flight_id IN (SELECT flight_id FROM failed) GROUP BY flight_id)
+SELECT f.*, coalesce(a.at >= f.event_time, false) AS {_ACKED_LATER}
+FROM failed f LEFT JOIN acked a ON f.flight_id = a.id ORDER BY f.event_time DESC, f.flight_id"""
 
 #: A row of a committed write has one terminal event. Only few ids are counted: of rows that share one, the broker has
 #: called one a duplicate, unless it does not say.
@@ -76,8 +92,8 @@ ORDER BY rows DESC, flight_id LIMIT {limit}"""
 
 #: Passes of :func:`summarise` over the log; one more where ids are doubled.
 PASSES = 5
-#: Columns of :func:`failed_text`.
-FAILED_COLUMNS = ("event_time", "event", "status", "code", "info", "topic", "flight_id", "committed")
+#: Rows without which a rate says nothing.
+LEAST_RATED = 100
 #: Columns of :func:`shared_ids_text`.
 SHARED_COLUMNS = ("rows", "tasks", "flight_id", "topic", "batch_id", "run_id")
 
@@ -94,7 +110,9 @@ class Summary:
     :ivar slowest_topics: topic, flights, p99, max
     :ivar failures: event, status, code, info, committed, flights, example_topic, example_id; most frequent first
     :ivar first, last: ISO times of the first publish and the last event of committed writes; None if there are none
-    :ivar rate: rows acknowledged, or published where nothing is acknowledged, a second between them
+    :ivar active: seconds from the first publish to the last event of each committed write, common time once
+    :ivar rate: rows acknowledged, or published where nothing is acknowledged, for each of these seconds; None: fewer
+        than :data:`LEAST_RATED` rows
     :ivar doubled_id: flight_id and topic of the first flight with the id of a row before it in its task; None = none
     """
 
@@ -106,6 +124,7 @@ class Summary:
     failures: list[Row]
     first: str | None
     last: str | None
+    active: float
     rate: float | None
     doubled_id: Row | None = None
 
@@ -174,15 +193,16 @@ class Summary:
         """The lines before the tables."""
         counted, other = self.outcomes(), self.outcomes(committed=False)
         lines = [
-            f"flight log   {self.path} (version {self.version})",
             f"rows         {counted['rows']:,} of committed writes: {outcomes_text(counted)}",
             f"duplicates   {self.duplicates:,}   in doubt {self.in_doubt:,}",
         ]
         if other["rows"]:
-            lines.append(
+            lines.insert(
+                1 if counted["rows"] else 0,
                 f"not counted  {other['rows']:,} in attempts that were not committed: {outcomes_text(other)}, "
-                f"in doubt {self._sum('in_doubt', committed=False):,}"
+                f"in doubt {self._sum('in_doubt', committed=False):,}",
             )
+        lines.insert(0, f"flight log   {self.path} (version {self.version})")
         if self.found:
             lines.append(f"found        {self.found:,} were stored already, by an attempt before, and not sent again")
         if self.doubled_id is not None:
@@ -192,7 +212,8 @@ class Summary:
         if rows != flights:
             lines.append(f"packed       {rows:,} rows in {flights:,} acked flights")
         if self.rate is not None:
-            lines.append(f"rate         {self.rate:,.0f} rows/s from {self.first} to {self.last}")
+            during = f"during the {self.active:,.3g} s of writes"
+            lines.append(f"rate         {self.rate:,.0f} rows/s {during} from {self.first} to {self.last}")
         if self.latency["flights"]:
             lines.append(
                 "latency      " + "   ".join(f"{k} {_ms(self.latency[k])}" for k in ("p50", "p90", "p99", "max"))
@@ -218,7 +239,7 @@ def summarise(
     events, doubled = ask(_EVENTS), None
     if any(row["doubled_ids"] for row in events):
         doubled = query(table, storage, _DOUBLED_ID)[0]
-    seconds = 0.0 if first is None else (last - first).total_seconds()
+    seconds = (span["active"] or 0) / 1e6
     done = sum(r["rows"] or 0 for r in events if r["committed"] and r["event"] in ("acked", "published"))
     return Summary(
         path=path,
@@ -229,21 +250,33 @@ def summarise(
         failures=ask(_REASONS.format(limit=int(limit))),
         first=None if first is None else first.isoformat(),
         last=None if last is None else last.isoformat(),
-        rate=done / seconds if done and seconds > 0 else None,
+        active=seconds,
+        rate=done / seconds if done >= LEAST_RATED and seconds > 0 else None,
         doubled_id=doubled,
     )
 
 
 def failed(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
-    """The latest flights that failed or timed out, of committed and other attempts, newest first."""
-    return query(open_log(path, storage), storage, _FAILED.format(limit=int(limit)))
+    """The latest flights that failed or timed out, of committed and other attempts, newest first; with the columns that
+    ``flightLogColumns`` named, and whether the id was acknowledged later: a row that was published again."""
+    table = open_log(path, storage)
+    named = [f.name for f in table.schema().fields if f.name not in OWN_NAMES and f.name != _ACKED_LATER]
+    more = "".join(f", {sql_name(name)}" for name in named)
+    return query(table, storage, _FAILED.format(limit=int(limit), more=more))
+
+
+def failed_columns(rows: list[Row]) -> tuple[str, ...]:
+    """Columns of :func:`failed_text`: those of the DataFrame too, and some only where they say something."""
+    named = [name for name in rows[0] if name not in {*OWN_NAMES, _ACKED_LATER, PACKED_ROWS}] if rows else []
+    told = [name for name in ("dead_lettered", _ACKED_LATER) if any(row[name] for row in rows)]
+    return ("event_time", "event", "status", "code", "info", "topic", "flight_id", *named, "committed", *told)
 
 
 def failed_text(rows: list[Row]) -> str:
     """``rows`` of :func:`failed` for people."""
     if not rows:
         return "no flight failed"
-    return "\n".join(table_lines("failed", rows, *FAILED_COLUMNS)[1:])
+    return "\n".join(table_lines("failed", rows, *failed_columns(rows))[1:])
 
 
 def shared_ids(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:

@@ -144,3 +144,8 @@ def part_schema(table: pa.Schema) -> pa.Schema:
 def sql_text(text: str) -> str:
     """A text as SQL has it."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def sql_name(name: str) -> str:
+    """The name of a column as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'

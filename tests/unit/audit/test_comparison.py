@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,7 +165,9 @@ def test_what_is_said(found: Audit) -> None:
         ({"content": 2, "unsure": 1}, 2, "nobody can tell: messages may be missing"),
         ({"expired": 1}, 2, "nobody can tell"),
         ({}, 2, "nobody can tell: there is nothing to compare"),
-        ({"id": 5, "copy": 1}, 1, "differ in 1 message"),
+        ({"id": 5, "copy": 1}, 1, "verdict      the log and what is stored differ in 1 message"),
+        ({"other": 5}, 1, "is this the server and stream of the log? the log and what is stored differ in 5 messages"),
+        ({"foreign": 5, "expired": 1}, 1, "verdict      the log and what is stored differ in 5 messages"),
     ],
 )
 def test_exit_codes(verdicts: dict[str, int], code: int, says: str) -> None:
@@ -172,6 +175,23 @@ def test_exit_codes(verdicts: dict[str, int], code: int, says: str) -> None:
     audit.counts.update({("q", "r", 0, "S", name): n for name, n in verdicts.items()})
     assert audit.exit_code == code
     assert says in audit.text()
+
+
+def test_a_batch_that_was_repeated_is_counted_once(tmp_path: Path) -> None:
+    """Two of three rows again, with the sequences of the first write; one message was removed."""
+    log, stored = str(tmp_path / "log"), str(tmp_path / "stored")
+    ids = f"{WRITE}-0"
+    commit(log, {}, STREAM, stage(log, STREAM, flights(4, ids, stream="S", sequence=np.arange(1, 5))))
+    commit(log, {}, BATCH, stage(log, BATCH, flights(3, ids, stream="S", sequence=np.arange(1, 4), sends=0)))
+    rows = [at(n, None, stream="S", id=f"{ids}-{n - 1}") for n in (2, 3, 4)]
+    write_deltalake(stored, pa.Table.from_pylist(rows, schema=STORED))
+    spans = {"S": Span(Bounds(2, 9, ""), 1, 9)}
+    audit, others, table = Audit(log, 0, [], 3, spans), DeltaTable(stored), open_log(log, {})
+    compared = Comparison(FlightSelection(), "nats", spans)
+    compare(audit, compared, lambda sql: query(table, {}, sql, stored=others), 2, unnumbered=False)
+    assert (audit.sums(), audit.again) == ({"id": 5, "expired": 2}, 2)
+    assert audit.verdict().startswith("all 3 acknowledged messages")
+    assert audit.verdict().endswith("each once; 2 were acknowledged again, as duplicates")
 
 
 # --- what is stored ------------------------------------------------------------------------------------------------

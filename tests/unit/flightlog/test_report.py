@@ -78,7 +78,7 @@ def test_rows_of_committed_writes_are_counted_once_and_other_attempts_apart(tmp_
     assert "rows         33 of committed writes: 20 acked, 2 published, 10 failed, 1 timed out\n" in text
     assert "42 in attempts that were not committed: 30 acked, 10 failed, 2 timed out, in doubt 2\n" in text
     assert (found.in_doubt, found.latency["flights"], found.slowest_topics[0]["flights"]) == (1, 2, 2)
-    assert found.rate == pytest.approx(22 / 1.0015)
+    assert found.active == pytest.approx(1.0015)
     read = json.loads(found.json())
     assert (read["rows"], read["published"], read["not_committed"]["rows"]) == (33, 2, 42)
     assert sorted((r["committed"], r["flights"]) for r in found.failures) == [
@@ -159,10 +159,30 @@ def test_failures_are_grouped_by_reason_most_frequent_first(tmp_path: Path) -> N
     assert len(summarise(str(tmp_path), {}, limit=1).failures) == 1
 
 
-def test_rate_is_of_acknowledged_rows_between_first_publish_and_last_event(tmp_path: Path) -> None:
-    times = T0 + np.array([500, 2_000_500])
-    keep(tmp_path, BATCH, flights(2, event_time=times, publish_time=np.array([T0 + 500, T0 + 1000])))
-    assert summarise(str(tmp_path), {}).rate == pytest.approx(1.0)
+def test_rate_is_of_acknowledged_rows_in_the_time_of_writes_without_the_time_between_them(tmp_path: Path) -> None:
+    """Writes of one second from the seconds 0, 0.5 (two) and 100."""
+    for number, second in enumerate((100, 0.5, 0, 0.5)):
+        times = T0 + round(second * 1e6) + np.linspace(0, 10**6, 60).astype(np.int64)
+        write_id = WriteId(None, f"run-{number}", None, "nats")
+        keep(tmp_path, write_id, flights(60, str(number), event_time=times, publish_time=times))
+    found = summarise(str(tmp_path), {})
+    assert found.active == pytest.approx(2.5)
+    assert found.rate == pytest.approx(240 / 2.5)
+    assert "rate         96 rows/s during the 2.5 s of writes from 2026-09-21T14:13:20" in found.text()
+
+
+def test_few_rows_have_no_rate(tmp_path: Path) -> None:
+    keep(tmp_path, BATCH, flights(99))
+    found = summarise(str(tmp_path), {})
+    assert (found.rate, found.active > 0, "rate " in found.text()) == (None, True, False)
+
+
+def test_what_an_attempt_stored_is_said_first_where_nothing_was_committed(tmp_path: Path) -> None:
+    stage(tmp_path, STREAM, flights(4, failed=1))
+    abort(str(tmp_path), {}, STREAM)
+    first, second = summarise(str(tmp_path), {}).head()[1:3]
+    assert first.startswith("not counted  4 in attempts that were not committed: 3 acked, 1 failed")
+    assert second.startswith("rows         0 of committed writes")
 
 
 def test_json_is_one_line_with_all_fields(tmp_path: Path) -> None:
@@ -172,7 +192,7 @@ def test_json_is_one_line_with_all_fields(tmp_path: Path) -> None:
     read = json.loads(line)
     assert read["path"] == str(tmp_path)
     assert {*read} == {
-        *("path", "version", "events", "latency", "slowest_topics", "failures", "first", "last", "rate"),
+        *("path", "version", "events", "latency", "slowest_topics", "failures", "first", "last", "active", "rate"),
         *("duplicates", "found", "in_doubt", "doubled_id", "doubled_ids"),
         *("rows", "acked", "published", "failed", "timed_out", "not_committed"),
     }
@@ -213,6 +233,32 @@ def test_failed_flights_come_newest_first_up_to_the_limit(tmp_path: Path) -> Non
     text = failed_text(failed(str(tmp_path), {}))
     assert text.startswith("failed:\n")
     assert text.index("id-4") < text.index("id-2")
+
+
+def test_failed_flights_have_the_columns_of_their_rows_and_say_what_became_of_them(tmp_path: Path) -> None:
+    extra = pa.field('order "Id"', pa.int64())
+
+    def rows(first: int, n: int) -> pa.RecordBatch:
+        return pa.record_batch([pa.array(range(first, first + n), pa.int64())], schema=pa.schema([extra]))
+
+    bad = flights(2, "bad", failed=2, extra=rows(7, 2), dead_lettered=np.array([True, False]))
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, bad, extra=[extra]), extra=[extra])
+    assert "acked_later" not in failed_text(failed(str(tmp_path), {}))
+    again = flights(2, "bad", at=T0 + 10**6, flight_id=pa.array(["bad-1", "good"]), extra=rows(8, 2))
+    commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, again, extra=[extra]), extra=[extra])
+    found = failed(str(tmp_path), {})
+    assert [(r['order "Id"'], r["dead_lettered"], r["acked_later"]) for r in found] == [
+        (8, False, True), (7, True, False)
+    ]  # fmt: skip
+    head = failed_text(found).splitlines()[1]
+    assert head.split(maxsplit=6)[6].split() == [
+        "flight_id",
+        "order",
+        '"Id"',
+        "committed",
+        "dead_lettered",
+        "acked_later",
+    ]
 
 
 def test_another_table_and_no_table_are_refused_and_nothing_is_made(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ from ...console import discovery_follow as follow
 from ...console.arguments import add_transport, transport
 from ...console.output import printable
 from ...mama.discovery.discovery_rows import GAP, PUBLISHER, DiscoveryRow
-from ...mama.messages.event_records import TOPIC
+from ...mama.messages.event_records import FIELDS, TOPIC
 from ...options import command
 
 _USE = command("events", *follow.TAKES, "advisories")
+#: What an event ``counts`` counts.
+_COUNTS = ("taken", "acked", "failed", "in_flight")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,5 +42,8 @@ def line_of(row: DiscoveryRow) -> str:
         return f"{follow.clock(row)}  gap        records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
     what = f"{follow.clock(row)}  {row.kind.ljust(9)}  {printable(row.event)}"
     reason = " ".join(str(part) for part in (row.status, row.code) if part is not None)
-    texts = [row.topic or "", f"({follow.shown_source(row)})" if row.source_name else "", reason, row.info or ""]
+    more = row.capabilities or {}
+    numbers = [f"{more[FIELDS[name][0]]} {name.replace('_', ' ')}" for name in _COUNTS if FIELDS[name][0] in more]
+    source = f"({follow.shown_source(row)})" if row.source_name else ""
+    texts = [row.topic or "", source, ", ".join(numbers), reason, row.info or ""]
     return "  ".join([what, *(printable(text) for text in texts if text)])

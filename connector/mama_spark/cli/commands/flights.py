@@ -72,15 +72,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--keep is for mama flights maintain PATH")
     limit = 2**31 - 1 if args.all else args.limit
     if args.failed or args.shared_ids:
-        find, text, columns = (
-            (reading.failed, reading.failed_text, reading.FAILED_COLUMNS)
-            if args.failed
-            else (reading.shared_ids, reading.shared_ids_text, reading.SHARED_COLUMNS)
+        find, text = (
+            (reading.failed, reading.failed_text) if args.failed else (reading.shared_ids, reading.shared_ids_text)
         )
         rows = find(args.paths[0], storage, limit)
         if args.json:
             print(json.dumps(rows, ensure_ascii=False, default=str))
         else:
+            columns = reading.failed_columns(rows) if args.failed else reading.SHARED_COLUMNS
             print_tables(text(rows), [table_of("", rows, columns)] if rows else [])
         return 0
     with Progress("reading the flight log", "passes", reading.PASSES) as progress:

@@ -16,7 +16,9 @@ from typing import NamedTuple
 import pytest
 from mama_spark import __version__
 from mama_spark.cli import main as cli
+from mama_spark.cli.commands.events import line_of
 from mama_spark.contracts.errors import Unavailable
+from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
 from mama_spark.nats.commands.serve import DEMO, add_demo_stream
 from mama_spark.nats.server.nats_server import NatsServer
 
@@ -180,6 +182,12 @@ def test_serve_ends_with_ctrl_c_and_leaves_no_server(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     assert none_alive(servers)
+
+
+def test_events_shows_the_numbers_of_counts() -> None:
+    numbers = {"EventTaken": "1000", "EventAcknowledged": "990", "EventFailed": "0", "EventInFlight": "10"}
+    row = DiscoveryRow("publisher", "counts", "desk", 7, capabilities={"EventPublisher": "p", **numbers})
+    assert line_of(row).endswith("publisher  counts  (desk 7)  1000 taken, 990 acked, 0 failed, 10 in flight")
 
 
 STOPPED_BY_SIGNALS = {
