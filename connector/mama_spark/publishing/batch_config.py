@@ -55,6 +55,7 @@ class BatchConfig:
     :param poll_time: longest wait in seconds (MP-07)
     :param max_queued: batches that wait to be sent; :meth:`.BatchPublisher.put` blocks beyond it
     :param name: of the thread
+    :param log_prefix: of lines of the log about the connection and outages
     """
 
     on_outage: OnOutage = OnOutage.FAIL
@@ -64,6 +65,7 @@ class BatchConfig:
     poll_time: float = 0.1
     max_queued: int = 2
     name: str = ""
+    log_prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)

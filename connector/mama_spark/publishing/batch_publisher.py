@@ -104,9 +104,9 @@ class BatchPublisher:
         timeout = math.inf if on_outage.waits else policy.longest_silence if timeout is None else timeout
         self._loop = SendLoop(
             self.bridge, self.window, on_event=self._hooks.on_event, outage_timeout=timeout,
-            check=self._guard, outgoing=self._hooks.outgoing,
+            check=self._guard, outgoing=self._hooks.outgoing, log_prefix=self._config.log_prefix,
         )  # fmt: skip
-        self._reporter = OutageReporter(self.bridge, self._loop, on_outage.at_last(timeout))
+        self._reporter = OutageReporter(self.bridge, self._loop, on_outage.at_last(timeout), self._config.log_prefix)
 
     @property
     def outage_cause(self) -> str:

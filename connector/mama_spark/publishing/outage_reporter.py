@@ -29,11 +29,12 @@ class OutageReporter:
     """For the thread that sends.
 
     :param what_next: what happens if it lasts, for people
+    :param log_prefix: of each line
     :ivar cause: of the outage that lasts, or was the last one; empty = there was none
     """
 
-    def __init__(self, bridge: PublisherBridge, loop: SendLoop, what_next: str) -> None:
-        self._bridge, self._loop, self._what_next = bridge, loop, what_next
+    def __init__(self, bridge: PublisherBridge, loop: SendLoop, what_next: str, log_prefix: str = "") -> None:
+        self._bridge, self._loop, self._what_next, self._log_prefix = bridge, loop, what_next, log_prefix
         self._warned = -math.inf
         self._lasts, self._before = False, FlightCounters()
         self.cause = ""
@@ -44,7 +45,7 @@ class OutageReporter:
         if not outage.noticed:
             if self._lasts and not outage.silent:
                 self._lasts, self._warned = False, -math.inf
-                logger.warning(self._how_it_ended())
+                logger.warning("%s%s", self._log_prefix, self._how_it_ended())
             return
         if not self._lasts:
             self._lasts, self._before = True, replace(self._loop.window.counters)
@@ -53,8 +54,8 @@ class OutageReporter:
         self._warned = now
         self.cause = self._find_cause()
         logger.warning(
-            "nothing was acknowledged for %.0f s, %d messages wait: %s; %s",
-            outage.silent, self._loop.window.counters.unsettled, self.cause, self._what_next,
+            "%snothing was acknowledged for %.0f s, %d messages wait: %s; %s",
+            self._log_prefix, outage.silent, self._loop.window.counters.unsettled, self.cause, self._what_next,
         )  # fmt: skip
 
     def _how_it_ended(self) -> str:

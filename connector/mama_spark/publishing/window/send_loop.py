@@ -70,6 +70,7 @@ class SendLoop:
         or lost; None = it is sent
     :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = they are sent as they
         are
+    :param log_prefix: of the lines about events of the transport
     :param clock: monotonic seconds
     :ivar bridge_full: the bridge did not take everything in the last call
     :ivar unflushed: something was sent since the last flush; ``last_send``: when, monotonic seconds
@@ -87,10 +88,11 @@ class SendLoop:
         notice: float | None = None,
         check: StoredCheck | None = None,
         outgoing: Callable[[MessageBatch], MessageBatch] | None = None,
+        log_prefix: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bridge, self.window, self.clock = bridge, window, clock
-        self._outgoing = outgoing or _unchanged
+        self._outgoing, self._log_prefix = outgoing or _unchanged, log_prefix
         self.outage = OutageDetector(outage_timeout, window.policy.wait_timeout if notice is None else notice)
         self._on_event, self._check, self._ask_at = on_event, check, -math.inf
         self.bridge_full = self.unflushed = self.refused = False
@@ -288,7 +290,8 @@ class SendLoop:
         elif event.kind is EventKind.CLOSED:
             raise Unavailable(f"the connection was closed: {event.info}") from event.error
         what = "" if event.kind is EventKind.WARNING else f"{event.kind.value}: "
-        logger.warning("%s%s%s", what, event.info, f" (topic {event.topic})" if event.topic else "")
+        topic = f" (topic {event.topic})" if event.topic else ""
+        logger.warning("%s%s%s%s", self._log_prefix, what, event.info, topic)
 
     def outage_lasts_too_long(self, waiting: bool, now: float) -> bool:
         """Whether to give up what is not settled.

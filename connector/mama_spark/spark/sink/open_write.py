@@ -84,6 +84,7 @@ def open_write(
     events.create()
     opened.callback(_quietly, events.flush)
     codec = None if o.pack == "off" else pack_codec(o, job.plan, first.schema)
+    said_by = f"mamapub: partition {task.partition}: "
     ids = _id_maker(job, task, IDS_MEMORY if codec is None else PACKED_IDS_MEMORY)
     native = row_codec(o)
     encoder = (
@@ -113,7 +114,7 @@ def open_write(
         retry_while_unavailable(
             lambda: _open_bridge(bridge, destinations),
             wait=o.on_unavailable == "wait",
-            say="the middleware does not answer: %s; waiting until it does (onUnavailable=wait)",
+            say=f"{said_by}the middleware does not answer: %s; waiting until it does (onUnavailable=wait)",
         )
         check_capabilities(o, bridge.capabilities)
         if announcer is not None and announcer.start():
@@ -131,6 +132,7 @@ def open_write(
             rate=o.max_rate_per_partition,
             poll_time=min(o.poll_time, o.hold_pause_time),
             name=str(task.partition),
+            log_prefix=said_by,
         ),
         hooks=BatchHooks(
             open_bridge=connect,

@@ -186,14 +186,16 @@ def test_events_reach_the_caller_then_the_window_and_the_log(
 ) -> None:
     seen: list[tuple[EventKind, bool]] = []
     window = Window(POLICY)
-    loop = SendLoop(bridge, window, on_event=lambda event: seen.append((event.kind, window.connected)))
+    loop = SendLoop(
+        bridge, window, on_event=lambda event: seen.append((event.kind, window.connected)), log_prefix="p: "
+    )
     kinds = (EventKind.DISCONNECTED, EventKind.RECONNECTED, EventKind.WARNING)
     with caplog.at_level(logging.WARNING, "mama_spark"):
         loop.apply(PollResult(events=[BridgeEvent(kind, "info", 1.0, "a.b") for kind in kinds]))
     assert seen == [(kinds[0], True), (kinds[1], False), (kinds[2], True)]
     assert loop.last_cause == "info"
     texts = [r.getMessage() for r in caplog.records]
-    assert texts == ["disconnected: info (topic a.b)", "reconnected: info (topic a.b)", "info (topic a.b)"]
+    assert texts == [f"p: {what}info (topic a.b)" for what in ("disconnected: ", "reconnected: ", "")]
     with pytest.raises(Unavailable, match="closed: gone"):
         loop.apply(PollResult(events=[BridgeEvent(EventKind.CLOSED, "gone", 2.0)]))
 
