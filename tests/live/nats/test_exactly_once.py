@@ -164,6 +164,7 @@ def test_a_batch_that_is_older_than_the_last_one_is_refused(nats_server: NatsSer
     query.with_options(txnVersion="6").attempt(rows(10, 20))
     report = query.attempt(rows(0, 10))
     assert "batch 5 is older than batch 6" in (report.fatal or "")
+    assert "(txnVersion must rise: 5 < 6)" in (report.fatal or "")
     assert stored(admin) == Counter(rows(0, 20))
 
 

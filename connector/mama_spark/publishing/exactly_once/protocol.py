@@ -84,6 +84,7 @@ class Attempt:
     :ivar owner: another one for each attempt
     :ivar prefix: that the ids of the batch begin with, up to the partition
     :ivar form: how rows become messages: a repetition must do it alike
+    :ivar numbered_by_user: ``batch`` is ``txnVersion``
     """
 
     write: str
@@ -93,6 +94,7 @@ class Attempt:
     owner: str
     prefix: str
     form: str
+    numbered_by_user: bool = False
 
     @property
     def own_prefix(self) -> bytes:

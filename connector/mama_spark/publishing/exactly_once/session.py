@@ -132,9 +132,10 @@ class BatchSession:
         batch = protocol.batch_marker(marker.value)
         assert batch is not None
         if step is Step.OLDER:
+            rule = f" (txnVersion must rise: {me.batch} < {batch.batch})" if me.numbered_by_user else ""
             self._read_back.removed(
                 f"batch {me.batch} is older than batch {batch.batch}, which was published last to stream {name!r}: "
-                "where it began is not known any more"
+                f"where it began is not known any more{rule}"
             )
             return
         # what earlier runs have stored lies up to ``until``, and is not looked for twice

@@ -216,7 +216,7 @@ def _session(
     reader = IdReader(not own_ids, None if codec is None else unpack_digests(codec))
     session = BatchSession(
         batch_ledger(o),
-        Attempt(*_write(job, task), run, task.partition, owner, ids.prefix, form),
+        Attempt(*_write(job, task), run, task.partition, owner, ids.prefix, form, numbered_by_user=not job.streaming),
         Rules(
             o.wait_timeout, o.on_retention == "publish", o.on_unavailable == "wait", reader,
             _patience(o), o.on_silent_server == "publish",

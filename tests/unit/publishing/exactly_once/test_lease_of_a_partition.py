@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.batch_ledger import Marker, MarkerChanged, StoredIds
-from mama_spark.contracts.errors import Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.publishing.exactly_once import protocol
@@ -122,6 +122,16 @@ def test_an_attempt_renews_its_marker_while_it_is_open_and_releases_it_at_the_en
         eventually(lambda: markers.task.renewed > first.renewed, "the lease is renewed")
     assert markers.task.released
     assert markers.task.owner == "me"
+
+
+def test_a_version_of_the_user_that_does_not_rise_is_refused_with_the_rule(markers: Markers) -> None:
+    with closing(session_of(markers)) as session:
+        session.begin(pa.array(["t"]))
+    me = replace(ME, batch=6, run="again", numbered_by_user=True)
+    with closing(BatchSession(markers, me, SHORT, tuple)) as session:
+        session.open()
+        with pytest.raises(ConfigError, match=r"batch 6 is older than batch 7, .*\(txnVersion must rise: 6 < 7\)"):
+            session.begin(pa.array(["t"]))
 
 
 @pytest.mark.parametrize("fails", [False, True])
