@@ -226,6 +226,11 @@ class PublisherBridge(ABC):
         :meth:`.BatchLedger.why_unfenced` reads it. Empty: none is known. Any thread may ask."""
         return ()
 
+    def duplicate_window(self) -> float | None:
+        """Seconds for which an id is known where messages went so far, the shortest; None: not known. Asks nobody; also
+        after :meth:`close`."""
+        return None
+
     def requests(self) -> RequestBridge | None:
         """Requests and replies over this connection, which closes them with itself; None: it has none."""
         return None

@@ -317,6 +317,10 @@ class NatsBridge(PublisherBridge):
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return () if self._fences is None else self._fences.sent_to()
 
+    def duplicate_window(self) -> float | None:
+        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
+        return self._router.duplicate_window()
+
     def requests(self) -> NatsRequests | None:
         """Requests and replies over the same connection; see :class:`~mama_spark.contracts.bridge.RequestBridge`.
 

@@ -54,6 +54,11 @@ class StreamRouter:
         named = {self.settings.stream} if self.settings.stream else set(self._owners.values())
         return sorted(name for name in named if name)
 
+    def duplicate_window(self) -> float | None:
+        """The shortest of these streams, in seconds; None: none of them was looked up."""
+        known = (self.cache.streams.get(name) for name in self.streams_published_to())
+        return min((stream.duplicate_window for stream in known if stream is not None), default=None)
+
     def topic_of_each_stream(self) -> dict[str, str]:
         """A topic, as it is sent, by each known stream that takes one."""
         topics = {stream: topic for topic, stream in self._owners.items() if stream}

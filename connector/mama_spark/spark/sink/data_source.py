@@ -140,7 +140,7 @@ class _Committer:
     # --- on the driver ---------------------------------------------------------------------------------------
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> OutcomeCounts:
-        from .failure_policy import advice_for_repetition, failures_of_write
+        from .failure_policy import advice_for_repetition, failures_of_write, where_logged
 
         reports, total = _reports(messages), _total(messages)
         fatal = next((r.fatal for r in reports if r.fatal is not None), None)
@@ -153,8 +153,9 @@ class _Committer:
             if failures:
                 self._abort(reports, app)
                 advice = advice_for_repetition(self.job, total, reports)
+                where = where_logged(self.job, self._write_id(reports))
                 what = "1 row was" if failures == 1 else f"{failures:,} rows were"
-                raise RowsFailed(f"{what} not published: {total.sentence()}{self._where(reports)}{advice}")
+                raise RowsFailed(f"{what} not published: {total.sentence()}{where}{advice}")
             try:
                 repeats = self._add_to_tables(reports, app, committed=True)
             except MamaError as e:
@@ -238,14 +239,6 @@ class _Committer:
         """The write as the tasks know it. A stream of which no task reported has none here: the parts that the tasks
         left are added by the next commit of the query."""
         return reports[0].write_id if reports else None
-
-    def _where(self, reports: Sequence[PartitionReport]) -> str:
-        path = self.job.options.flight_log
-        if path is None:
-            return "; no flight log was kept (option flightLog)"
-        write_id = self._write_id(reports)
-        what = "" if write_id is None else f" (run_id {write_id.run_id!r}, batch_id {write_id.batch_id})"
-        return f"; flight log: {path}{what}"
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[PartitionReport]:

@@ -4,6 +4,7 @@ what an error advises when rows are stored already."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mama_spark.contracts.bridge import Ack, Capabilities
 from mama_spark.contracts.errors import PublishError
@@ -12,6 +13,9 @@ from mama_spark.publishing.batch_config import OnOutage
 from mama_spark.publishing.window.retry import is_final
 
 from .job import OutcomeCounts, PartitionReport, SinkJob
+
+if TYPE_CHECKING:
+    from mama_spark.flightlog.folder import WriteId
 
 
 def tolerates_outages(o: SinkOptions) -> bool:
@@ -59,26 +63,61 @@ def knows_ids(o: SinkOptions, capabilities: Capabilities) -> bool:
     return capabilities.dedup or (not o.dedup and capabilities.ack is Ack.STORED)
 
 
+def where_logged(job: SinkJob, write_id: WriteId | None) -> str:
+    """What the error of a failed write says of its flight log.
+
+    :param write_id: None = not known
+    """
+    path = job.options.flight_log
+    if path is None:
+        return "; no flight log was kept (option flightLog)"
+    what = "" if write_id is None else f" (run_id {write_id.run_id!r}, batch_id {write_id.batch_id})"
+    return f"; flight log: {path}{what}"
+
+
+def end_of_task_error(job: SinkJob, report: PartitionReport) -> str:
+    """What the error of a task that may be repeated ends with: counts, flight log, and what a repetition of the write
+    does. Other tasks, and earlier attempts, may have stored rows that this attempt knows nothing of."""
+    counts = report.counts
+    text = f"; partition {report.partition}: {counts.summary()}" if counts.rows else ""
+    text += where_logged(job, report.write_id)
+    if arrived := _arrived(counts, [report]):
+        text += arrived + _repetition(job, [report])
+    elif report.knows_ids:
+        text += f"; rows of other tasks or attempts may be stored already{_repetition(job, [report])}"
+    return text + _way_around_outages(job.options, counts)
+
+
 def advice_for_repetition(job: SinkJob, counts: OutcomeCounts, reports: Sequence[PartitionReport]) -> str:
     """What the error of a failed write says of rows that have arrived: how many, whether a repetition of the write
     stores them again, and what prevents that. Empty if there are none."""
-    o, done = job.options, counts.acked + counts.published
-    if not done:
+    o, reports = job.options, [report for report in reports if report.counts.rows]
+    arrived = _arrived(counts, reports)
+    if not arrived:
         return ""
-    stored = all(report.stores for report in reports if report.counts.rows)
-    text = f"; {done:,} {'row is' if done == 1 else 'rows are'} {'stored' if stored else 'published'} already"
-    return text + _repetition(job, any(report.knows_ids for report in reports)) + _ways_around_bad_rows(o, counts)
+    return arrived + _repetition(job, reports) + _way_around_bad_rows(o, counts) + _way_around_outages(o, counts)
 
 
-def _repetition(job: SinkJob, broker_knows_ids: bool) -> str:
+def _arrived(counts: OutcomeCounts, reports: Sequence[PartitionReport]) -> str:
+    """How many rows have arrived; empty if none has."""
+    done, stored = counts.acked + counts.published, all(report.stores for report in reports)
+    rows = "row is" if done == 1 else "rows are"
+    return f"; {done:,} {rows} {'stored' if stored else 'published'} already" if done else ""
+
+
+def _repetition(job: SinkJob, reports: Sequence[PartitionReport]) -> str:
     o = job.options
-    if not broker_knows_ids:
+    if not any(report.knows_ids for report in reports):
         return ", and a repetition of the write publishes them again: this broker does not recognise ids"
     if not o.dedup:
         cure = "dedup=true" if job.streaming else "dedup=true with idPrefix, or with txnAppId and txnVersion,"
         return f", and a repetition of the write stores them again: options {cure} prevent that"
     if o.exactly_once and job.has_name:
         return "; a repetition with the same rows does not store them again, however late it comes (exactlyOnce)"
+    shortest = min((r.duplicate_window for r in reports if r.duplicate_window is not None), default=None)
+    window = f"within the stream's duplicate window{'' if shortest is None else f' of {shortest:g} s'}"
+    options = "exactlyOnce" if job.has_name else "exactlyOnce, txnAppId and txnVersion"
+    later = f"; a later repetition needs {options}, from the first run on"
     same_ids = job.has_name or o.id_prefix is not None
     if job.plan.id is not None and o.pack == "off":
         rows = "with the same ids"
@@ -87,17 +126,22 @@ def _repetition(job: SinkJob, broker_knows_ids: bool) -> str:
         if not same_ids:
             return (
                 f", and a repetition of the write stores them again, because its ids have another prefix: repeat it "
-                f"with option idPrefix={job.run_id!r} (this run), {rows}, within the stream's duplicate window; "
-                f"options txnAppId and txnVersion, or an idPrefix of your own, do so for every run"
+                f"with option idPrefix={job.run_id!r} (this run), {rows}, {window}; "
+                f"options txnAppId and txnVersion, or an idPrefix of your own, do so for every run{later}"
             )
-    return f"; a repetition {rows}, within the stream's duplicate window, does not store them again"
+    return f"; a repetition {rows}, {window}, does not store them again{later}"
 
 
-def _ways_around_bad_rows(o: SinkOptions, counts: OutcomeCounts) -> str:
+def _way_around_bad_rows(o: SinkOptions, counts: OutcomeCounts) -> str:
     """Options with which the rows that failed would not have failed the write."""
     if o.on_error == "fail" and counts.row_errors:
         log = "" if o.flight_log is None else ", or onError=log,"
         return f"; options onError=deadletter with deadLetterTable{log} let a write succeed in spite of bad rows"
+    return ""
+
+
+def _way_around_outages(o: SinkOptions, counts: OutcomeCounts) -> str:
+    """The same for rows that failed in an outage."""
     if o.on_error != "fail" and counts.outage_errors:
         return "; option errorTolerance=all lets a write succeed in spite of outages"
     return ""

@@ -281,6 +281,7 @@ class PartitionReport(WriterCommitMessage):
     :ivar fatal: an error that only the user can correct; the task published nothing after it. None = there was none
     :ivar source: the source that the task announced
     :ivar stores: an acknowledged message is stored; ``knows_ids``: the broker stores two messages of one id once
+    :ivar duplicate_window: seconds for which it knows an id; None = not known
     """
 
     write_id: WriteId
@@ -293,3 +294,4 @@ class PartitionReport(WriterCommitMessage):
     source: SourceRecord | None = None
     stores: bool = False
     knows_ids: bool = False
+    duplicate_window: float | None = None

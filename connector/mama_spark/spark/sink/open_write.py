@@ -97,6 +97,7 @@ def open_write(
 
     def disconnect() -> None:
         events.destroy()
+        report.duplicate_window = bridge.duplicate_window()
         bridge.close()
         events.destroyed()
         events.flush()

@@ -13,9 +13,10 @@ from itertools import chain
 import pyarrow as pa
 
 from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.registry import middleware
 
 from .dead_letter_queue import DeadLetterContext
-from .failure_policy import advice_for_repetition, task_must_be_retried
+from .failure_policy import end_of_task_error, task_must_be_retried
 from .job import PartitionReport, SinkJob, TaskInfo
 from .open_write import OpenWrite, open_write
 from .outcome_recorder import OutcomeRecorder
@@ -29,17 +30,21 @@ def publish_partition(job: SinkJob, task: TaskInfo, batches: Iterator[pa.RecordB
         that one bad row does not make Spark publish the partition again
     """
     report = PartitionReport(job.write_id(task), task.partition, task.attempt)
+    report.knows_ids = middleware(job.options.bridge_name).batch_ledger is not None  # until the bridge says so
     recorder = OutcomeRecorder(job, task, report)
-    with ExitStack() as opened:
-        opened.callback(recorder.close_quietly)
-        try:
-            _publish_rows(job, task, recorder, (rows for rows in batches if rows.num_rows), opened)
-        except ConfigError as e:
-            recorder.events.partition_failed(e)
-            report.fatal = str(e)
-        except Exception as e:
-            recorder.events.partition_failed(e)
-            raise
+    try:
+        with ExitStack() as opened:
+            opened.callback(recorder.close_quietly)
+            try:
+                _publish_rows(job, task, recorder, (rows for rows in batches if rows.num_rows), opened)
+            except ConfigError as e:
+                recorder.events.partition_failed(e)
+                report.fatal = str(e)
+            except Exception as e:
+                recorder.events.partition_failed(e)
+                raise
+    except Unavailable as e:  # here, where each row has its outcome
+        raise type(e)(f"{e}{end_of_task_error(job, report)}") from e.__cause__
     return report
 
 
@@ -60,11 +65,9 @@ def _publish_rows(
     recorder.close()
     o, counts = job.options, recorder.report.counts
     if task_must_be_retried(o, counts):
-        where = f"; flight log: {o.flight_log}" if o.flight_log else ""
         cause = write.publisher.outage_cause
-        why = f"; nothing was acknowledged for a while: {cause}" if cause else ""
-        advice = advice_for_repetition(job, counts, [recorder.report])
-        raise Unavailable(f"partition {task.partition}: {counts.sentence()}{why}{where}{advice}")
+        why = [f"nothing was acknowledged for a while: {cause}"] if cause else []
+        raise Unavailable("; ".join(["rows were not published", *counts.failures(), *why]))
 
 
 class PartitionWriter:

@@ -64,6 +64,9 @@ class TangoBridge(PublisherBridge):
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return self._log.explain_missing_acks()
 
+    def duplicate_window(self) -> float | None:
+        return self._log.duplicate_window()
+
     def close(self) -> None:
         self._log.close()
 

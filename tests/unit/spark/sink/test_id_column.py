@@ -322,7 +322,7 @@ def test_the_error_names_the_id_prefix_with_which_a_repetition_stores_nothing_tw
     ("plan", "options", "said", "unsaid"),
     [
         (PLAN, {}, "a repetition with the same ids, within", "idPrefix"),
-        (None, {"idPrefix": "p"}, "same partitions, within the stream's duplicate window, does not store", "txnAppId"),
+        (None, {"idPrefix": "p"}, "same partitions, within the stream's duplicate window, does not store", "idPrefix="),
         (None, {"txnAppId": "a", "txnVersion": "1"}, "does not store them again", "idPrefix"),
         (
             None,
@@ -342,6 +342,23 @@ def test_only_cures_that_fit_the_options_are_named(
     assert "; 1 row is stored already" in text
     assert said in text
     assert unsaid not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [({}, "do so for every run; a later repetition needs exactlyOnce, txnAppId and txnVersion, from the first run on"),
+     ({"txnAppId": "a", "txnVersion": "1"}, "again; a later repetition needs exactlyOnce, from the first run on")],
+)  # fmt: skip
+def test_the_shortest_window_that_is_known_limits_a_repetition(
+    broker: MemoryBroker, tmp_path: Path, options: dict[str, str], limit: str
+) -> None:
+    broker.denied.add("bad")
+    one = job(broker, tmp_path, replace(PLAN, id=None), **options)
+    report = publish(one, rows(["a", "b"], ["t", "bad"]))
+    report.duplicate_window = 60.0
+    text = failure(one, report)
+    assert "within the stream's duplicate window of 60 s" in text
+    assert limit in text
 
 
 def test_nothing_is_advised_where_nothing_was_stored(broker: MemoryBroker, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, Unavailable
 from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.staging import Staging
 from mama_spark.memory import MemoryBridge, MemoryBroker
@@ -150,8 +150,39 @@ def test_a_bridge_that_cannot_be_opened_fails_the_task_with_its_own_error(
 def test_rows_that_timed_out_fail_the_task_with_the_cause_of_the_outage(broker: MemoryBroker, tmp_path: Path) -> None:
     broker.then(["drop"] * 100_000)
     options = {"waitTimeout": "50ms", "retryDeadline": "500ms", "maxInFlight": "1000"}
-    with pytest.raises(Unavailable, match=r"nothing was acknowledged for .*: no answer comes"):
+    with pytest.raises(Unavailable, match=r"nothing was acknowledged for .*: no answer comes") as caught:
         publish(broker, tmp_path, batches(1), options)
+    text = str(caught.value)
+    assert "; partition 0: 500 rows: 0 acked, 0 failed, 500 timed out; flight log: " in text
+    assert "; rows of other tasks or attempts may be stored already, and a repetition of the write stores" in text
+    assert "idPrefix='run'" in text
+
+
+def test_an_outage_that_ends_the_publisher_says_what_is_stored_and_how_to_repeat_it(
+    broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(MemoryBridge, "duplicate_window", lambda _: 60.0)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        first, second = batches(2)
+        yield first
+        eventually(lambda: len(broker.messages()) == 500, "the first batch is stored")
+        broker.up = False
+        yield second
+
+    options = {"waitTimeout": "100ms", "retryDeadline": "1s"}
+    with caplog.at_level("WARNING", "mama_spark"), pytest.raises(BackgroundTaskFailed) as caught:
+        publish(broker, tmp_path, rows(), options)
+    text = str(caught.value)
+    assert text.startswith("the publisher ended: nothing was acknowledged for 1 s: ")
+    assert "; partition 0: 1,000 rows: 500 acked, " in text
+    assert f"; flight log: {tmp_path} (run_id 'run', batch_id None)" in text
+    assert "; 500 rows are stored already, and a repetition of the write stores them again" in text
+    assert "idPrefix='run' (this run)" in text
+    assert "within the stream's duplicate window of 60 s" in text
+    lines = [record.getMessage() for record in caplog.records]
+    assert "onError" not in text
+    assert any(line.startswith("mamapub: partition 0: nothing was acknowledged for ") for line in lines)
 
 
 def test_a_task_that_waits_for_the_middleware_begins_when_it_is_there(
