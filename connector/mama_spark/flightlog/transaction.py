@@ -92,6 +92,15 @@ def described_writes(table: DeltaTable) -> Iterator[dict[str, Any]]:
             yield json.loads(text)
 
 
+def seconds_since_run(table: DeltaTable, run_id: str) -> float | None:
+    """Since the outcomes of this run were committed; None: no such run is among the newest commits."""
+    for commit in table.history(_MOST_COMMITS):
+        text = commit.get(_DESCRIPTION)
+        if isinstance(text, str) and json.loads(text).get("run_id") == run_id:
+            return max(0.0, time.time() - float(commit["timestamp"]) / 1000)
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
     """The parts that one commit adds to the table as it was read.

@@ -162,8 +162,8 @@ class PublishingOptions(TransportOptions):
     )
     exactly_once: bool = option(
         "boolean", boolean, False, _DELIVERY,
-        "Store each row once, however late its batch is [repeated](../explanation/delivery.md#exactly-once). A batch "
-        "write needs `txnAppId` and `txnVersion`.", scope=STORED,
+        "Store each row once, however late its batch is [repeated](../explanation/delivery.md#exactly-once). "
+        "Repeated batch writes need `txnAppId` and `txnVersion`.", scope=STORED,
     )  # fmt: skip
     on_retention: str = option(
         "`fail`, `publish`", one_of("fail", "publish"), "fail", _DELIVERY,

@@ -50,7 +50,27 @@ def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> 
             'mamapub cannot overwrite: what was published cannot be taken back. Use mode("append"), '
             "and purge the stream at the broker if you want it empty first"
         )
-    return MamaPubWriter(_job(given, schema, streaming=False))
+    job = _job(given, schema, streaming=False)
+    _warn_of_late_repetition(job.options)
+    return MamaPubWriter(job)
+
+
+def _warn_of_late_repetition(o: SinkOptions) -> None:
+    """Where ``idPrefix`` names an earlier run, as its error advises: only executors can ask for the window."""
+    if o.id_prefix is None or o.flight_log is None:
+        return
+    from mama_spark.flightlog.storage import TableStore, storage_errors
+    from mama_spark.flightlog.transaction import seconds_since_run
+
+    with storage_errors(f"flightLog {o.flight_log}", o.storage_options):
+        table = TableStore(o.flight_log, o.storage_options).table()
+        age = None if table is None else seconds_since_run(table, o.id_prefix)
+    if age is not None:
+        logger.warning(
+            "mamapub: the run with idPrefix=%r ended %.0f s ago: if the stream's duplicate window is shorter, its rows "
+            "are stored again",
+            o.id_prefix, age,
+        )  # fmt: skip
 
 
 def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubStreamWriter:
@@ -262,6 +282,11 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
         self._began = time.monotonic()  # of the machine: planning and commit are two processes of the driver
         if job.options.flight_log is None:
             logger.warning("mamapub: option flightLog is not set: there will be no record of the outcome of each row")
+        if job.options.exactly_once and not job.has_name:
+            logger.warning(
+                "mamapub: option exactlyOnce covers repeated tasks of this write only: without txnAppId and "
+                "txnVersion, a repetition of the write stores all rows again"
+            )
 
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -312,7 +337,9 @@ class MamaPubStreamWriter(_Committer, DataSourceStreamArrowWriter):
 
     @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._commit(messages, self._app(messages, batchId))
+        total = self._commit(messages, self._app(messages, batchId))
+        if total.failed or total.timed_out:
+            logger.warning("mamapub: batch %d: %s", batchId, total.sentence())
         log, every = self.job.options.flight_log, self.job.options.flight_log_compact_every
         if log is not None and every and (batchId + 1) % every == 0:
             from mama_spark.flightlog.maintenance import compact_after_commit

@@ -99,6 +99,43 @@ def test_rows_that_failed_in_a_write_that_goes_on_are_told_by_reason_below_its_l
     assert failed.startswith("  2 x PUBLISH_ERROR_NOT_ENTITLED: "), failed
 
 
+def test_rows_that_failed_in_a_stream_that_goes_on_are_told_in_a_line_for_each_micro_batch(
+    broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.denied.add("b")
+    given = {"url": f"memory://{broker.name}", "onError": "log", "flightLog": str(tmp_path)}
+    writer = stream_writer(given, SCHEMA, overwrite=False)
+    for batch_id, topics in enumerate((["a", "b"], ["a", "a"])):
+        rows = pa.record_batch({"topic": topics, "value": ["1", "2"]})
+        task = TaskInfo(0, 0, "query", batch_id, "run", False)
+        writer.commit([publish_partition(writer.job, task, iter([rows]))], batch_id)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("mamapub: batch 0: 2 rows: 1 acked, 1 failed, 0 timed out; first failures: 1 x PUBLISH_ER")
+
+
+def test_a_repetition_by_the_id_prefix_of_a_run_is_told_how_long_ago_that_ended(
+    broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.denied.add("b")
+    first = plan(broker, flightLog=str(tmp_path))
+    with pytest.raises(RowsFailed):
+        first.commit([run(first)])
+    plan(broker, flightLog=str(tmp_path), idPrefix="of my own")
+    assert caplog.text == ""
+    plan(broker, flightLog=str(tmp_path), idPrefix=first.job.run_id)
+    assert f"the run with idPrefix={first.job.run_id!r} ended 0 s ago: if the stream's duplicate window" in caplog.text
+
+
+def test_exactly_once_without_a_name_of_the_write_says_what_it_does_not_cover(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {"url": "nats://nowhere", "exactlyOnce": "true"}
+    for named in ({"txnAppId": "a", "txnVersion": "1"}, {}):
+        assert "covers" not in caplog.text
+        batch_writer(given | named, SCHEMA, overwrite=False)
+    assert "without txnAppId and txnVersion, a repetition of the write stores all rows again" in caplog.text
+
+
 @pytest.mark.parametrize("pack", ["off", "arrow"])
 def test_dead_letters_have_the_columns_to_join_with_where_no_flight_log_is_kept(
     broker: MemoryBroker, tmp_path: Path, pack: str
