@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -109,8 +110,8 @@ def jobs_of_the_wheel(python: Path, folder: Path) -> None:
 
     mama = str(python.parent / "mama")
     names = {path.stem for path in (ROOT / "jobs").glob("*.py")}
-    listed = output(mama, "jobs", "--list")
-    assert {line for line in listed.splitlines() if line in names} == names
+    listed = [json.loads(line)["name"] for line in output(mama, "jobs", "--json").splitlines()]
+    assert listed == sorted(names)
     installed = Path(output(mama, "jobs", "--path", "republish").strip())
     assert installed.is_relative_to(python.parent.parent)
     assert installed.read_bytes() == (ROOT / "jobs" / "republish.py").read_bytes()
