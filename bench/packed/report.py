@@ -155,10 +155,10 @@ def about_kafka(result: Result) -> list[str]:
 
 
 def markdown(result: Result) -> str:
-    """Rows of five columns, and the stages of a row: rates of the others are those of ``bench.steady``."""
+    """Rows of five columns: rates of the others are those of ``bench.steady``."""
     typed, lines = (spread(values(result, way, 0).values()) for way in ("typed", "json"))
     columns = f"Five columns: {typed} rows/s with `pack=arrow`, {lines} as JSON with `pack=lines`."
-    return part(result["facts"], "Spark, Python, nats-server, pyarrow", columns, "", profile_text(result, 100))
+    return part(result["facts"], "Spark, Python, nats-server, pyarrow", columns)
 
 
 def write(result: Result) -> None:
