@@ -111,13 +111,6 @@ def profile(result: Result, size: int) -> list[str]:
     )
 
 
-def profile_text(result: Result, size: int) -> str:
-    """As :func:`profile`, in a sentence."""
-    costs = stage_costs(result, size)
-    told = "; ".join(f"{stage} {cost:.2f}" for stage, cost in costs.items())
-    return f"Processor time of a row of {size_text(size)} with `lines`, {sum(costs.values()):.2f} µs: {told}."
-
-
 def stage_costs(result: Result, size: int) -> dict[str, float]:
     """Stage -> microseconds of a row with ``lines``; empty: not all were measured."""
     ways = {name for _, name, _ in STAGES}
