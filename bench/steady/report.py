@@ -288,7 +288,8 @@ ONLY_RATIOS = {"c-acks", "c-acks-id", "message", "message-nolog", "off", "lines-
 
 
 def markdown(result: Result) -> str:
-    shown = [run for run in result["runs"] if run["size"] != 1000 and run["name"] not in ONLY_RATIOS]
+    left_out = {*ONLY_RATIOS, "lines-lz4", "kafka-lz4"}
+    shown = [run for run in result["runs"] if run["size"] != 1000 and run["name"] not in left_out]
     body = [*compared(result), "", *runs_table(shown, beside=False)]
     packages = "Spark, Python, nats-server, pyarrow"
     return part(result["facts"], packages, *_sessions(result), *about_kafka(result), *body)
