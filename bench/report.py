@@ -105,7 +105,8 @@ def micro_batch(result: Result) -> list[str]:
 def markdown(result: Result) -> str:
     """Of payloads of 100 bytes."""
     packages = "Spark, Python, nats-server, nats-py, pyarrow"
-    runs = [run for run in result["runs"] if run["name"] not in ("log", "fetch")]  # without Spark
+    left_out = ("log", "fetch", "async-id", "sink-batch-nolog")  # without Spark; variants
+    runs = [run for run in result["runs"] if run["name"] not in left_out]
     shown = {**result, "runs": runs}
     tables = [*table(shown, 100), *reading(shown, 100)]
     return part(result["facts"], packages, *tables, *flight_log(result), *micro_batch(result))

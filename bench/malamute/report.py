@@ -33,21 +33,15 @@ GOALS = [
 
 def table(result: Result, size: int) -> list[str]:
     """A row a way that was measured with messages of ``size``; no table where none was."""
-    lines = [
-        f"| {size:,} B a message | messages/s | broker µs | client µs | broker MB |",
-        "|---|---|---|---|---|",
-    ]
+    lines = [f"| {size:,} B a message | messages/s | broker µs | client µs |", "|---|---|---|---|"]
     for name, title in TITLES.items():
         rates = values(result, name, size, "rate").values()
         if not rates:
             continue
-        server, client, peak = (
-            values(result, name, size, field).values() for field in ("server_us", "client_us", "peak_mb")
-        )
+        server, client = (values(result, name, size, field).values() for field in ("server_us", "client_us"))
         lines.append(
             f"| {title} | {spread(rates)} "
-            f"| {statistics.median(server):.1f} | {f'{statistics.median(client):.1f}' if client else ''} "
-            f"| {statistics.median(peak):.0f} |"
+            f"| {statistics.median(server):.1f} | {f'{statistics.median(client):.1f}' if client else ''} |"
         )
     return [*lines, ""] if len(lines) > 2 else []
 
@@ -91,9 +85,9 @@ def text(result: Result) -> str:
 
 def markdown(result: Result) -> str:
     """Of messages of 100 bytes; brokers by hand, and other ways to publish to NATS, are there for the goals."""
-    left_out = ("literal", "literal-latency", "forward-latency", "write-nats", "write-nats-message")
+    left_out = ("literal", "write-nats", "write-nats-message")
     shown = {**result, "runs": [run for run in result["runs"] if run["name"] not in left_out]}
-    return part(result["facts"], "Spark, Python, pyzmq, nats-server", *table(shown, 100), *latencies(shown))
+    return part(result["facts"], "Spark, Python, pyzmq, nats-server", *table(shown, 100))
 
 
 def write(result: Result) -> None:

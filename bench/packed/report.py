@@ -111,13 +111,6 @@ def profile(result: Result, size: int) -> list[str]:
     )
 
 
-def profile_text(result: Result, size: int) -> str:
-    """As :func:`profile`, in a sentence."""
-    costs = stage_costs(result, size)
-    told = "; ".join(f"{stage} {cost:.2f}" for stage, cost in costs.items())
-    return f"Processor time of a row of {size_text(size)} with `lines`, {sum(costs.values()):.2f} µs: {told}."
-
-
 def stage_costs(result: Result, size: int) -> dict[str, float]:
     """Stage -> microseconds of a row with ``lines``; empty: not all were measured."""
     ways = {name for _, name, _ in STAGES}
@@ -155,10 +148,10 @@ def about_kafka(result: Result) -> list[str]:
 
 
 def markdown(result: Result) -> str:
-    """Rows of five columns, and the stages of a row: rates of the others are those of ``bench.steady``."""
+    """Rows of five columns: rates of the others are those of ``bench.steady``."""
     typed, lines = (spread(values(result, way, 0).values()) for way in ("typed", "json"))
     columns = f"Five columns: {typed} rows/s with `pack=arrow`, {lines} as JSON with `pack=lines`."
-    return part(result["facts"], "Spark, Python, nats-server, pyarrow", columns, "", profile_text(result, 100))
+    return part(result["facts"], "Spark, Python, nats-server, pyarrow", columns)
 
 
 def write(result: Result) -> None:
