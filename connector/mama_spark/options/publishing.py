@@ -58,7 +58,9 @@ class PublishingOptions(TransportOptions):
     create_stream: bool = option(
         "boolean", boolean, False, _MESSAGES,
         "Create a missing stream with file storage, one replica, fast ingest, and a duplicate window of twice "
-        "`retryDeadline` (with `exactlyOnce`, twice `waitTimeout`).",
+        "`retryDeadline` (with `exactlyOnce`, twice `waitTimeout`). For topics `a.…` it is `A`, or that of option "
+        "`stream`, with the subject `a.>`. A `deadLetterTopic` outside `a.>` gets its own stream; with option `stream` "
+        "it must exist.",
     )  # fmt: skip
     streams: StreamRange | None = option(
         "names", stream_range, None, _MESSAGES,

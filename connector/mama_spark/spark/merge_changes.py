@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 _NAME = re.compile(r"\w+(\.\w+){0,2}")
+_ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
 def merge_changes(table: str, key: str = "key", revision: str = "revision") -> Callable[[DataFrame, int], None]:
@@ -27,17 +28,22 @@ def merge_changes(table: str, key: str = "key", revision: str = "revision") -> C
 
     def merge(batch: DataFrame, _: int) -> None:
         spark, changes = batch.sparkSession, f"mama_changes_{uuid.uuid4().hex}"
-        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in batch.schema)
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {target} ({columns}) USING delta")
-        order = (revision, *{"pack_index"} & {*batch.columns})
-        last = F.max_by(F.struct("*"), F.struct(*order)).alias("last")
-        batch.groupBy(key).agg(last).select("last.*").createOrReplaceTempView(changes)
+        # Spark 4.0 switches it off in the session of a query, and runs a task for each of the 200 partitions of a
+        # shuffle, however few the keys. The plan of the query itself, which may keep states, is made by now.
+        adaptive = str(spark.conf.get(_ADAPTIVE))
+        spark.conf.set(_ADAPTIVE, "true")
         try:
+            columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in batch.schema)
+            spark.sql(f"CREATE TABLE IF NOT EXISTS {target} ({columns}) USING delta")
+            order = (revision, *{"pack_index"} & {*batch.columns})
+            last = F.max_by(F.struct("*"), F.struct(*order)).alias("last")
+            batch.groupBy(key).agg(last).select("last.*").createOrReplaceTempView(changes)
             spark.sql(
                 f"MERGE INTO {target} AS t USING {changes} AS s ON t.`{key}` = s.`{key}` "
                 f"WHEN MATCHED AND s.`{revision}` > t.`{revision}` THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
             )
         finally:
             spark.catalog.dropTempView(changes)
+            spark.conf.set(_ADAPTIVE, adaptive)
 
     return merge

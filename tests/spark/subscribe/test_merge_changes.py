@@ -38,3 +38,23 @@ def test_of_the_rows_that_one_message_packs_the_last_one_counts(spark: SparkSess
     merge = mama_spark.merge_changes(f"{tmp_path}/topics", key="topic", revision="sequence")
     merge(spark.createDataFrame(rows, schema), 0)
     assert [row["value"] for row in spark.read.format("delta").load(f"{tmp_path}/topics").collect()] == ["row 3"]
+
+
+def test_few_keys_take_few_tasks_though_the_session_is_not_adaptive(spark: SparkSession, tmp_path: Path) -> None:
+    """As the session of a query in Spark 4.0."""
+    context, partitions = spark.sparkContext, "spark.sql.shuffle.partitions"
+    before = spark.conf.get(partitions)
+    spark.conf.set(partitions, "97")
+    context.setJobGroup("merge of few keys", "")
+    try:
+        mama_spark.merge_changes(f"{tmp_path}/few")(batch(spark, [("a", "1", 1, "put"), ("b", "1", 2, "put")]), 0)
+    finally:
+        spark.conf.set(partitions, str(before))
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("merge of few keys")]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    tasks = [stage.numTasks for stage in stages if stage is not None]
+    assert tasks
+    assert max(tasks) < 97
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "false"
