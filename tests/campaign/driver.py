@@ -33,7 +33,7 @@ SERVER = multiprocessing.get_context("forkserver")
 #: With what the product imports late: each task would import it anew, which takes longer than its rows.
 SERVER.set_forkserver_preload([
     __name__, "deltalake", "nats", "pandas", "pyarrow.fs", "pyarrow.parquet",
-    "mama_spark.malamute.bridge", "mama_spark.nats.batches.ledger", "mama_spark.nats.publish.bridge",
+    "mama_spark.malamute.bridge", "mama_spark.nats.ledger", "mama_spark.nats.publish.bridge",
     "mama_spark.nats.publish.fast_ingest", "mama_spark.nats.read.logs",
     "mama_spark.nats.discovery.bridge", "mama_spark.flightlog.commit", "mama_spark.flightlog.staging",
 ])  # fmt: skip

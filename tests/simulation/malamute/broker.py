@@ -234,5 +234,5 @@ class SimBroker:
         }  # fmt: skip
         yield from (f"left of {name}: {table}" for name, table in tables.items() if len(table))
         numbers = {"publishers": machine.publishing.publishers, "plain": clients.plain}
-        numbers |= {"octets of mail": mail.mailboxes.size, "octets of requests": mail.requests.size}
+        numbers |= {"bytes of mail": mail.mailboxes.size, "bytes of requests": mail.requests.size}
         yield from (f"left of {name}: {number}" for name, number in numbers.items() if number)
