@@ -25,7 +25,7 @@ TITLES = {
     "client-tango": "a device server of PyTango to one `tango.DeviceProxy`",
 }
 #: What the page shows: programs, and what bounds them.
-ON_PAGE = ("receive", "record-nats", "record-durable", "send")
+ON_PAGE = ("receive", "record-nats", "record-durable", "send", "client", "client-tango")
 #: events a second, at least
 GOALS = {
     "decode": 1_000_000, "decode-many": 1_000_000, "receive": 100_000, "record-nats": 50_000, "record-durable": 50_000,

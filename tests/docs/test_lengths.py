@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 #: Most words of a page, as ``wc -w`` counts them, by its folder; a reference has as many as its subject needs.
-LIMITS = {"how-to": 450, "explanation": 660, "tutorial": 560}
+LIMITS = {"how-to": 450, "explanation": 670, "tutorial": 560}
 LONGER = {"explanation/design.md": 1_200}
 TOGETHER = 38_000  #: most words of all pages and the README
 
