@@ -36,6 +36,7 @@ from .batch_config import BatchConfig, BatchHooks, OnOutage, SendGuard
 from .outage_reporter import OutageReporter
 from .window.flight import FlightState
 from .window.flight_batch import FlightBatch, FlightCounters, StoredFlights
+from .window.outage_detector import OutageDetector
 from .window.rate_limiter import RateLimiter
 from .window.send_loop import SendLoop, Span
 from .window.window import Window
@@ -103,8 +104,9 @@ class BatchPublisher:
         self.window.resends.patient = on_outage.waits
         timeout = math.inf if on_outage.waits else policy.longest_silence if timeout is None else timeout
         self._loop = SendLoop(
-            self.bridge, self.window, on_event=self._hooks.on_event, outage_timeout=timeout,
-            check=self._guard, outgoing=self._hooks.outgoing, log_prefix=self._config.log_prefix,
+            self.bridge, self.window, on_event=self._hooks.on_event,
+            outage=OutageDetector(timeout, policy.wait_timeout), check=self._guard,
+            outgoing=self._hooks.outgoing, log_prefix=self._config.log_prefix,
         )  # fmt: skip
         self._reporter = OutageReporter(self.bridge, self._loop, on_outage.at_last(timeout), self._config.log_prefix)
 

@@ -114,7 +114,9 @@ class AttachedBridge(NatsBridge):
         connection = self._client
         if connection is None:
             return ""
-        return self._explain(self._last_sequence, self._stream_of, connection.up, connection.why_down)
+        if not connection.up:
+            return connection.why_down
+        return self._router.explain_missing_acks(self._last_sequence, self._stream_of, self.connected_to)
 
     def _last_sequence(self, stream: str) -> int:
         return int(self._ask(self._context.stream_info(stream)).state.last_seq)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -292,17 +291,11 @@ class NatsBridge(PublisherBridge):
         def last_sequence(stream: str) -> int:
             return int(api.request(f"STREAM.INFO.{stream}")["state"]["last_seq"])
 
-        return self._explain(last_sequence, lambda topic: stream_names(api, topic), connection.up, connection.why_down)
-
-    def _explain(
-        self, last_sequence: Callable[[str], int], find: Callable[[str], Iterable[str]], up: bool, why_down: str
-    ) -> str:
-        if not up:
-            return why_down
-        try:
-            return self._router.explain_missing_acks(last_sequence, find, self.connected_to)
-        except MamaError as e:
-            return f"{self.connected_to} acknowledges nothing, and does not say why: {e}"
+        if not connection.up:
+            return connection.why_down
+        return self._router.explain_missing_acks(
+            last_sequence, lambda topic: stream_names(api, topic), self.connected_to
+        )
 
     def on_the_way(self, tokens: Int64s, topics: pa.DictionaryArray) -> OnTheWay | None:
         """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""

@@ -105,7 +105,10 @@ class StreamRouter:
 
         :param find: asks for the streams of a topic
         """
-        return explain(last_sequence, server, self.streams_published_to() or self._streams_of_last_topics(find))
+        try:
+            return explain(last_sequence, server, self.streams_published_to() or self._streams_of_last_topics(find))
+        except MamaError as e:
+            return f"{server} acknowledges nothing, and does not say why: {e}"
 
     def _streams_of_last_topics(self, find: Callable[[str], Iterable[str]]) -> list[str]:
         """Over a connection of the user's, topics are not looked up before they are published to."""

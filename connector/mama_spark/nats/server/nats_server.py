@@ -109,6 +109,7 @@ class NatsServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._kept = False  # the port is that of an earlier start
         self._logged = 0  # bytes in the log of earlier processes
+        self.port_taken = False
         self.port = port  #: of the clients; known after :meth:`start`, kept over restarts
         self.monitor: str = ""  #: URL of the monitoring port
 
@@ -142,11 +143,6 @@ class NatsServer:
     def log(self) -> Path:
         return self.folder / "nats-server.log"
 
-    @property
-    def port_taken(self) -> bool:
-        """Whether the latest process found its port in use."""
-        return self.log.exists() and b"address already in use" in self.log.read_bytes()[self._logged :]
-
     def start(self, timeout: float = READY_TIMEOUT) -> Self:
         """Start and wait until it is ready; when started again, also until its port is free.
 
@@ -159,6 +155,7 @@ class NatsServer:
                 self.wait_ready(timeout)
                 return self
             except Unavailable:
+                self.port_taken = b"address already in use" in self.log.read_bytes()[self._logged :]
                 # while it was down, another process may have got its port for a moment
                 if not again or not self.port_taken or time.monotonic() > deadline:
                     raise

@@ -7,6 +7,7 @@ because a bridge is called by one thread at a time; callbacks and futures are se
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -19,6 +20,7 @@ from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.contracts.errors import ConfigError, NotPublished, PublishError, Stopped, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.publishing.window.outage_detector import OutageDetector
 from mama_spark.publishing.window.send_loop import SendLoop, Span
 from mama_spark.publishing.window.window import Window
 
@@ -52,7 +54,7 @@ class PublisherLoops:
         self.bridge, self.window = bridge, window
         self._queue, self._callbacks = queue, callbacks
         # asked before the first time-out, so that it can say why
-        self._loop = SendLoop(bridge, window, notice=window.policy.wait_timeout / 2)
+        self._loop = SendLoop(bridge, window, outage=OutageDetector(math.inf, window.policy.wait_timeout / 2))
         self._reporter = OutageReporter(bridge, self._loop, "each message fails at its own deadline")
         self._poll_time, self._hold_pause_time = poll_time, hold_pause_time
         self.keep_going = True

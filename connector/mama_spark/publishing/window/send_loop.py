@@ -64,8 +64,7 @@ class SendLoop:
     """One bridge and one window. Not thread-safe: one thread calls it at a time.
 
     :param on_event: called with each event of the transport before the window learns of it
-    :param outage_timeout: seconds without progress after which an outage is declared
-    :param notice: seconds without progress after which it is worth to ask why; None = an acknowledgement's timeout
+    :param outage: None = no outage is declared, and the cause is asked for after an acknowledgement's timeout
     :param check: what may be stored is looked for before it is sent again, and not before all copies of it are stored
         or lost; None = it is sent
     :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = they are sent as they
@@ -84,8 +83,7 @@ class SendLoop:
         window: Window,
         *,
         on_event: Callable[[BridgeEvent], None] | None = None,
-        outage_timeout: float = math.inf,
-        notice: float | None = None,
+        outage: OutageDetector | None = None,
         check: StoredCheck | None = None,
         outgoing: Callable[[MessageBatch], MessageBatch] | None = None,
         log_prefix: str = "",
@@ -93,7 +91,7 @@ class SendLoop:
     ) -> None:
         self.bridge, self.window, self.clock = bridge, window, clock
         self._outgoing, self._log_prefix = outgoing or _unchanged, log_prefix
-        self.outage = OutageDetector(outage_timeout, window.policy.wait_timeout if notice is None else notice)
+        self.outage = outage or OutageDetector(math.inf, window.policy.wait_timeout)
         self._on_event, self._check, self._ask_at = on_event, check, -math.inf
         self.bridge_full = self.unflushed = self.refused = False
         self.last_send = 0.0

@@ -30,6 +30,7 @@ from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights, messages_of
+from mama_spark.publishing.window.outage_detector import OutageDetector
 from mama_spark.publishing.window.retry import is_final, may_resend, may_resend_elsewhere
 from mama_spark.publishing.window.send_loop import MAX_SEND_BYTES, MAX_SEND_MESSAGES, SendLoop, spans_of
 from mama_spark.publishing.window.window import Window
@@ -201,7 +202,7 @@ def test_events_reach_the_caller_then_the_window_and_the_log(
 
 
 def test_an_outage_is_for_what_waits_while_the_bridge_is_full(bridge: Recording) -> None:
-    loop = SendLoop(bridge, Window(POLICY), outage_timeout=10.0)
+    loop = SendLoop(bridge, Window(POLICY), outage=OutageDetector(10.0, POLICY.wait_timeout))
     loop.bridge_full = True
     assert not any(loop.outage_lasts_too_long(True, float(now)) for now in range(11))
     assert not loop.outage_lasts_too_long(False, 11.0), "nothing waits: the time begins anew"
