@@ -37,7 +37,7 @@ def texts() -> list[str]:
 
 
 def test_the_page_quotes_texts() -> None:
-    assert len(QUOTED) >= 15
+    assert len(QUOTED) >= 40
     assert len(QUOTED) == len(set(QUOTED))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +39,20 @@ def conserved(case: InterruptedWrite, sent: int, *, exactly_once: bool = True) -
     verdict(case.room, "ORDERS", case.log, sent=sent, exactly_once=exactly_once).raise_faults()
 
 
+@pytest.mark.thorough
+@once
+def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: InterruptedWrite, background: Background) -> None:
+    with case.gate:
+        writing = background(lambda: case.write(case.held(case.rows(4_000))))
+        case.under_way(writing, 2_600)  # more than 500 of either partition
+        os.kill(case.workers()[0], signal.SIGKILL)
+    writing.result(PATIENCE)
+    conserved(case, 4_000)
+    log = flights(case.log)
+    assert counts(log, "task_attempt") == {0: 2_000, 1: 2_000}
+    assert counts(log, "duplicate")[True] > 500
+
+
 @pytest.mark.parametrize(
     ("room", "options"),
     [
@@ -61,6 +77,30 @@ def test_killed_broker_comes_back_and_nothing_is_lost_in_any_mode(
         case.room.start()
     writing.result(PATIENCE)
     conserved(case, 3_000, exactly_once="dedup" not in options)
+
+
+@pytest.mark.thorough
+@once
+@pytest.mark.parametrize("ack_mode", ["auto", "message"])
+def test_order_of_each_partition_survives_a_killed_broker(
+    case: InterruptedWrite, background: Background, ack_mode: str
+) -> None:
+    n = 4_000 if ack_mode == "auto" else 2_000
+    rows = case.rows(n).selectExpr("topic", "concat(spark_partition_id(), ' ', value) AS value")
+    with case.gate:
+        options = {"maxRatePerPartition": str(n // 3), "order": "partition", "ackMode": ack_mode}
+        writing = background(lambda: case.write(case.held(rows), **options))
+        case.under_way(writing, n // 6)
+        case.room.kill()
+        case.room.start()
+    writing.result(PATIENCE)
+    conserved(case, n)
+    numbers: dict[str, list[int]] = {"0": [], "1": []}
+    for message in case.room.messages("ORDERS"):
+        partition, _, number = message.payload.decode().split()
+        numbers[partition].append(int(number))
+    assert {p: len(found) for p, found in numbers.items()} == {"0": n // 2, "1": n // 2}
+    assert all(found == sorted(found) for found in numbers.values())
 
 
 @pytest.mark.thorough

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.support.malamute.restartable_broker import RestartableBroker
 from tests.support.nats.nats_servers import FetchedMessage
+from tests.support.processes import task_workers
 
 _GATE = 400.0
 PATIENCE = 240.0
@@ -144,6 +145,10 @@ class InterruptedWrite:
             return self.stored() >= n
 
         eventually(enough, f"{n} messages are stored", PATIENCE)
+
+    def workers(self) -> list[int]:
+        """The Python workers that publish."""
+        return task_workers(self.spark.sparkContext._gateway.proc.pid, self.room.port)  # type: ignore[union-attr]
 
 
 def fails_once(
