@@ -83,6 +83,7 @@ check: setup-dev ## style, types, architecture, generated pages, links of the do
 	@$(ENV) mama docs options --check docs/reference/options.md
 	@$(ENV) python scripts/command_reference.py --check
 	@$(ENV) python -m scripts.rooms_picture --check
+	@$(ENV) python -m scripts.drawn_pictures --check
 	@$(MKDOCS) build --strict
 
 format: setup-dev ## let ruff format and repair what it can
@@ -118,7 +119,9 @@ release: ## sdist and wheel of the last commit, in dist/, tried with each Python
 recipes-check: setup ## the recipes of conf/docker, compose and kubernetes with hadolint, kubeconform, helm and others (needs Go)
 	@$(ENV) python scripts/recipes_check.py
 
-pictures: setup-dev ## draw the pictures of README.md from a real run, in docs/pictures
+pictures: setup-dev ## draw the pictures of the explanations, and from a real run those in docs/pictures
+	@$(ENV) python -m scripts.rooms_picture --write
+	@$(ENV) python -m scripts.drawn_pictures --write
 	@$(RUN) python -m scripts.pictures
 
 docs: setup-dev ## write the generated pages in docs/ and build the site in .run/site
@@ -126,7 +129,7 @@ docs: setup-dev ## write the generated pages in docs/ and build the site in .run
 	@$(ENV) python scripts/command_reference.py --write
 	@$(ENV) python scripts/spec_checklist.py --write
 	@$(ENV) python -m scripts.rooms_picture --write
-	@$(ENV) python -m scripts.copies_picture
+	@$(ENV) python -m scripts.drawn_pictures --write
 	@$(MKDOCS) build --strict
 
 docs-serve: setup-dev ## show the site at http://127.0.0.1:8000 and follow the pages while they are written
