@@ -88,6 +88,24 @@ def copies() -> Lines:
     return drawn
 
 
+def overview() -> Lines:
+    """The three formats, the middleware and the flight log"""
+    top, low, half = 20, 120, HEIGHT / 2
+    return [
+        *box(20, top, "DataFrame", width=120),
+        *arrow((140, top + half), (207, top + half)),
+        *box(210, top, "mamapub", "a publisher for each partition"),
+        *arrow((370, top + half), (457, top + half), words="messages"),
+        *box(460, top, "middleware", "NATS JetStream, Malamute, ...", width=200),
+        *arrow((660, top + half), (777, top + half)),
+        *box(780, top, "mamasub", "messages as rows", width=200),
+        *arrow((720, top + half), (720, low + half), (777, low + half)),
+        *box(780, low, "mamadiscovery", "sources, publishers, readers as rows", width=200),
+        *arrow((290, top + 62), (290, low - 3), words="outcome of each row", at=(350, low - 14)),
+        *box(210, low, "flight log", "a Delta table"),
+    ]
+
+
 def one_write() -> Lines:
     """One write, from row to report"""
     first, second, third, fourth, outside = 34, 224, 414, 604, 826
@@ -247,6 +265,7 @@ PICTURES: dict[str, tuple[Callable[[], Lines], int]] = {
     "copies": (copies, 356),
     "exactly-once": (exactly_once, 626),
     "one-write": (one_write, 656),
+    "overview": (overview, 190),
     "window": (window, 316),
 }
 
