@@ -157,7 +157,7 @@ def span_of(log: RecordLog, flights: Row) -> Span:
     :param flights: a row of :func:`~.comparison.spans_question`
     """
     bounds, margin = log.bounds(), timedelta(seconds=MARGIN)
-    low, high = (log.at(_micros(at)) for at in (flights["first"] - margin, flights["last"] + margin))
+    low, high = (log.sequence_at(_micros(at)) for at in (flights["first"] - margin, flights["last"] + margin))
     if flights["low"] is not None:  # the clocks may differ by more
         low, high = min(low, flights["low"]), max(high, flights["high"] + 1)
     made, up_to = _moment(log.made), min(high - 1, bounds.last)

@@ -138,7 +138,7 @@ def went_back(log: Callable[[], RecordLog], bounds: Bounds, next_sequence: int, 
         return bounds.last + 1 if shorter else None
     if nothing_new or (not shorter and time_of(log(), bounds, next_sequence - 1) in (None, time)):
         return None
-    return log().at(time + 1)
+    return log().sequence_at(time + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class RecordLog(Protocol):
         """Ranges ``(from, to)``, both inclusive, of sequences in ``after < sequence <= up_to`` that are not stored any
         more, ascending, on whatever topics they were."""
 
-    def at(self, time: int) -> int:
+    def sequence_at(self, time: int) -> int:
         """Sequence of the first record stored at or after ``time`` (microseconds since the epoch); ``last + 1`` if
         there is none yet."""
 
@@ -297,11 +297,11 @@ class RecordLog(Protocol):
         """The bounds that the log had when the bridge opened it, without a question; or those of this moment."""
         return self.bounds()
 
-    def missing_when_opened(self, after: int, up_to: int) -> list[tuple[int, int]]:
+    def missing_at_open(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """:meth:`missing` of the moment of :attr:`opened`."""
         return self.missing(after, up_to)
 
-    def inspect_range(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
+    def bounds_and_missing(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
         """:meth:`bounds` and :meth:`missing`; of one moment where one question tells both."""
         return self.bounds(), self.missing(after, up_to)
 

@@ -95,7 +95,7 @@ class MemoryLog(RecordLog):
         there = [m.sequence for m in self._messages() if low < m.sequence <= high]
         return [(a + 1, b - 1) for a, b in pairwise([low, *there, high + 1]) if b - a > 1]
 
-    def at(self, time: int) -> int:
+    def sequence_at(self, time: int) -> int:
         messages = self._messages()
         place = bisect_left(messages, time, key=lambda m: m.time)
         return messages[place].sequence if place < len(messages) else self._broker.last() + 1

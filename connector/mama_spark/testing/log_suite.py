@@ -247,7 +247,7 @@ class LogReadingRules(CurrentRules):
         assert log.missing(10, 20) == [(11, 12), (20, 20)]
         assert log.missing(12, 19) == []
         assert log.missing(20, 10) == []
-        assert log.inspect_range(10, 20) == (log.bounds(), [(11, 12), (20, 20)])
+        assert log.bounds_and_missing(10, 20) == (log.bounds(), [(11, 12), (20, 20)])
 
     def test_what_was_missing_when_a_log_was_opened_is_known(
         self, site: LogSetup, bridge: RecordLogBridge, log: RecordLog
@@ -258,7 +258,7 @@ class LogReadingRules(CurrentRules):
         assert again.missing(0, 50) == [(10, 12)]
         log.append(self._batch(site, 10, 50))
         assert again.opened in (replace(log.bounds(), last=50), log.bounds())
-        assert again.missing_when_opened(0, 60) == [(10, 12)]
+        assert again.missing_at_open(0, 60) == [(10, 12)]
 
     def test_a_range_whose_end_was_deleted_ends(self, site: LogSetup, log: RecordLog) -> None:
         last = log.append(self._batch(site, 50))
@@ -304,7 +304,7 @@ class LogSuite(LogReadingRules):
     def test_an_empty_log_begins_behind_its_end(self, log: RecordLog) -> None:
         bounds = log.bounds()
         assert (bounds.first, bounds.last) == (1, 0)
-        assert log.at(0) == 1
+        assert log.sequence_at(0) == 1
 
     def test_bounds_follow_and_the_identity_stays(
         self, site: LogSetup, bridge: RecordLogBridge, log: RecordLog
@@ -321,11 +321,11 @@ class LogSuite(LogReadingRules):
         found = [(s, t) for r in log.read(0, last) for s, t in zip(r.sequences.tolist(), r.times.tolist(), strict=True)]
         for sequence, time in found[::7]:
             # a middleware may count finer than microseconds
-            assert log.at(time) == next(s for s, t in found if t >= time)
-            assert log.at(time + 1) <= next((s for s, t in found if t > time), last + 1)
-            assert log.at(time) <= sequence
-        assert log.at(0) == log.at(-1) == log.at(-(10**30)) == 1
-        assert log.at(found[-1][1] + 1) == log.at(10**17) == log.at(10**30) == last + 1
+            assert log.sequence_at(time) == next(s for s, t in found if t >= time)
+            assert log.sequence_at(time + 1) <= next((s for s, t in found if t > time), last + 1)
+            assert log.sequence_at(time) <= sequence
+        assert log.sequence_at(0) == log.sequence_at(-1) == log.sequence_at(-(10**30)) == 1
+        assert log.sequence_at(found[-1][1] + 1) == log.sequence_at(10**17) == log.sequence_at(10**30) == last + 1
 
     # --- appending -------------------------------------------------------------------------------------------
 

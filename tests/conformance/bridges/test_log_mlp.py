@@ -302,8 +302,8 @@ def test_a_stream_that_was_deleted_and_made_again_is_not_mistaken_for_the_old_on
         here.store("orders", some(10_000))
         with pytest.raises(ConfigError, match="deleted and created again"):
             list(reading)
-        for ask in (lambda: log.at(0), lambda: log.missing(0, 1), lambda: log.trim(5)):
+        for ask in (lambda: log.sequence_at(0), lambda: log.missing(0, 1), lambda: log.trim(5)):
             with pytest.raises(ConfigError, match="deleted and created again"):
                 ask()
         assert log.bounds().identity != identity
-        assert b.log("orders").at(0) == 1
+        assert b.log("orders").sequence_at(0) == 1

@@ -80,7 +80,7 @@ class FileLog(RecordLog):
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         return []
 
-    def at(self, time: int) -> int:
+    def sequence_at(self, time: int) -> int:
         lines = self._lines()
         return next((n for n, (at, _, _) in enumerate(lines, 1) if at >= time), len(lines) + 1)
 

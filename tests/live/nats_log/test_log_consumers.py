@@ -78,7 +78,7 @@ def test_what_is_given_up_leaves_no_consumer_behind(shared: NatsServer, admin: A
         assert len(consumers(admin, name)) == 1
         del batches
         held_to(everything(log.read(0, MANY)))
-        log.at(0)
+        log.sequence_at(0)
         eventually(lambda: not consumers(admin, name), "all consumers are deleted")
         kept = log.read(0, MANY)
         next(kept)

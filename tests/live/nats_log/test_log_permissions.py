@@ -65,7 +65,7 @@ def test_a_missing_permission_is_named(strict: NatsServer, deny: str, call: str)
             "log": lambda: logs.log("S"),
             "names": lambda: logs.names(["S.>"]),
             "read": lambda: list(logs.log("S").read(0, 3)),
-            "at": lambda: logs.log("S").at(0),
+            "at": lambda: logs.log("S").sequence_at(0),
             "trim": lambda: logs.log("S").trim(2),
         }
         with pytest.raises(ConfigError, match=deny.rstrip(">*").replace("$", r"\$").replace(".", r"\.")):
@@ -84,7 +84,7 @@ def test_permissions_that_only_tidy_up_are_not_needed(strict: NatsServer) -> Non
     with reading(strict.url, **reader(TIDYING)) as logs:
         log = logs.log("S")
         assert numbers(log.read(0, 3)) == [1, 2, 3]
-        assert log.at(0) == 1
+        assert log.sequence_at(0) == 1
 
 
 def test_progress_that_cannot_be_shown_is_logged_and_nothing_else(

@@ -56,7 +56,7 @@ def test_a_stream_that_is_deleted_while_it_is_read_is_named(shared: NatsServer, 
         admin.api(f"STREAM.DELETE.{name}")
         with pytest.raises(ConfigError, match=f"there is no stream '{name}'"):
             list(batches)
-        for call in (log.bounds, lambda: log.at(0), lambda: log.trim(5), lambda: log.missing(0, 5)):
+        for call in (log.bounds, lambda: log.sequence_at(0), lambda: log.trim(5), lambda: log.missing(0, 5)):
             with pytest.raises(ConfigError, match=name):
                 call()
         with pytest.raises(ConfigError, match=name):
@@ -120,7 +120,7 @@ def test_a_stream_that_keeps_idle_consumers_for_a_short_time_only_is_read(shared
     fill(shared.url, name, 10)
     with reading(shared.url) as logs:
         assert numbers(logs.log(name).read(0, 10)) == list(range(1, 11))
-        assert logs.log(name).at(0) == 1
+        assert logs.log(name).sequence_at(0) == 1
         with contextlib.closing(logs.served(name).tail(3, [], "what follows it")) as tail:
             assert numbers([eventually(tail.poll, "it has records")]) == list(range(4, 11))
 

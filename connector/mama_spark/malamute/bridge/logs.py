@@ -130,7 +130,7 @@ class MalamuteLog(RecordLog):
         (first, last), _ = parse_numbers(answer.body, 2)
         return Bounds(first, last, answer.identity.decode("utf-8", "replace"))
 
-    def at(self, time: int) -> int:
+    def sequence_at(self, time: int) -> int:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return parse_numbers(self._ask(Op.AT, max(-_LARGEST, min(time, _LARGEST))), 1)[0][0]
 

@@ -42,7 +42,7 @@ class StreamIndex:
         return probe(self._logs.api, self._info, where).pending
 
     def first_at(self, time: int) -> int:
-        """See :meth:`~mama_spark.contracts.record_log.RecordLog.at`."""
+        """See :meth:`~mama_spark.contracts.record_log.RecordLog.sequence_at`."""
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
         return probe(self._logs.api, self._info, where).position + 1
 

@@ -119,18 +119,18 @@ class NatsLog(RecordLog):
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`. Sequences after the last record are not missing."""
-        return self.inspect_range(after, up_to)[1]
+        return self.bounds_and_missing(after, up_to)[1]
 
-    def inspect_range(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
+    def bounds_and_missing(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         now = self._logs.stream(self.name)
         return now.bounds, self._index.missing(now, after, up_to)
 
-    def missing_when_opened(self, after: int, up_to: int) -> list[tuple[int, int]]:
+    def missing_at_open(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return self._index.missing(self.info, after, up_to)
 
-    def at(self, time: int) -> int:
+    def sequence_at(self, time: int) -> int:
         """See :class:`~mama_spark.contracts.record_log.RecordLog`: the start of a consumer that begins at this time."""
         return self._index.first_at(time)
 

@@ -165,7 +165,7 @@ class LogReader:
         for r in whole:
             if (found := self.find(bridge, r)) is not None:
                 logs[r.stream], most[r.stream] = found, most_tasks(found, self.options.min_partitions)
-                gaps = () if self._tolerant(found, r) else tuple(found.missing_when_opened(r.after, r.up_to))
+                gaps = () if self._tolerant(found, r) else tuple(found.missing_at_open(r.after, r.up_to))
                 gaps_by_stream[r.stream] = gaps
                 self.handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]
@@ -272,7 +272,7 @@ def most_tasks(log: RecordLog, at_least: int | None) -> int | None:
 
 def sequences_at(logs: Mapping[str, RecordLog], time: int | str | None) -> dict[str, int] | None:
     """The first sequence of each log at or after a time; None where there is no time."""
-    return {name: log.at(time) for name, log in logs.items()} if isinstance(time, int) else None
+    return {name: log.sequence_at(time) for name, log in logs.items()} if isinstance(time, int) else None
 
 
 def raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigError) -> None:
@@ -293,7 +293,7 @@ def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int
 
     :param known: gaps; None: they are no loss
     """
-    bounds, gaps = (found.bounds(), []) if known is None else found.inspect_range(r.after, r.up_to)
+    bounds, gaps = (found.bounds(), []) if known is None else found.bounds_and_missing(r.after, r.up_to)
     if bounds.identity != r.identity:
         return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]
     if known is None or tuple(gaps) == known:

@@ -87,7 +87,7 @@ def writer_states(log: RecordLog, first: int, last: int) -> dict[str, WriterStat
     states = found.states()
     if not states:
         return {}
-    begin = log.at(max(state.time for state in states.values()) - _BESIDE_US)
+    begin = log.sequence_at(max(state.time for state in states.values()) - _BESIDE_US)
     if begin <= low:
         found.read(log, max(begin, first) - 1, low, (WRITERS,))
     states = found.states()

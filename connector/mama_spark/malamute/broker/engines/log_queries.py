@@ -67,7 +67,7 @@ class QueriedStore(Protocol):
         """See :func:`limits`."""
         ...
 
-    def at(self, time: int) -> int:
+    def sequence_at(self, time: int) -> int:
         """Sequence of the first message of this time or later; last + 1 if there is none."""
         ...
 
@@ -133,7 +133,7 @@ def _bounds(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
 
 
 def _at(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
-    return numbers(store.at(query.numbers[0])), []
+    return numbers(store.sequence_at(query.numbers[0])), []
 
 
 def _missing(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:

@@ -29,7 +29,7 @@ class DurableQueries:
     def __init__(self, store: MessageStore, settings: DurableSettings) -> None:
         self._store, self._settings = store, settings
         self.name, self.identity = store.name, store.identity
-        self.bounds, self.at = store.bounds, store.at
+        self.bounds, self.sequence_at = store.bounds, store.sequence_at
 
     def limits(self) -> list[bytes]:
         return limits(self._settings.max_age, self._settings.max_bytes, self._settings.max_messages)

@@ -336,7 +336,7 @@ class MessageStore(StoreReader):
             removed = last - limits.messages
         if limits.age_us is not None and (self.overdue or time - self._age_checked >= AGE_INTERVAL_US):
             self._age_checked = time
-            removed = max(removed, self.at(time - limits.age_us) - 1)
+            removed = max(removed, self.sequence_at(time - limits.age_us) - 1)
         if limits.max_bytes is not None and stored_bytes > limits.max_bytes:
             removed = max(removed, self._removable_for(stored_bytes - limits.max_bytes))
         removed = min(removed, last - 1)

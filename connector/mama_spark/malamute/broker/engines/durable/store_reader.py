@@ -197,7 +197,7 @@ class StoreReader:
             ).fetchall()
         return [(int(start), int(end)) for start, end in found]
 
-    def at(self, time: int) -> int:
+    def sequence_at(self, time: int) -> int:
         """Sequence of the first message of this time or later; last + 1 if there is none."""
         low, last = self.bounds()
         high = last + 1

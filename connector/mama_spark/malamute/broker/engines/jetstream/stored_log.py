@@ -126,8 +126,8 @@ class StoredLog:
         kept = self.state.settings
         return limits(kept.max_age, kept.max_size, kept.max_records, kept.max_per_topic)
 
-    def at(self, time: int) -> int:
-        return self._log.records.at(time)
+    def sequence_at(self, time: int) -> int:
+        return self._log.records.sequence_at(time)
 
     def missing(self, after: int, up_to: int) -> tuple[list[tuple[int, int]], int]:
         first, last = self.bounds()
