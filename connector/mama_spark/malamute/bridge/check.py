@@ -72,7 +72,7 @@ def _broker(features: Feature) -> str:
 
 
 def _stream(connection: ClientConnection, settings: MalamuteSettings) -> str:
-    """What is known of the stream; the query creates none."""
+    """A text about the stream; the query does not create it."""
     query = LogQuery(Op.BOUNDS, 0, (settings.stream or "").encode())
     answer = connection.wait_for_answer(connection.ask(query, time.monotonic() + settings.connect_timeout))
     if answer.code == StatusCode.SUCCESS:

@@ -29,7 +29,7 @@ from mama_spark.malamute.protocol.log_query import (
 from .pool import POOL, PooledConnection
 from .settings import MalamuteSettings
 
-#: What is announced: no subscriptions, so no credit.
+#: Features that the client announces: no subscriptions, so no credit.
 FEATURES = Feature.LOG | Feature.SEQUENCE | Feature.HEADERS
 #: Messages that ZeroMQ may hold: what is fetched is limited in bytes.
 _HIGH_WATER = 10_000

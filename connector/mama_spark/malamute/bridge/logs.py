@@ -34,8 +34,7 @@ from .log_queries import LogQueries, ReadSession
 from .settings import MalamuteSettings
 
 T = TypeVar("T")
-#: What the names of the broker's own streams begin with, and the stream of markers as it is called where no option says
-#: otherwise; topics do not find them.
+#: Names that topics do not find: the prefix of the broker's own streams, and the default stream of markers.
 _RESERVED = ("_MAMA_", SinkOptions.batches_stream)
 _LARGEST = 2**63 - 1
 _MOST_MATCHING = 2**32 - 1  #: a number of the question has four bytes

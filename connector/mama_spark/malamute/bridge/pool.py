@@ -28,7 +28,7 @@ _NEVER = float("inf")
 
 @dataclass(slots=True)
 class WritableStream:
-    """What is known of a stream on one connection.
+    """A stream on one connection.
 
     :ivar call: the first WRITE; None = answered
     :ivar stored: it is numbered and stored
@@ -44,7 +44,7 @@ class WritableStream:
 class PooledConnection:
     """One connection and its streams. Use it with ``connection.changed`` held.
 
-    :ivar streams: those that a WRITE was sent for on this connection
+    :ivar streams: for which a WRITE was sent on this connection
     :ivar current: the stream that messages go to now; None = that depends on an answer
     """
 

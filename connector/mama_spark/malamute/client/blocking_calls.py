@@ -1,4 +1,4 @@
-"""What threads wait for at one connection: answers, room to send, and what the broker delivers."""
+"""Waits of threads at one connection: for answers, for room to send, and for deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker is to answer a client, and what it knows of the client. Pure.
+"""Calls that a broker has not answered, and what it knows of the client. Pure.
 
 :class:`PendingCalls` are commands that the broker answers in order, :class:`LogQueryClient` queries about stored
 streams (:mod:`mama_spark.malamute.protocol.log_query`); a query is not repeated on a new connection.
@@ -245,7 +245,7 @@ class Registrations:
             self.sequences[stream] = max(sequence, self.sequences.get(stream, 0))
 
     def commands(self, with_sequences: bool) -> list[Command]:
-        """What to send to a broker that knows nothing of the client.
+        """Commands that tell a broker everything that the client has asked for.
 
         :param with_sequences: the broker takes positions: a stream is read from the message after the last one
             delivered

@@ -1,4 +1,4 @@
-"""Whether a broker has another key than the configured one.
+"""Finds out whether a broker has another key than the configured one.
 
 For a CURVE client with a wrong server key, ZeroMQ reports only a failed handshake, as it does when the peer ends. The
 ZMTP greeting (RFC 23) distinguishes the two cases: only a running peer sends one, with its mechanism.

@@ -290,7 +290,7 @@ def string(value: bytes) -> bytes:
 
 
 def shortened(text: bytes) -> bytes:
-    """What a string field takes of a text."""
+    """The text as a string field can hold it: cut to its most bytes, ``?`` for NUL."""
     return text.replace(b"\0", b"?")[:MAX_STRING]
 
 

@@ -226,7 +226,7 @@ MESSAGE_OVERHEAD = 256
 
 
 def send_cost(frame_bytes: int, messages: int) -> int:
-    """What messages with frames of ``frame_bytes`` cost: of a send window, and of what may wait in a broker."""
+    """Bytes that messages with frames of ``frame_bytes`` take of a send window, and of the broker's limits."""
     return frame_bytes + MESSAGE_OVERHEAD * messages
 
 

@@ -37,7 +37,7 @@ _MOST_SEQUENCE = 10**19 - 1
 
 
 class TtlRequest(NamedTuple):
-    """What the headers of a message ask for.
+    """The time to live that the headers of a message ask for.
 
     :ivar milliseconds: to live, 0 = stop the timer; None = it has no such header
     :ivar renews: it is a renewal

@@ -205,7 +205,8 @@ class BrokerLoop:
         self.clients.close(max(0.0, deadline - time.monotonic()))
 
     def dropped(self) -> str:
-        """What clients did not take before the end, for people; for when the context has ended. Empty: nothing."""
+        """A text about the messages that clients did not take before the end; empty if there are none. Call it when the
+        context has ended."""
         found, linger = list[str](), self._settings.linger
         if self._dropped:
             found.append(f"{sum(self._dropped):,} deliveries that waited for {len(self._dropped):,} clients")

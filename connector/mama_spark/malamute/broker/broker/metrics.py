@@ -1,4 +1,4 @@
-"""What a broker says of itself, read in its thread: counters and gauges, and lists of its clients and streams."""
+"""Counters and gauges of a broker, and lists of its clients and streams. Read in the broker's thread."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ WRONG: tuple[type[Exception], ...] = (BadPattern, BadQuery)
 
 
 class QueriedStore(Protocol):
-    """What is stored of a stream. Ranges are ``after < sequence <= up_to``, of which a call may cover a part, up to the
-    sequence that it returns."""
+    """The stored messages of a stream. Ranges are ``after < sequence <= up_to``. A call may cover a part of its range,
+    up to the sequence that it returns."""
 
     @property
     def name(self) -> bytes: ...

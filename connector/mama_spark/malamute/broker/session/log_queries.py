@@ -25,7 +25,8 @@ MAX_AT_ENGINE = 4
 
 
 class LogQueryServer:
-    """What waits is with its stream (:class:`~.streams.Stream`), or with its client while its socket is blocked."""
+    """Answers queries. Waiting queries are in their stream (:class:`~.streams.Stream`), or in their client while its
+    socket is blocked."""
 
     def __init__(self, catalog: StreamCatalog, clients: Connections, streams: Streams) -> None:
         self._catalog = catalog

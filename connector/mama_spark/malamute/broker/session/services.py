@@ -15,7 +15,7 @@ class _Offer:
 
 
 class Services:
-    """Which worker gets a request for a service: the next one, round robin, of those with a matching offer."""
+    """Chooses the worker for a request: the next one, round robin, of those with a matching offer."""
 
     def __init__(self) -> None:
         self._offers: dict[bytes, list[_Offer]] = {}

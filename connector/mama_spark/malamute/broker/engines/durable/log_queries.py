@@ -1,4 +1,4 @@
-"""What log queries ask of a durable stream, and the list of stored streams."""
+"""Answers to log queries about a durable stream, and the list of stored streams."""
 
 from __future__ import annotations
 

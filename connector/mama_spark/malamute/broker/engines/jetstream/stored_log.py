@@ -93,7 +93,7 @@ class StoredLog:
         return None
 
     def tail(self, after: int, name: str) -> LogTail:
-        """What follows ``after``, for :meth:`poll`."""
+        """The messages after ``after``, for :meth:`poll`."""
         return self._log.tail(after, [self._topic], name)
 
     def poll(self, tail: LogTail) -> list[ConsumedMessage]:
