@@ -83,8 +83,8 @@ def stored_records(stream: str, records: Records) -> pa.RecordBatch:
 
 
 def _fits(messages: MessageBatch, ids: pa.Array, stream: str) -> pa.Array:
-    """Whether the content of each message is the one that its id names. A header may come from the server, and a pack
-    gets some after its id, so a message with headers and another content proves nothing."""
+    """Whether the content of each message is the one that its id names; null: not known. A header may come from the
+    server, and a pack gets headers after its id, so another content proves nothing if the message has headers."""
     if ids.null_count == len(ids):
         return pa.nulls(len(ids), pa.bool_())
     named = pc.struct_field(pc.extract_regex(ids, _NAMED), "content")
@@ -152,7 +152,7 @@ def audit(
 
 
 def span_of(log: RecordLog, flights: Row) -> Span:
-    """What is to be read of a stream for these flights: where they are, and where copies of them may be.
+    """The range of a stream to read for these flights: it holds them, and any copies of them.
 
     :param flights: a row of :func:`~.comparison.spans_question`
     """
@@ -189,7 +189,7 @@ def _micros(at: datetime) -> int:
 
 
 def _stored(bridge: RecordLogBridge, wanted: list[Row], spans: dict[str, Span]) -> Iterator[pa.RecordBatch]:
-    """What the streams hold; notes what was read."""
+    """The messages of the streams; adds the ranges that were read to ``spans``."""
     for flights in wanted:
         log = bridge.log(flights["stream"])
         span = span_of(log, flights)

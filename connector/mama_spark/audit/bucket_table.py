@@ -39,10 +39,10 @@ _SAID = {
 
 
 def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
-    """What was compared, and whether it is equal.
+    """Compare a table with a bucket: (equal?, text) of each check.
 
     :param path: of the table, which has columns ``key``, ``revision`` and ``operation``
-    :raises FlightLogError: it is not there, or has others
+    :raises FlightLogError: the table is not there, or has other columns
     :raises ConfigError: the bucket is not there, or cannot be read
     :raises Unavailable: storage or middleware cannot be reached
     """

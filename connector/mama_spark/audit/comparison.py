@@ -1,5 +1,4 @@
-"""What a flight log says, compared with what is stored: questions in SQL that delta-rs and Spark both understand, and
-their answers. Pure.
+"""Compares a flight log with the stored messages by questions in SQL, which delta-rs and Spark understand. Pure.
 
 The questions are asked of two tables: ``log``, a flight log, and ``stored`` (:data:`~mama_spark.audit.audit.STORED`).
 """
@@ -21,7 +20,7 @@ MARGIN = 600
 
 @dataclass(frozen=True, slots=True)
 class FlightSelection:
-    """Which flights of a log: those of one query or run, of one batch (or ``txnVersion``), of a time; else all."""
+    """Selects flights of a log: of one query or run, of one batch (or ``txnVersion``), of a time; by default all."""
 
     query: str | None = None
     run: str | None = None
@@ -63,13 +62,13 @@ GROUP BY bridge, event, ack_level ORDER BY bridge, event, ack_level"""
 
 
 def _head(column: str) -> str:
-    """What default ids of one write begin with; of others, which may not have been sent, the whole id."""
+    """SQL: the common prefix of the default ids of one write; the whole id if it is no default id."""
     return f"regexp_replace({column}, '-[0-9]+-[0-9a-f]{{32}}-[0-9]+$', '')"
 
 
 def _made_by(table: str, column: str = "") -> str:
-    """Whether an id of this flight, or another, begins as default ids of its query or run do. Ids of a column may look
-    like default ids of others."""
+    """SQL: does an id (by default the flight's) begin as the default ids of the flight's query or run do? Ids of a
+    column may look like default ids of other writes."""
     write = f"coalesce({table}.query_id, {table}.run_id)"
     return f"substr({column or table + '.id'}, 1, length({write}) + 1) = {write} || '-'"
 
@@ -120,32 +119,32 @@ placed AS (
   ON l.stream = s.stream AND l.sequence = s.sequence)"""
 
     def _free(self, part: Part, more: str = "") -> str:
-        """What is stored at sequences that the log does not name."""
+        """SQL ``free``: stored messages at sequences that the log does not name."""
         return f"""free AS (
   SELECT s.* FROM (SELECT * FROM stored WHERE true{_in(part)}{more}) s LEFT JOIN (
     SELECT DISTINCT stream, sequence FROM log WHERE kind = 'flight' AND {self._stored}{_in(part)}) n
   ON s.stream = n.stream AND s.sequence = n.sequence WHERE n.sequence IS NULL)"""
 
     def _mine(self, ids: str) -> str:
-        """Those of the flights that have ids of another table, whatever became of them."""
+        """SQL ``mine``: selected flights with ids of another table, whatever their outcome."""
         return f"""mine AS (
   SELECT flight_id AS id, min(query_id) AS query_id, min(run_id) AS run_id, min(batch_id) AS batch_id
   FROM log WHERE {self._selection} AND {IS_OUTCOME} AND flight_id IN (SELECT id FROM {ids}) GROUP BY flight_id)"""
 
     def _named(self, ids: str) -> str:
-        """Flights of committed writes, of any, that say that messages with ids of another table are stored."""
+        """SQL ``named``: flights of all committed writes by which messages with ids of another table are stored."""
         return f"""named AS (
   SELECT stream, flight_id AS id, sequence FROM log
   WHERE kind = 'flight' AND committed AND {self._stored} AND flight_id IN (SELECT id FROM {ids})),
 places AS (SELECT DISTINCT stream, sequence FROM named)"""
 
     def matches(self, part: Part) -> str:
-        """What is at the sequences of the flights."""
+        """SQL: the messages at the sequences of the flights."""
         return f"WITH {self._placed(part)}{_answer('placed', 'found')}"
 
     def again(self, part: Part) -> str:
-        """How many acknowledgements are of a message that another one is of, too: its row was published again. Rows of
-        one pack that were found there share its sequence."""
+        """SQL: the number of acknowledgements that share their message with another one, because its row was published
+        again. Rows of one pack that were found there share its sequence."""
         return f"""WITH bounds AS ({self._bounds}),
 picked AS (SELECT stream, sequence, sends FROM log WHERE {self._selection} AND {self._stored}{_in(part)})
 SELECT count(*) - count(DISTINCT l.sequence) AS again FROM picked l JOIN bounds b ON l.stream = b.stream
@@ -191,7 +190,7 @@ judged AS (
 ){_answer("judged", "verdict")}"""
 
     def others(self, part: Part) -> str:
-        """What is stored at sequences that the log does not name, and is no copy of what it names."""
+        """SQL: stored messages at sequences that the log does not name, without copies of messages that it names."""
         return f"""WITH {self._free(part)}, {self._mine("free")},
 said AS (
   SELECT flight_id AS id, max(CASE WHEN event IN ('acked', 'published') THEN 1 ELSE 0 END) AS stored,
@@ -219,7 +218,7 @@ judged AS (
   ON f.stream = a.stream AND f.topic = a.topic AND f.size = a.size){_answer("judged", "verdict", False)}"""
 
     def copies(self, digits: str) -> str:
-        """What is stored with the id of a message before it.
+        """SQL: stored messages with the id of an earlier message.
 
         :param digits: that the MD5 of the id may begin with
         """

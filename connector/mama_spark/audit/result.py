@@ -14,7 +14,7 @@ from ..flightlog.reading import tables_text
 
 Row = dict[str, Any]
 
-#: What an acknowledged message may be found by: what is proven.
+#: How an acknowledged message was matched -> what that proves.
 MATCHES = {
     "content": "by id and content",
     "id": "by id",
@@ -24,9 +24,9 @@ MATCHES = {
     "elsewhere": "by id, at another sequence than the log says",
     "counted": "by the number of messages with their topic and size",
 }
-#: Of these nobody can tell whether they are stored again.
+#: Matches without an id, of which copies cannot be found.
 WITHOUT_ID = {name: MATCHES[name] for name in ("place", "moved", "counted")}
-#: What is wrong.
+#: Verdicts that are errors.
 FINDINGS = {
     "missing": "acknowledged, and not stored",
     "other": "another message is stored at the sequence",
@@ -36,27 +36,27 @@ FINDINGS = {
     "unlogged": "stored with an id of these writes, and the log does not say so",
     "foreign": "stored, and not in the log",
 }
-#: Where all messages are these, another stream may have been read.
+#: If all messages have these verdicts, another stream may have been read.
 _ELSEWHERE = {name: FINDINGS[name] for name in ("missing", "other", "remade")}
-#: What is neither.
+#: Verdicts that are neither matches nor findings.
 APART = {
     "expired": "acknowledged, and older than what the stream has (limits, purges)",
     "unsure": "acknowledged, and not stored; a limit of the stream may have removed them",
     "landed": "not acknowledged, and stored (in doubt)",
 }
-#: Columns of the answers of a :class:`.Comparison`: a write (null where the message is of none), and how many messages
-#: have this verdict. A message that is no match stands for itself. Without verdict: these must be looked for.
+#: Columns of the answers of a :class:`.Comparison`: a write (null where the message is of none), and the number of
+#: messages with this verdict. A message that does not match has a row of its own. Verdict null: look for the message.
 ANSWER = ("query_id", "run_id", "batch_id", "stream", "verdict", "sequence", "id", "topic", "messages")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What was read of a stream.
+    """The range of a stream that was read.
 
-    :ivar after, up_to: the range
+    :ivar after, up_to: sequences ``after < sequence <= up_to``
     :ivar since: when the first record that is left was stored; None: nothing was removed at the beginning
     :ivar gaps: its limits may remove messages between others
-    :ivar made: when the stream was made; None: nobody says
+    :ivar made: when the stream was made; None: unknown
     """
 
     bounds: Bounds
@@ -69,16 +69,16 @@ class Span:
 
 @dataclass(slots=True)
 class Audit:
-    """What was found.
+    """The result of an audit.
 
-    :ivar path: of the flight log; ``version``: that was read
-    :ivar rest: bridge, event, ack_level, messages: what cannot be compared
+    :ivar path: of the flight log; ``version``: the version that was read
+    :ivar rest: messages that cannot be compared: bridge, event, ack_level, messages
     :ivar limit: examples of each verdict
-    :ivar spans: what was read, by stream
+    :ivar spans: ranges that were read, by stream
     :ivar counts: messages by query_id, run_id, batch_id, stream, verdict
     :ivar examples: columns of :data:`ANSWER`, by verdict
     :ivar copies: stream and sequence of each later copy, and the sequence of the first one, which is kept
-    :ivar again: acknowledgements of a message after its first one, of those that the log has sequences of
+    :ivar again: second and later acknowledgements of one message, among those with a sequence in the log
     """
 
     path: str
