@@ -143,7 +143,7 @@ def _require_table(
 
 
 class _Committer:
-    """What batch and streaming writers have in common."""
+    """The common part of the writers of batches and of streams."""
 
     def __init__(self, job: SinkJob) -> None:
         self.job = job
@@ -235,7 +235,7 @@ class _Committer:
         }
 
     def _note_abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What is known of a write of which a task failed; Spark calls this after a commit that raised, too."""
+        """Keep the counts of a write of which a task failed. Spark calls this after a commit that raised, too."""
         self._leave_note(_reports(messages), _total(messages), committed=False)
 
     def _leave_note(

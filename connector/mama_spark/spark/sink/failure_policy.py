@@ -1,5 +1,5 @@
-"""Which failed rows fail a task or the write, and which become dead letters, by ``onError`` and ``errorTolerance``; and
-what an error advises when rows are stored already."""
+"""The failed rows that fail a task or the write, and those that become dead letters, by ``onError`` and
+``errorTolerance``; the advice of an error when rows are stored already."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tolerates_outages(o: SinkOptions) -> bool:
 
 
 def on_outage(o: SinkOptions) -> OnOutage:
-    """What the publisher does when nothing is acknowledged."""
+    """The behaviour of the publisher when nothing is acknowledged."""
     overtaken = o.order == "partition" and outage_repeats_task(o)  # rows behind a gap by the repetition of the task
     if o.on_unavailable == "wait":
         return OnOutage.WAIT_AT_GAP if overtaken else OnOutage.WAIT
@@ -39,7 +39,7 @@ def task_must_be_retried(o: SinkOptions, counts: OutcomeCounts) -> bool:
 
 
 def outage_repeats_task(o: SinkOptions) -> bool:
-    """Whether a task of which an outage made rows fail is run again.
+    """Whether Spark runs a task again whose rows failed by an outage.
 
     With ``onUncertain=report`` and without ids it is not: a retry would publish again what is to be reported.
     """
@@ -64,7 +64,7 @@ def knows_ids(o: SinkOptions, capabilities: Capabilities) -> bool:
 
 
 def where_logged(job: SinkJob, write_id: WriteId | None) -> str:
-    """What the error of a failed write says of its flight log.
+    """The part of a failed write's error about its flight log.
 
     :param write_id: None = not known
     """
@@ -76,8 +76,8 @@ def where_logged(job: SinkJob, write_id: WriteId | None) -> str:
 
 
 def end_of_task_error(job: SinkJob, report: PartitionReport) -> str:
-    """What the error of a task that may be repeated ends with: counts, flight log, and what a repetition of the write
-    does. Other tasks, and earlier attempts, may have stored rows that this attempt knows nothing of."""
+    """The end of the error of a task that may be repeated: counts, flight log, and the effect of a repetition of the
+    write. Other tasks, and earlier attempts, may have stored rows that this attempt knows nothing of."""
     counts = report.counts
     text = f"; partition {report.partition}: {counts.summary()}" if counts.rows else ""
     text += where_logged(job, report.write_id)
@@ -89,7 +89,7 @@ def end_of_task_error(job: SinkJob, report: PartitionReport) -> str:
 
 
 def advice_for_repetition(job: SinkJob, counts: OutcomeCounts, reports: Sequence[PartitionReport]) -> str:
-    """What the error of a failed write says of rows that have arrived: how many, whether a repetition of the write
+    """The part of a failed write's error about rows that have arrived: their number, whether a repetition of the write
     stores them again, and what prevents that. Empty if there are none."""
     o, reports = job.options, [report for report in reports if report.counts.rows]
     arrived = _arrived(counts, reports)

@@ -61,7 +61,7 @@ class ColumnPlan:
 
 @dataclass(frozen=True, slots=True)
 class SinkJob:
-    """What every task of a write needs; made on the driver, pickled.
+    """The data that every task of a write needs; made on the driver, pickled.
 
     :ivar log_fields: columns of the DataFrame that go to the flight log
     :ivar letter_fields: the same for dead letters, which are single rows where ``log_fields`` are those of packs
@@ -264,7 +264,7 @@ class OutcomeCounts:
         return self._counts()
 
     def duplicates_text(self) -> str:
-        """What the broker answered ``duplicate``: of such a row it has a message, of this row or of one with its id."""
+        """A text about the answers ``duplicate``: the broker has a message of this row, or of one with its id."""
         return f"{self.duplicates:,} with an id stored before, by another task or an earlier attempt or write"
 
 

@@ -73,7 +73,7 @@ class MatchStored(Stage):
 
 
 def unpack_digests(codec: Codec) -> Unpack:
-    """What reads the rows of stored packs."""
+    """A function that unpacks stored packs: digests of the rows, and the number of rows of each pack."""
 
     def unpack(records: Records) -> tuple[Digests, Int64s]:
         contents, counts = contents_of_records(codec, records)

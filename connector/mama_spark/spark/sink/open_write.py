@@ -54,10 +54,10 @@ DEAD_LETTER_IDS_MEMORY = IDS_MEMORY // 16
 
 @dataclass(frozen=True, slots=True)
 class OpenWrite:
-    """What is open while a partition is published.
+    """The open parts of the write of a partition.
 
     :ivar encoder: makes messages of rows, for the stages
-    :ivar session: knows what is stored already; None = nobody asks
+    :ivar session: finds rows that are stored already; None = without ``exactlyOnce``
     :ivar end: reports the publisher's end and gives the connection back, when nothing is in flight any more
     """
 
@@ -207,7 +207,7 @@ def _session(
     bridge: PublisherBridge,
     opened: contextlib.ExitStack,
 ) -> BatchSession:
-    """What says which rows are stored already."""
+    """The session that finds rows that are stored already."""
     o, own_ids = job.options, job.plan.id is not None and codec is None
     if codec is None:
         form = "messages with ids of their own" if own_ids else "one message a row"

@@ -189,7 +189,7 @@ class OutcomeRecorder:
     def _record_dead_letters(
         self, flights: FlightBatch, batch: MessageBatch, flight_id: pa.Array, context: SinkBatch, split: Bools | None
     ) -> Bools | None:
-        """Which flights became dead letters; None = none."""
+        """Flags of the flights that became dead letters, shape (n,); None = none."""
         if self._dead_letters is None or not flights.errors:
             return None
         o, failed = self._options, flights.failed()
@@ -210,7 +210,7 @@ class OutcomeRecorder:
         return dead_lettered
 
     def _letter_columns(self, context: SinkBatch, rows: Int64s) -> pa.RecordBatch | None:
-        """What ``flightLogColumns`` names, for each row of these flights."""
+        """The columns of ``flightLogColumns``, for each row of these flights."""
         if context.extra is None:
             return None
         columns = context.extra.take(pa.array(rows))

@@ -124,7 +124,7 @@ def _unnumbered(flights: FlightBatch, capabilities: Capabilities) -> npt.NDArray
 
 
 def _level(flights: FlightBatch, capabilities: Capabilities) -> pa.Array | str:
-    """What the acknowledgements mean: less than the bridge can, where a stream stores nothing, or nobody wants it."""
+    """``ack_level`` of the flights: the bridge's, or less where a stream stores nothing or nobody subscribes."""
     level, unnumbered = capabilities.ack.value, _unnumbered(flights, capabilities)
     unwanted = flights.state == FlightState.PUBLISHED
     if not unnumbered.any() and not unwanted.any():

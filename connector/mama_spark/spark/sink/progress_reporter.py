@@ -21,7 +21,7 @@ logger = logging.getLogger("mama_spark")
 
 #: Seconds between two reports to the driver.
 REPORT_INTERVAL = 0.5
-#: Who gets the counts, and how often, in seconds.
+#: A receiver of the counts, and its interval in seconds.
 _Sink = tuple[Callable[[TaskCounts], object], float]
 
 

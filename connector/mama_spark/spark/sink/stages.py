@@ -95,23 +95,23 @@ class SinkBatch:
 
 
 class Stage:
-    """What the rows of one partition pass, on the thread of the task."""
+    """One step of the rows of a partition, on the thread of the task."""
 
     def __call__(self, batch: SinkBatch) -> Iterable[SinkBatch]:
-        """What becomes of a batch: iterate to the end."""
+        """The batches that one batch becomes; iterate to the end."""
         raise NotImplementedError
 
     def finish(self) -> Iterable[SinkBatch]:
-        """What is left when no more batches come."""
+        """The batches that are left when no more come."""
         return ()
 
     def returned(self) -> Iterable[SinkBatch]:
-        """What came back from the middleware, and is to be sent in another form."""
+        """Batches that the middleware refused, to be sent in another form."""
         return ()
 
 
 def through(stages: Sequence[Stage], batch: SinkBatch) -> Iterator[SinkBatch]:
-    """What becomes of a batch behind all the stages."""
+    """The batches that one batch becomes after all stages."""
     if not stages:
         yield batch
         return
@@ -120,14 +120,14 @@ def through(stages: Sequence[Stage], batch: SinkBatch) -> Iterator[SinkBatch]:
 
 
 def finished(stages: Sequence[Stage]) -> Iterator[SinkBatch]:
-    """What comes out when no more batches go in."""
+    """The batches that are left in the stages when no more come, after the stages that follow."""
     for place, stage in enumerate(stages, 1):
         for one in stage.finish():
             yield from through(stages[place:], one)
 
 
 def returned(stages: Sequence[Stage]) -> Iterator[SinkBatch]:
-    """What came back, from the stage on that takes it."""
+    """The batches that the middleware refused, after the stage that takes them and those that follow."""
     for place, stage in enumerate(stages, 1):
         for one in stage.returned():
             yield from through(stages[place:], one)
