@@ -109,7 +109,7 @@ _GROUP = "archive"
 
 
 class Reading(NamedTuple):
-    """What is compared of one row.
+    """The compared values of one row.
 
     :ivar time: of the value, nanoseconds since the epoch
     :ivar quality: None of an error
@@ -227,7 +227,7 @@ def thin_out(events: DataFrame, table: dict[str, Any]) -> DataFrame:
 
 
 def reading(row: dict[str, Any]) -> Reading:
-    """What a strategy compares of a row."""
+    """The values of a row that a strategy compares."""
     found = {kind: np.asarray(row[f"value_{kind}"]).tolist() for kind in VALUES if row[f"value_{kind}"] is not None}
     numbers: list[float] = []
     if row["data_type"] not in [kind.name for kind in WITHOUT_THRESHOLDS]:

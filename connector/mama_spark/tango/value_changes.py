@@ -1,4 +1,4 @@
-"""Which differences of a value count as changes: thresholds of change and archive events, and of archives. Pure.
+"""Decides which differences of a value are changes, by thresholds of events and archives. Pure.
 
 =========================================== ================================================================
 numbers, no thresholds                      any difference

@@ -250,7 +250,7 @@ def _qualities(rows: pa.RecordBatch, bad: Bad) -> npt.NDArray[np.uint32]:
 
 
 def _have_values(values: pa.Array, qualities: npt.NDArray[np.uint32], bad: Bad) -> npt.NDArray[np.bool_]:
-    """Which rows have a value to send, shape (n,). INVALID values have no data in Tango."""
+    """Flags of the rows that have a value to send, shape (n,). INVALID values have no data in Tango."""
     invalid = qualities == Quality.INVALID
     null = np.asarray(values.is_null())
     for row in np.flatnonzero(null & ~invalid).tolist():

@@ -114,7 +114,7 @@ class LossDetector:
 
 
 def _value(frames: Sequence[bytes]) -> _Value | None:
-    """What is compared of an event: the read value and its quality, or that it is an error; None: nothing is."""
+    """The compared part of an event: the read value and its quality, or that it is an error; None: nothing."""
     try:
         event = decode(frames)
     except BadEvent:

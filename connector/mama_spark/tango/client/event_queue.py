@@ -21,7 +21,7 @@ _OVERHEAD = 700  #: memory of an event besides its data, in bytes
 
 
 def _missing_with(event: SubscriptionEvent) -> QueueOverflow:
-    """What is missing when this event is dropped: a GAP takes along the events that it tells of."""
+    """The events that are missing when this one is dropped: with a GAP, also those that it reports."""
     if isinstance(event.detail, SequenceGap):
         return QueueOverflow(event.detail.size, event.detail.first, event.detail.last)
     ctr = event.ctr if event.kind is SubscriptionEventKind.EVENT else -1

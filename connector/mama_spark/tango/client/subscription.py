@@ -85,7 +85,7 @@ class SubscriberCounts:
 
 
 class SubscriptionOwner(Protocol):
-    """What a subscription needs: an :class:`~mama_spark.tango.client.event_consumer.EventConsumer`."""
+    """The calls that a subscription needs: an :class:`~mama_spark.tango.client.event_consumer.EventConsumer`."""
 
     def state(self, subscription: Subscription) -> SubscriptionState: ...
 

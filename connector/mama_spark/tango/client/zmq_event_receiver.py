@@ -232,7 +232,7 @@ _SETTLE_NEW, _SETTLE = 0.02, 0.001
 
 
 class ChannelConnections:
-    """Which heartbeats belong to which channel, and how large the queues are. Not thread-safe.
+    """The channel of each heartbeat, and the sizes of the queues. Not thread-safe.
 
     :param hwm: high-water mark; None: of the environment, or what the server sends
     :ivar hwm: of the newest connection

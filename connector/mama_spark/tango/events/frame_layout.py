@@ -97,7 +97,7 @@ class FrameLayout:
         }  # fmt: skip
 
     def accepts(self, found: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which of these frames, as an array of :attr:`dtype`, have this layout and only valid values."""
+        """Flags of the frames (an array of :attr:`dtype`) that have this layout and only valid values."""
         good: npt.NDArray[np.bool_] = found["quality"] <= max(Quality)
         for name, value in self.constants.items():
             good &= found[name] == value

@@ -55,7 +55,7 @@ class SequenceRestart(NamedTuple):
 
 
 class SequenceResult(NamedTuple):
-    """What a subscriber does with an event.
+    """The decision of a subscriber about an event.
 
     :ivar deliver: False: the event is a duplicate of the last one
     :ivar marker: to be delivered before the event

@@ -237,7 +237,7 @@ def _check(
     lengths: npt.NDArray[np.int64],
     bad: dict[int, BadEventRecord],
 ) -> npt.NDArray[np.bool_]:
-    """Which payloads are records, shape (n,); adds the errors of the others to ``bad``."""
+    """Flags of the payloads that are records, shape (n,); adds the errors of the others to ``bad``."""
     count = heads["frames"]
     present = (sizes > 0).sum(axis=1)
     checks = (

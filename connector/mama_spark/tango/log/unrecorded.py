@@ -1,4 +1,4 @@
-"""What no record of its own tells of: errors that repeat, and records that the log rejected. Pure.
+"""Sums up what gets no record of its own: repeated errors, and records that the log rejected. Pure.
 
 Of equal errors of one topic the first is a record; a summary has the number of the rest. It is a record of kind ERROR
 with the frames of the last error. Its fields ``count``, ``first`` and ``last`` are the number of errors since the

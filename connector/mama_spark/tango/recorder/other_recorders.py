@@ -29,7 +29,7 @@ _SILENT = 3  #: a recorder that has missed so many states has ended
 
 
 def about(settings: TangoRecorderSettings, started: int) -> dict[str, Any]:
-    """What a recorder notes about itself in its state.
+    """The entry of a recorder about itself in its state.
 
     :param started: when it started, nanoseconds since the epoch
     """
@@ -69,7 +69,7 @@ def _recorded_by(state: WriterState) -> set[str]:
 
 
 def _matching(settings: TangoRecorderSettings, state: WriterState) -> set[str]:
-    """Those of another recorder's devices and patterns that these settings have too."""
+    """Devices and patterns of another recorder that these settings have, too."""
     there = state.state.get("recorder", {})
     hosts = str(there.get("host")).split(",")
     if there and (there.get("dbase") != settings.dbase or settings.hosts.isdisjoint(hosts)):

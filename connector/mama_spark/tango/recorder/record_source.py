@@ -320,7 +320,7 @@ class TangoRecordSource:
         return self._messages(self.state.state(time.time_ns()))
 
     def _check_losses(self) -> None:
-        """Which no later event shows; two calls make a check."""
+        """Ask the servers for losses that no later event shows. Two calls make a check."""
         while not self._losses.stopping.wait(self.settings.loss_check / 2):
             self._subscriber.check_losses()
 

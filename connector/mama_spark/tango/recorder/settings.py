@@ -147,7 +147,7 @@ class TangoRecorderSettings:
 
     @property
     def subject(self) -> tuple[Sequence[str], str, str]:
-        """What is recorded: names, what they are names of, and where that is."""
+        """The recorded names, the kind of thing that they name, and its place."""
         return self.devices, "devices", f"{SCHEME}{self.databases}"
 
     @property

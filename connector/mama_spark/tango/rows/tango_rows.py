@@ -120,7 +120,7 @@ class TangoColumns:
         return {"tango": pa.StructArray.from_arrays(arrays, fields=list(self._type))}
 
     def _events(self, found: DecodedRecords) -> tuple[EventColumns, npt.NDArray[np.int64]]:
-        """What the frames hold, and which rows have some."""
+        """The events of the frames, and the rows that have frames."""
         rows = np.flatnonzero(_HAS_FRAMES[found.kind])
         frames = found.frames.columns()
         if len(rows) < len(found):
@@ -230,7 +230,7 @@ class _Lists:
 
 
 class _Values:
-    """What values say, by row."""
+    """The decoded values, by row."""
 
     def __init__(self, n: int) -> None:
         self._n = n

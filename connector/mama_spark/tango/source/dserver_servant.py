@@ -49,7 +49,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the source sends about itself.
+    """The source as its admin device describes it.
 
     :ivar host_name: name of the machine
     :ivar hwm: high-water mark for subscribers

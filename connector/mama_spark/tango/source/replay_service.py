@@ -123,7 +123,7 @@ class ReplayService:
         self._counted = self._reported = time.monotonic()
 
     def metrics(self) -> list[Metric]:
-        """What it counts; may be called in any thread."""
+        """The counters of the service; may be called in any thread."""
         counts, source = self._replayer.counts, self._source
         numbers = (
             counts.records, self._sent, self._awaited.not_delivered, counts.skipped, counts.bad,
@@ -314,7 +314,7 @@ class ReplayService:
             self._say(f"source: {self._progress()}")
 
     def _note_written(self) -> bool:
-        """What was pushed has left this process, when no client holds events back; whether that is more than before."""
+        """Note that all pushed records are sent, if no client holds events back. True: more are sent than before."""
         if not self._source.all_written():
             return False
         before, self._position.written = self._position.written, self._position.at.served
@@ -358,7 +358,7 @@ _METRICS = {
 
 
 def measure(server: str, stream: str, *numbers: int) -> list[Metric]:
-    """What the service counts, as metrics.
+    """The counters of the service as metrics.
 
     :param server: ``exe/instance``
     :param numbers: one for each metric
