@@ -211,7 +211,7 @@ class PublisherBridge(ABC):
         return ""
 
     def on_the_way(self, tokens: Int64s, topics: pa.DictionaryArray) -> OnTheWay | None:
-        """Which of these sends may still be stored; None: none that the bridge knows of. Never waits.
+        """The sends among these that may still be stored; None: none that the bridge knows of. Never waits.
 
         :param topics: topic of each send
         """

@@ -118,7 +118,7 @@ class ConnectionPool(Generic[C]):
         return dead
 
     def _forked(self) -> None:
-        """What the parent holds is not ours to use, nor to close, nor to have closed by a destructor."""
+        """Set the connections of the parent aside: a fork must neither use nor close them, nor may a destructor."""
         self._lock = threading.Lock()
         self._foreign.append(self._idle)
         self._idle = {}

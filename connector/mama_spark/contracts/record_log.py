@@ -187,7 +187,7 @@ def is_among(numbers: Int64s, some: Int64s) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What the limits of a log remove besides its oldest records.
+    """The records that the limits of a log remove besides its oldest ones.
 
     :ivar between: records between others that stay: of a topic, or with a time to live
     :ivar only_replaced: a record only when newer ones of its topic are there, or say that it has expired
@@ -264,7 +264,7 @@ class RecordLog(Protocol):
 
     @property
     def removal(self) -> Removal:
-        """What its limits remove."""
+        """The records that the limits of the log remove."""
         return Removal()
 
     @property

@@ -87,7 +87,7 @@ def secret_values(options: Mapping[str, str]) -> list[str]:
 
 
 def safe_cause(error: BaseException, secrets: Iterable[str] = ()) -> BaseException | None:
-    """What an error may be raised ``from``, as its text is printed with it: None if that shows a secret."""
+    """The error as the cause of another one, whose text is printed, too; None if the text shows a secret."""
     return error if redact(text := str(error), secrets) == text else None
 
 

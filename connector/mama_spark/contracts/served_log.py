@@ -69,7 +69,7 @@ class LogTail(Protocol):
 
 
 class ServedLog(Protocol):
-    """What a server needs of a log to serve it."""
+    """The calls of a log that a server of its records needs."""
 
     @property
     def records(self) -> RecordLog:

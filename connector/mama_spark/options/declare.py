@@ -17,9 +17,9 @@ from .values import Parse, nearest
 
 #: Options whose values are URLs, which may hold a password.
 _URLS = ("url", "log")
-#: Prefix of what is passed to delta-rs as it is.
+#: Prefix of options that are passed to delta-rs unchanged.
 STORAGE = "storage."
-#: What :func:`_by_name` has found.
+#: Cache of :func:`_by_name`.
 _names: dict[type, dict[str, tuple[str, Declared]]] = {}
 _STREAM_WRITER_KEYS = frozenset({"checkpointlocation", "queryname", "outputmode"})
 #: Group of the options that every use of a format takes.

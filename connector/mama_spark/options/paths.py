@@ -42,8 +42,8 @@ def local_path(path: str) -> str | None:
     return unquote(urlsplit(path).path) if path.lower().startswith("file:") else None
 
 
-#: What delta-rs takes for something else in the path of a folder: escapes of URLs, which it decodes once too often,
-#: backslashes, which become slashes, and control characters.
+#: Parts of a folder's path that delta-rs misreads: escapes of URLs, which it decodes once too often, backslashes, which
+#: become slashes, and control characters.
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
 
 

@@ -13,7 +13,7 @@ from .times import duration
 from .urls import DEFAULT_SERVER, middleware_of, urls
 from .values import boolean, file_path, one_of, single_token, subject_prefix, text, topic_name
 
-#: What logs in to NATS, secures the connection, and finds JetStream there.
+#: Options of the login to NATS, of TLS, and of the place of JetStream.
 NATS_CONNECTION = (
     *("credentials", "nkey_seed", "user", "password", "token", "tls_ca", "tls_cert", "tls_key"),
     *("tls_handshake_first", "js_domain", "js_api_prefix"),
