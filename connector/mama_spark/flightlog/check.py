@@ -13,7 +13,7 @@ from .folder import OTHER_FOLDER, SHARE_IT
 from .schema import DEAD_LETTERS, table_schema
 from .storage import TableStore, existing_table, storage_errors
 
-#: Those that several machines mount, as ``/proc`` names them. What FUSE mounts (``fuse.*``) may be one or not.
+#: File systems that several machines mount, as ``/proc`` names them. One of FUSE (``fuse.*``) may be shared or not.
 SHARED_FILE_SYSTEMS = frozenset(
     ("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2",
      "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs")

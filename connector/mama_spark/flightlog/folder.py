@@ -25,12 +25,12 @@ from ..options.paths import local_path, misread
 PARTS = "parts"
 DELTA_LOG = "_delta_log"
 
-#: What to do about a folder that is not shared.
+#: Advice for a folder that is not shared.
 SHARE_IT = "use a folder that the driver and all executors mount, or an object store such as s3://bucket/flight_log"
 
 OTHER_FOLDER = "name a folder that this user may make and write"
 _MARKER = "_mama_spark-"
-#: What may be in a folder without a table: the last is in the root of some file systems.
+#: Names allowed in a folder without a table; the last is in the root of some file systems.
 _OWN = (PARTS, DELTA_LOG, "lost+found")
 #: Errors of a file system that no later try ends.
 _FINAL = (

@@ -1,4 +1,4 @@
-"""Which events of flights become rows of the flight log, by ``flightLogLevel``. Pure."""
+"""Selects the events of flights that become rows of the flight log, by ``flightLogLevel``. Pure."""
 
 from __future__ import annotations
 

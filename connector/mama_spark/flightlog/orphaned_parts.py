@@ -1,4 +1,4 @@
-"""Which files that failed attempts left behind may still be added to a table: none that it has, or had.
+"""Finds the files of failed attempts that may still be added to a table: none that it has, or had.
 
 A file older than the time for which the table remembers removed files is never added.
 """

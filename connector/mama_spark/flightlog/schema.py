@@ -14,10 +14,10 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 
 #: Flight events; a ``uint8`` event column holds indexes into this.
 EVENTS = ("published", "acked", "completed_exceptionally", "timeout")
-#: What becomes of a row, by the names that reports give it, and its event.
+#: Name of an outcome in reports -> its event.
 OUTCOMES = {"acked": "acked", "published": "published", "failed": "completed_exceptionally", "timed_out": "timeout"}
 PUBLISHED, ACKED, COMPLETED_EXCEPTIONALLY, TIMEOUT = range(4)
-#: Which of them mean that a flight failed: its message is not stored, or nobody knows.
+#: Events of failed flights: the message is not stored, or that is unknown.
 FAILED = frozenset({COMPLETED_EXCEPTIONALLY, TIMEOUT})
 #: The same as a condition of SQL.
 IS_FAILED = f"event IN ({', '.join(repr(EVENTS[code]) for code in sorted(FAILED))})"
@@ -27,13 +27,12 @@ IS_IN_DOUBT = f"(may_have_landed AND {IS_FAILED})"
 #: A message that was sent again while a copy of it might still be stored. SQL.
 IS_PERHAPS_TWICE = f"(event = 'acked' AND info LIKE '{PERHAPS_TWICE}%')"
 
-#: The one event of each flight that says what became of it: ``published`` (``flightLogLevel=all``) is followed by it,
-#: unless nothing is acknowledged. SQL, as the others.
+#: The terminal event of each flight. ``published`` (``flightLogLevel=all``) is one only without acknowledgements. SQL.
 IS_OUTCOME = "(kind = 'flight' AND (event <> 'published' OR ack_level = 'none'))"
 
 PARTITION_COLUMNS = ("event_date", "committed")
 
-#: Which write, and which attempt at which of its partitions.
+#: Columns that identify the write, the partition and the attempt.
 _ATTEMPT = (
     pa.field("query_id", pa.string()),
     pa.field("run_id", pa.string()),

@@ -29,7 +29,7 @@ from .schema import OWN_NAMES, PARTITION_COLUMNS
 
 logger = logging.getLogger("mama_spark")
 
-#: What object stores and delta-rs say where no later try succeeds; file systems have numbers (:func:`may_pass`).
+#: Texts of final errors of object stores and delta-rs; file systems have numbers (:func:`may_pass`).
 _FINAL = (
     "permission denied",
     "accessdenied",
@@ -42,7 +42,7 @@ _FINAL = (
     "kernel error: unsupported",
     "catalog-managed table",
 )
-#: What delta-rs says of a transaction log that no try will read.
+#: Texts of delta-rs for a transaction log that cannot be read.
 _DAMAGED = ("Kernel error: Json error", "No table metadata or protocol found")
 #: Features of Delta that tables may have which delta-rs commits to; to others no try succeeds.
 WRITABLE_FEATURES = frozenset({

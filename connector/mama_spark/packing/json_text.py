@@ -35,7 +35,7 @@ _ESCAPED = 6  #: bytes of JSON for one byte of a string, at most
 _EPOCH = datetime(1970, 1, 1)
 _STEPS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_SERIALIZE_NUMPY
-#: What a value raises that has no JSON: a UnicodeDecodeError is a ValueError, an unknown time zone a LookupError.
+#: Errors of values that have no JSON: a UnicodeDecodeError is a ValueError, an unknown time zone a LookupError.
 _UNFIT = (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException)
 
 Convert = Callable[[Any], Any]

@@ -14,7 +14,7 @@ from ..options.window import RetryPolicy
 RetryConfig = RetryPolicy
 
 Headers = dict[str, list[str]]
-#: What a user may give as headers.
+#: Headers as a user may give them.
 HeadersLike = Mapping[str, str | Sequence[str]]
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..contracts.message import Int64s
 
-#: What :meth:`WallClock.micros` gives for NaN ("has not happened").
+#: The value of :meth:`WallClock.micros` for NaN ("has not happened").
 NEVER = int(np.iinfo(np.int64).min)
 
 

@@ -21,7 +21,7 @@ from . import charts
 from .data import MOST_PUBLISHERS, ReportData, read_report
 from .verdict import SKEW, headline, rows_text, skew_of, verdict
 
-#: What to do about failures of a status.
+#: Advice for failures, by status.
 ADVICE = {
     "PUBLISH_ERROR_NOT_ENTITLED": "The user may not publish to this topic: ask for the permission, or choose a topic.",
     "PUBLISH_ERROR_NO_RESPONDERS": "No stream takes this topic: create one (createStream=true), or choose a topic. In "

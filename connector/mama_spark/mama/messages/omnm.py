@@ -209,7 +209,7 @@ _FIXED: dict[FieldType, tuple[str, Callable[[bytes], Any] | None]] = {
     FieldType.TIME: (f"{_TIME.size}s", _time),
     FieldType.PRICE: (f"{_PRICE.size}s", _price),
 }
-#: What messages of this process had so far; also for decoders of columns.
+#: Layouts of the messages that this process has read; also for decoders of columns.
 RUNS = RunTable(_FIXED, _READERS)
 
 

@@ -27,7 +27,7 @@ from .omnm_columns import DTYPES, DecodedColumns, FieldBlock, Int64s
 from .values import HAS_DATE, HAS_TIME, MamaPrice, MamaTime
 
 TIMESTAMP = pa.timestamp("us", "UTC")
-#: What a column is where only a dictionary says its type.
+#: Type of a column where only a dictionary gives the type of the field.
 ARROW_TYPES: dict[FieldType, pa.DataType] = {
     FieldType.BOOL: pa.bool_(),
     FieldType.CHAR: pa.string(),
@@ -105,7 +105,7 @@ def typed_columns(found: DecodedColumns, fields: Sequence[TypedField], n: int) -
 
 
 def first_of_each(blocks: Iterable[FieldBlock], n: int) -> tuple[Int64s, list[FieldBlock]]:
-    """Which value of the concatenated blocks is each message's, shape (n,), -1 = none; and the blocks in that order."""
+    """Index of each message's value in the concatenated blocks, shape (n,), -1 = none; and the blocks in that order."""
     ordered = sorted(blocks, key=lambda block: -block.place)
     at = np.full(n, -1, np.int64)
     begin = 0

@@ -69,7 +69,7 @@ class SourceEvents:
         return f"{self._source}/{self._sender}"
 
     def lifecycle(self, event: str, at: int, *, status: str | None = None, info: str | None = None) -> None:
-        """What happens to the source itself.
+        """Add an event of the source itself.
 
         :param event: ``create``, ``live``, ``error`` or ``destroy``
         :param at: microseconds since the epoch
@@ -93,7 +93,7 @@ class SourceEvents:
         )  # fmt: skip
 
     def take(self, at: int) -> list[EventRecord]:
-        """What waits, and one event for each callback of which some were omitted."""
+        """The waiting events, and one event for each callback of which some were omitted."""
         taken, self._waiting = self._waiting, []
         omitted, self._omitted = self._omitted, Counter()
         more = "more of them, each without an event of its own"
@@ -315,7 +315,7 @@ class SourceEventReporters:
             one.close()
 
     def lifecycle(self, event: str, *, status: str | None = None, info: str | None = None) -> None:
-        """What happens to the source itself."""
+        """Add an event of the source itself."""
         for one in self._reporters:
             one.lifecycle(event, status=status, info=info)
 

@@ -19,7 +19,7 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import Bools, Int64s
 
 RUN = 1 << 19  #: rows that are sorted together
-#: What a row is, in the upper bits of its number.
+#: State of a row, in the upper bits of its number.
 _FREE, _MINE, _TAKEN = 0, 1, 2
 _FLAG_BITS = 2
 _MOST_NUMBER = (1 << 30) - 1
@@ -73,7 +73,7 @@ class Found:
         return cls(np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
 
     def put(self, rows: Int64s, some: Found) -> None:
-        """What was found for some of the rows."""
+        """Set the matches of some rows."""
         self.sequence[rows], self.partition[rows], self.number[rows] = some.sequence, some.partition, some.number
 
 
@@ -157,7 +157,7 @@ class _Run:
         return (self._number[places] & self._mask).astype(np.int64)
 
     def have(self, places: Int64s | slice, flag: int) -> Bools:
-        """Which of these rows have this flag."""
+        """Whether each of these rows has this flag, shape (n,)."""
         found: Bools = self._number[places] >> self._bits == flag
         return found
 
@@ -238,7 +238,7 @@ class FoundRows:
     # --- while rows come -----------------------------------------------------------------------------------------
 
     def plan(self, rows: Distinct) -> Plan:
-        """What could serve these rows: first what was claimed for them before, then what is free."""
+        """Stored rows that can match these rows: first those claimed for them before, then free ones."""
         plan = Plan(self, rows)
         for flag in (_MINE, _FREE):
             for run in range(len(self._runs)):

@@ -114,7 +114,7 @@ class StreamTables(NamedTuple):
 
 #: Writes the next claim of a stream's log, or reads the one that is there, and notes it in the table.
 MakeClaim = Callable[[str, FoundRows, Distinct], None]
-#: Which of some messages a stream takes: its name, and which they are.
+#: Name of each stream, and numbers of the messages that it takes.
 ByStream = Iterable[tuple[str, Int64s]]
 
 

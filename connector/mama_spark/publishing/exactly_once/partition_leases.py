@@ -122,7 +122,7 @@ class PartitionLeases:
             return self._leases[stream].ends.before(since)
 
     def note_end(self, stream: str, last: int) -> None:
-        """What is sent from now on is stored behind this sequence."""
+        """Note that messages sent from now on are stored after this sequence."""
         with self._lock:
             if (lease := self._leases.get(stream)) is not None:
                 lease.ends.note(time.monotonic(), last)

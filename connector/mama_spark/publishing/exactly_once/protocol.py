@@ -98,7 +98,7 @@ class Attempt:
 
     @property
     def own_prefix(self) -> bytes:
-        """What all ids of this partition begin with."""
+        """Common prefix of all ids of this partition."""
         return f"{self.prefix}{self.partition}-".encode()
 
     def key(self, stream: str, *kind: object) -> str:
@@ -216,7 +216,7 @@ class Turn:
         self._revision, self._since = -1, 0.0
 
     def step(self, marker: Marker, now: float) -> BatchMarker | TaskMarker | float | Step:
-        """What to write in place of the marker; or seconds to wait before it is read again; or the last step."""
+        """The marker to write in place of this one; or seconds until it is to be read again; or the last step."""
         raise NotImplementedError
 
     def _wait(self, marker: Marker, now: float) -> float:

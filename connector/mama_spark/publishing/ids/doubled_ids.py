@@ -70,7 +70,7 @@ class DoubledIdCheck:
         return sorted([*rejected, *((row, error) for row in rows.tolist())], key=lambda one: one[0]), None
 
     def _came_before(self, keys: npt.NDArray[np.uint64]) -> Bools:
-        """Which ids, of the shape (n, 2), a row before them has: it gave them its number."""
+        """Whether an earlier row has each of these ids (shape (n, 2)); shape (n,)."""
         mine: Int64s = np.arange(self._rows + len(keys), self._rows, -1)  # backwards: of equal ones the last one counts
         self._rows += len(keys)
         was_full = self._seen.full
