@@ -28,7 +28,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class SubcommandModule(Protocol):
-    """What the module of a subcommand has."""
+    """The functions of a subcommand's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def run(self, args: argparse.Namespace) -> int: ...
@@ -93,7 +93,7 @@ _OWN = {
 
 
 def _subcommands() -> dict[str, Subcommand]:
-    """Those of the middlewares, and those of all."""
+    """Subcommands of the middlewares, and the general ones."""
     found: dict[str, Subcommand] = {}
     for middleware in MIDDLEWARES.values():
         try:
@@ -176,7 +176,7 @@ def _complete() -> None:
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """What the output's encoding lacks, as JSON writes it: the same for people, and lines of JSON stay JSON."""
+    """Characters that the output's encoding lacks, as JSON escapes them, so that lines of JSON stay JSON."""
     assert isinstance(error, UnicodeEncodeError)
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 

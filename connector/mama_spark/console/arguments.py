@@ -71,9 +71,9 @@ def duration_argument(parse: Duration = duration) -> Callable[[str], float]:
 
 
 def options(args: argparse.Namespace, cls: type[O], use: Use, **more: str) -> O:
-    """What was given, completed by the transport that it names, and checked.
+    """The given options, completed by the transport that they name, and checked.
 
-    :param more: what arguments of the command say
+    :param more: options from arguments of the command
     :raises OptionError: no NAME=VALUE, a name twice, or an option that is wrong or has no effect in this command
     """
     given = transport(args) + list(more.items())
@@ -85,7 +85,7 @@ def options(args: argparse.Namespace, cls: type[O], use: Use, **more: str) -> O:
 
 
 def completed(given: Mapping[str, str], cls: type[Options], *more: str) -> Expanded:
-    """Options with what the environment and the transport that they name say of the others.
+    """Options, completed by the environment and by the transport that they name.
 
     :param more: names beside the options of ``cls``
     :raises ConfigError: a NATS context or a file of properties cannot be read, or lacks what is named
@@ -96,7 +96,7 @@ def completed(given: Mapping[str, str], cls: type[Options], *more: str) -> Expan
 
 
 def transport(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """What ``URL``, ``--url`` and ``--option`` say.
+    """Options from ``URL``, ``--url`` and ``--option``.
 
     :raises OptionError: see :func:`named_url` and :func:`pairs`
     """
@@ -105,7 +105,7 @@ def transport(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def named_url(args: argparse.Namespace) -> str | None:
-    """What ``URL`` or ``--url`` says.
+    """The URL of ``URL`` or ``--url``; None: neither is given.
 
     :raises OptionError: the server is named twice
     """

@@ -69,7 +69,7 @@ class DiscoveryFollower:
         return self.bridge.call(lambda bridge: bridge.initial_offset(where))
 
     def changes(self, at: Position, sleep: Callable[[float], None] = time.sleep) -> Iterator[list[DiscoveryRow]]:
-        """What comes after ``at``, without end; an empty list after each poll that found nothing."""
+        """Changes after ``at``, without end; an empty list after each poll that found nothing."""
         while True:
             start = at
 

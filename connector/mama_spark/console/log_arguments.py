@@ -1,4 +1,4 @@
-"""Which log a command serves to others, where it begins, and which file keeps how far it has come."""
+"""Arguments of commands that serve a log: the log, the position to begin at, and the file that keeps the position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..options import SubscribeOptions, Use
 from ..options.urls import log_urls, split_stream
 from .arguments import named_url, options
 
-#: What names it, for the help.
+#: Name of the argument in the help.
 LOG = "the log: nats://host:4222/STREAM, mlp://host/stream"
 
 

@@ -1,4 +1,4 @@
-"""Which release of the Delta package belongs to the installed Spark, and where its jars are on this machine."""
+"""The release of the Delta package for the installed Spark, and its jars on this machine."""
 
 from __future__ import annotations
 

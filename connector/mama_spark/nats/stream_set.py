@@ -53,8 +53,8 @@ class StreamSet:
         return self.streams.name(int(subject.split(".", 3)[2]))
 
     def route(self, topics: pa.DictionaryArray) -> tuple[pa.DictionaryArray, Int64s]:
-        """What messages of these topics are sent to, and the order in which they are sent: those of one member stand
-        together, and those of a topic as they were. So members store, and acknowledge, many at a time.
+        """The subjects of messages with these topics, and the order in which they are sent: messages of one member
+        stand together, messages of a topic keep their order. So members store, and acknowledge, many at a time.
 
         :param topics: without nulls
         """

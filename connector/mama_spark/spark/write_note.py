@@ -12,9 +12,9 @@ from typing import Any
 
 #: Name of the note in the first of Spark's local folders, which Spark removes at the end of the application.
 NOTE = "mama_last_write.json"
-#: What it counts.
+#: Counts in the note.
 COUNTS = ("rows", "acked", "published", "failed", "timed_out", "duplicates", "dead_lettered", "perhaps_twice")
-#: What is said of a write that is a repetition.
+#: Text for a write that is a repetition.
 REPEATS = "this version was committed before"
 
 

@@ -1,4 +1,4 @@
-"""What every publisher bridge must pass. Inherit, give a factory and an oracle; that is the whole test::
+"""Tests that every publisher bridge must pass. Inherit, give a factory and an oracle; that is the whole test::
 
     class TestMemory(BridgeSuite):
         @pytest.fixture
@@ -32,7 +32,7 @@ TIMEOUT = 120.0  #: seconds for a condition; never reached by a sound bridge
 
 
 class PublishedMessage(NamedTuple):
-    """What the oracle reads back, apart from the bridge."""
+    """A stored message as the oracle reads it, without the bridge."""
 
     sequence: int
     topic: str
@@ -99,12 +99,12 @@ def publish(bridge: PublisherBridge, batch: MessageBatch, first: int = 0) -> Ans
 
 
 def _stored(site: SuiteSetup, count: int) -> list[PublishedMessage]:
-    """What is stored, when it is ``count`` messages at least: without acknowledgements they may be under way."""
+    """The stored messages, once there are ``count``: without acknowledgements they may be under way."""
     eventually(lambda: len(site.stored()) >= count, f"{count} messages are stored")
     return site.stored()
 
 
-#: What a bridge may be without.
+#: Abilities that a bridge may lack.
 OPTIONAL = ("sequence", "dedup", "headers", "ordered")
 
 Record = Callable[[str, object], None]

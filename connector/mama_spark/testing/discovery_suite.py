@@ -1,4 +1,4 @@
-"""What every discovery bridge must pass. Inherit, give a factory and the passing of time; that is the whole test::
+"""Tests that every discovery bridge must pass. Inherit, give a factory and a clock; that is the whole test::
 
     class TestMemory(DiscoverySuite):
         @pytest.fixture
@@ -61,14 +61,14 @@ class DiscoverySetup:
 
 
 def read_events(bridge: DiscoveryBridge, start: Position, end: Position) -> list[DiscoveryEvent]:
-    """What lies between two positions."""
+    """The events between two positions."""
     return [change for block in bridge.read(start, end) for change in block]
 
 
 def follow(
     bridge: DiscoveryBridge, start: Position, enough: Callable[[list[DiscoveryEvent]], bool]
 ) -> list[DiscoveryEvent]:
-    """What comes after ``start`` until it is enough."""
+    """The events after ``start``, until ``enough`` is true of them."""
     found: list[DiscoveryEvent] = []
     end = time.monotonic() + TIMEOUT
     while not enough(found):
@@ -82,7 +82,7 @@ def follow(
 
 
 def seen(changes: list[DiscoveryEvent]) -> list[tuple[Kind, SourceKey | None, bytes | None]]:
-    """What matters of changes, whatever the log numbers."""
+    """Kind, source and payload of each change."""
     return [(c.kind, c.source, c.payload) for c in changes]
 
 

@@ -71,7 +71,7 @@ class QueryClient:
         kind: Selection = Selection.ALL,
         texts: tuple[bytes, ...] = (),
     ) -> tuple[list[_Found], int]:
-        """What came, and up to where was looked."""
+        """The messages, and the sequence up to which the engine looked."""
         found = self.ask(op, after, up_to, rows, max_bytes, kind=kind, texts=texts)
         (reached, last), _ = parse_numbers(self._body(found), 2)
         frames = found.records if op is Op.FETCH else _unpacked(found.records)
@@ -118,7 +118,7 @@ def _unpacked(records: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
 
 
 class QueryRules:
-    """What holds for every engine."""
+    """Rules of every engine."""
 
     @pytest.mark.spec("ML-22")
     def test_an_engine_answers_questions_or_says_why_not(self, site: EngineSetup, kind: EngineKind) -> None:
@@ -142,7 +142,7 @@ class QueryRules:
 
 
 class ReadableRules:
-    """What holds for an engine that answers (ML-22)."""
+    """Rules of an engine that answers queries (ML-22)."""
 
     @pytest.fixture
     def client(self, site: EngineSetup) -> QueryClient:

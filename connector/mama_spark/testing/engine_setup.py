@@ -171,7 +171,7 @@ class EngineSetup:
         assert self.answers(stream) == [CommandDone()]
 
     def publish(self, stream: DrivenStream, client: Hashable, *subjects: bytes) -> list[tuple[Hashable, bytes]]:
-        """What is delivered of these: client and subject, in order."""
+        """Publish messages with these subjects; client and subject of each delivery, in order."""
         for subject in subjects:
             stream.accept(client, b"sender", subject, [b"content"])
         return [(d.client, d.subject) for d in self.deliveries(stream)]

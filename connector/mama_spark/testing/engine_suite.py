@@ -1,4 +1,4 @@
-"""What every stream engine must pass. Inherit and name the engine; that is the whole test::
+"""Tests that every stream engine must pass. Inherit and name the engine; that is the whole test::
 
     class TestMine(EngineSuite):
         @pytest.fixture
@@ -43,7 +43,7 @@ class EngineSuite(QueryRules):
 
     @pytest.mark.spec("ML-03", "ML-13")
     def test_a_client_is_any_reference_and_a_pattern_is_for_the_engine_alone(self, site: EngineSetup) -> None:
-        """What travels is the reference itself; equal ones are one client."""
+        """The engine passes the reference itself; equal references are one client."""
         stream = site.stream()
         clients: list[Hashable] = [Ref("r"), 7, "seven", b"7", ("a", 1), frozenset("x"), None]
         for client in clients:

@@ -1,4 +1,4 @@
-"""What every log must pass. Inherit, give a site; that is the whole test::
+"""Tests that every log must pass. Inherit, give a site; that is the whole test::
 
     class TestMemoryLogs(LogSuite):
         @pytest.fixture

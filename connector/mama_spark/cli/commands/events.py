@@ -13,7 +13,7 @@ from ...mama.messages.event_records import FIELDS, TOPIC
 from ...options import command
 
 _USE = command("events", *follow.TAKES, "advisories")
-#: What an event ``counts`` counts.
+#: Fields of an event ``counts``.
 _COUNTS = ("taken", "acked", "failed", "in_flight")
 
 

@@ -1,4 +1,4 @@
-"""What the live view shows, from discovery events and states of streams. Pure: the caller gives the time."""
+"""The content of the live view, from discovery events and states of streams. Pure: the caller gives the time."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ class LiveModel:
         self._now = 0.0
 
     def set_sources(self, image: Iterable[DiscoveryRow]) -> None:
-        """What exists now."""
+        """Replace the sources by the current ones."""
         self._sources = {(row.source_name or "", row.source_id): row for row in image}
 
     def add_changes(self, rows: Iterable[DiscoveryRow], now: float = 0.0) -> None:
-        """What has happened since.
+        """Add changes, in order.
 
         :param now: monotonic seconds
         """

@@ -55,7 +55,7 @@ class ExpectedAnswers:
 
 
 class Denials:
-    """Who hears that the permissions of a connection forbid a subject.
+    """Callbacks for subjects that the permissions of a connection forbid.
 
     :ivar handlers: tried where nobody waits for the subject: kind and subject; True: it was this one's
     """
@@ -94,7 +94,7 @@ class Attempts(contextlib.ExitStack):
 
 
 class RequestConnection(Protocol):
-    """What requests are sent over."""
+    """The connection over which requests are sent."""
 
     @property
     def answers(self) -> ExpectedAnswers: ...

@@ -40,18 +40,18 @@ _UNTRUSTED = (
     "count"
 )
 _WRONG_NAME = "the url must name the server as its certificate does (subjectAltName)"
-#: What Python 3.13 and newer want beyond earlier ones.
+#: Advice for the checks that only Python 3.13 and newer make.
 _STRICT = (
     "this Python checks certificates strictly (RFC 5280): make the authority of option tlsCa with openssl req -x509 … "
     "-addext keyUsage=critical,keyCertSign,cRLSign, and sign the server's certificate by it anew"
 )
-#: What to do about a certificate, by the number of OpenSSL's error.
+#: Advice for a certificate, by the number of OpenSSL's error.
 _CERTIFICATE = {
     **dict.fromkeys((18, 19, 20, 21), _UNTRUSTED),  # self-signed, or the issuer is not found
     **dict.fromkeys((62, 64), _WRONG_NAME),
     **dict.fromkeys(range(79, 95), _STRICT),
 }
-#: What to do about a TLS connection, by OpenSSL's reason.
+#: Advice for a TLS connection, by OpenSSL's reason.
 _TLS = {
     "WRONG_VERSION_NUMBER": "this server greets before TLS: leave out option tlsHandshakeFirst",
     **dict.fromkeys(

@@ -35,8 +35,8 @@ _Try = tuple[list[Frame], Callable[[], bool]]
 AT_ONCE = 32
 #: Seconds after which a question is given up that is asked once.
 _ONCE = 3.0
-#: Those of the attempts over a connection: a request to a stopped server is never answered, also when that leads the
-#: stream, and another one is elected meanwhile; an answer that takes longer counts as well.
+#: Time-outs of the attempts over a connection: a stopped server never answers, even if it leads the stream and another
+#: one is elected meanwhile; an answer that takes longer counts as well.
 _ATTEMPTS = Backoff(1.5, 60.0, 1.25)
 _LEFT = re.compile(r"\d+")
 _PAGE = 2000

@@ -32,7 +32,7 @@ from .retry import ServerNotReady
 
 #: Topics that are looked up one by one; with more, the whole list of streams is fetched.
 _SINGLE_LOOKUPS = 8
-#: What no stream is called: a message that expects it is refused by whichever stream it reaches, and stored nowhere.
+#: A name that no stream has: a message that expects it is refused by every stream, and stored nowhere.
 NOBODY = {EXPECTED_STREAM: "?"}
 #: Topics that are asked for at once.
 _ASKED_AT_ONCE = 256
@@ -85,7 +85,7 @@ class StreamCache:
         self.fresh.clear()
 
     def forget(self) -> None:
-        """Which stream takes a topic has changed."""
+        """Forget the streams of the topics: they have changed."""
         self.streams.clear()
         self.filters = Filters()
         self.asked.clear()
@@ -204,7 +204,7 @@ def _created(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo:
 
 
 def advice_to_create(api: JetStream, name: str) -> str:
-    """What to do about a missing stream, by what the user may do. The request has no configuration: it makes none."""
+    """Advice for a missing stream, by the permissions of the user. The request has no configuration: it makes none."""
     with contextlib.suppress(ApiError, Unavailable):
         try:
             api.request(f"STREAM.CREATE.{name}", {})
@@ -261,9 +261,9 @@ def look_up(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
 
 
 def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Those of the topics that mappings or imports of the account lead to another stream than their subjects say, with
-    those without a stream that go on to another server; and those of which the server does not tell: it is too old, or
-    the user may not publish to an inbox.
+    """Topics that mappings or imports of the account lead to another stream than their subjects say, with topics
+    without a stream that go on to another server; and topics about which the server tells nothing, because it is too
+    old or the user may not publish to an inbox.
 
     Each is traced (NATS ADR-41): the server tells what it would do with a message, and delivers none.
     """

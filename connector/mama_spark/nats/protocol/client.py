@@ -51,8 +51,8 @@ SILENCE = 1.0  #: the same where somebody waits: longer than most answers take, 
 PATIENCE = 5.0
 #: The same where there is no other server to go to: a way that is slow may be too slow for a new connection.
 _ALONE = 40.0
-#: Who leaves a connection that is younger than this waits twice as long at the next one, up to :data:`_MOST`: the only
-#: server, or the way to all, may be slow, and is not to be left for ever before it has answered.
+#: A client that leaves a connection younger than this waits twice as long at the next one, up to :data:`_MOST`: the
+#: only server, or the way to all of them, may be slow, and must get the time to answer.
 _YOUNG, _MOST = 120.0, 60.0
 
 
@@ -381,7 +381,7 @@ _ALWAYS: dict[str, _Handler] = {
     "PING": lambda protocol, frame: [Write(b"PONG\r\n")],
     "+OK": lambda protocol, frame: [],
 }
-#: What may come in which state; anything else ends the connection.
+#: Frames that may come in each state; any other ends the connection.
 _HANDLERS: Mapping[State, Mapping[str, _Handler]] = {
     State.CONNECTING: {"INFO": ClientProtocol._on_info, "-ERR": ClientProtocol._on_error},
     State.AUTHENTICATING: _ALWAYS | {"PONG": ClientProtocol._on_first_pong},

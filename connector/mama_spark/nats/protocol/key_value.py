@@ -17,7 +17,7 @@ from mama_spark.packing.pack_headers import first_values
 
 from .headers import MARKER_REASON, MAX_AGE
 
-#: What a writer says that it does to a key; no header: it puts a value.
+#: Header that names the operation on a key, and its values; without the header: a put.
 OPERATION, DELETE, PURGE = "KV-Operation", "DEL", "PURGE"
 #: With ``sub``, the server removes all earlier messages of the subject.
 ROLLUP, ROLLUP_SUBJECT = "Nats-Rollup", "sub"

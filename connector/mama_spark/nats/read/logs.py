@@ -145,7 +145,7 @@ def _is_own(name: str) -> bool:
 
 
 def _list_streams(api: JetStream) -> list[StreamInfo]:
-    """Those that are no buckets, by name.
+    """Streams that are no buckets, by name.
 
     :raises ApiForbidden: the permissions do not allow the request
     """

@@ -1,5 +1,4 @@
-"""Which streams keep what is stored, so that it can be read as a log, and which limits may remove records that were not
-read yet. Pure."""
+"""Tells streams that can be read as a log, and limits that may remove records before they are read. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ def warnings(info: StreamInfo) -> list[str]:
 
 
 def removal(info: StreamInfo) -> Removal:
-    """What the limits of a stream remove. A marker says that a record has expired."""
+    """The records that the limits of a stream remove. A marker says that a record has expired."""
     each = info.limit("max_msgs_per_subject")
     discards = {key for key in _LIMITS if info.limit(key) is not None and _discards_old(info.config, key)}
     unmarked = info.limit("max_age") is not None and info.limit("subject_delete_marker_ttl") is None

@@ -1,5 +1,5 @@
-"""What the server tells of the records of a stream without sending them: how many match, what is missing, where a time
-is, and how far so many messages reach."""
+"""Questions about the records of a stream that the server answers without sending them: how many match, which are
+missing, the sequence at a time, and how far a number of messages reaches."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class StreamIndex:
         self._logs, self._info = logs, info
 
     def count(self, filters: list[str], after: int) -> int:
-        """What a consumer that begins there would have pending. The server computes it from its index of subjects,
-        block by block, without reading messages."""
+        """Number of records that a consumer beginning there would have pending. The server computes it from its index
+        of subjects, block by block, without reading messages."""
         where = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(0, after) + 1, "filter_subjects": filters}
         return probe(self._logs.api, self._info, where).pending
 

@@ -105,7 +105,7 @@ class NatsLog(RecordLog):
         yield from self.read_as(wanted, as_records(wanted, views=True))
 
     def read_as(self, wanted: SequenceRange, convert: Convert[T]) -> Iterator[T]:
-        """What ``convert`` makes of the deliveries of a range; otherwise as :meth:`read`."""
+        """The results of ``convert`` for the deliveries of a range; otherwise as :meth:`read`."""
         return iter(RangeReader(self._logs, self.info, wanted, convert))
 
     def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
