@@ -50,7 +50,7 @@ def part(name: str, which: str, without: str = "") -> Any:
     """A part of a middleware, imported.
 
     :param which: the field of :class:`~mama_spark.contracts.middlewares.Middleware` that names it
-    :param without: what a middleware without it cannot do
+    :param without: text about what a middleware without it cannot do
     :raises ConfigError: there is no such middleware, or what the part needs is not installed
     :raises UnsupportedFeature: it has no such part
     """

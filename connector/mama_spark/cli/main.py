@@ -118,7 +118,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
     """The parser of all subcommands.
 
-    :param loaded: those whose arguments are needed; the modules of the others are not imported, for a fast start
+    :param loaded: subcommands whose arguments are needed; the modules of the others are not imported, for a fast start
     :raises ConfigError: what one of these needs is not installed
     """
     if not SUBCOMMANDS.keys() >= {*loaded}:

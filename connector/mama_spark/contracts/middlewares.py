@@ -42,7 +42,7 @@ class Middleware:
     :ivar named_streams: a server keeps many logs, each with a name
     :ivar in_process: exists in one process only
     :ivar ordered_batches: keeps the order of messages that it acknowledges in batches
-    :ivar property_keys: what ``mama.properties`` calls its bridge; None: by its name
+    :ivar property_keys: name of its bridge in ``mama.properties``; None: its name
 
     :ivar publisher_bridge: ``(o: SinkOptions) -> PublisherBridge``; with the option ``log`` ``(o, bridge of the log)``
     :ivar attach: ``(context, loop) -> PublisherBridge``, through a live object of :attr:`client`

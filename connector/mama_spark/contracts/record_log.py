@@ -285,7 +285,7 @@ class RecordLog(Protocol):
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
         """The records of ``wanted`` that are still stored.
 
-        :param topics: those that :meth:`current` was asked for
+        :param topics: as given to :meth:`current`
         """
         for records in self.read(int(wanted.sequences[0]) - 1, int(wanted.sequences[-1]), topics):
             yield wanted.among(records)

@@ -143,7 +143,7 @@ class LogDiscovery(ABC):
 
     @abstractmethod
     def _bounds(self, read: LogOffset | None = None) -> Bounds:
-        """:param read: what a reader has read; see :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`"""
+        """:param read: position of a reader; see :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`"""
 
     @abstractmethod
     def _now(self) -> int:

@@ -46,7 +46,7 @@ def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> li
     """Expiries ahead of a source that is not renewed, with their times.
 
     :param renewed: when it was renewed last, on any clock
-    :param state: what has been said of it: None, SUSPECT or OFFLINE
+    :param state: its last reported state: None, SUSPECT or OFFLINE
     """
     if state is DiscoveryEventKind.OFFLINE:
         return []

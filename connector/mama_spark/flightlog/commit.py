@@ -100,7 +100,7 @@ def abort(
 
     Safe to call after a commit that raised, and more than once.
 
-    :param parts: those that are known; the folder of the write is searched for the others
+    :param parts: known parts; the folder of the write is searched for the others
     :param app: as for :func:`commit`
     """
     target = TargetTable(kind, TableStore(table_uri, storage_options), extra, description)

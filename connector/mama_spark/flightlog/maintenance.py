@@ -228,8 +228,8 @@ def _target(store: TableStore, infos: list[pafs.FileInfo]) -> TargetTable:
 def compact(store: TableStore, target_bytes: int, *, late: bool = False, dry_run: bool = False) -> tuple[int, int]:
     """Merge small files of committed rows of one ``event_date``, in bounded memory; one commit for each file made.
 
-    :param late: those of other attempts too, of days to which no commit has added any for as long as the table keeps
-        removed files
+    :param late: merge files of other attempts, too, of days to which no commit has added any for as long as the table
+        keeps removed files
     :returns: files that were merged, and files that were made of them
     :raises FlightLogError: no such table, or one with features that only Spark maintains
     :raises Unavailable: storage cannot be reached, or conflicts do not end

@@ -323,7 +323,7 @@ _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset[str]) -> list[pa.Field]:
     """Check that rows of a flight log or of dead letters can be committed to the table.
 
-    :param schema: what the table is to have
+    :param schema: required schema of the table
     :param extra: columns of ``schema`` that the table may lack
     :returns: the fields of ``schema`` that the table lacks
     :raises FlightLogError: it is another table, a column has another type, or as :func:`check_features`

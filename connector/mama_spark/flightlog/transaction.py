@@ -129,7 +129,7 @@ def add_and_remove(
     whole log, after each commit unless told otherwise, and commits would get slower with their number.
 
     :param app: the app transaction that is recorded with it
-    :param metadata: what the commit says beside its actions
+    :param metadata: metadata of the commit
     :param checkpoint: False: the caller writes the checkpoints
     :returns: the new version
     :raises CommitFailedError: others have committed since the table was read

@@ -33,8 +33,8 @@ class Job:
     """One program.
 
     :ivar path: of its file
-    :ivar summary: what it does, one sentence
-    :ivar needs: what there must be before it is run
+    :ivar summary: one sentence about it
+    :ivar needs: requirements of a run
     :ivar files: its file and those that it begins with, as ``jobs/publish.py``
     """
 

@@ -186,7 +186,7 @@ class TransportProperties:
 class Expanded:
     """Options completed from the properties file.
 
-    :ivar options: those of Spark, plus those of the transport
+    :ivar options: options given in Spark, and those of the transport
     :ivar transport: its properties; None = no transport was named
     :ivar where: file and key prefix, for error texts
     :ivar shared: names, in lower case, of the options that the file adds for all uses of the transport

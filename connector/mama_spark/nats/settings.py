@@ -47,7 +47,7 @@ class NatsSettings:
     :param retry_deadline: of the publisher: resends end that long after the first send; of a reader: a question is
         asked again for that long
     :param max_in_flight: of the publisher
-    :param exactly_once: what is stored is looked for by other means than by ids that the server remembers
+    :param exactly_once: stored rows are found without the ids that the server remembers
     :param batches_stream: that keeps the markers of batches
     :param bucket: whose keys the messages change
     """

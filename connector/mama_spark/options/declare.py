@@ -80,7 +80,7 @@ class Options:
     def parse(cls, given: Mapping[str, str], use: Use = ANY_USE, shared: Collection[str] = ()) -> Self:
         """Check and convert options as Spark hands them over.
 
-        :param use: what they are for; an option that has no effect there is an error
+        :param use: the use of the options; an option that has no effect there is an error
         :param shared: names, in lower case, that a file of several uses has: left out where they have no effect
         :raises OptionError: names the option, what was expected, and for unknown names the nearest one
         """

@@ -68,7 +68,7 @@ def parse_table(
     """Values by field. What the table does not name stays out, so that the class's default holds.
 
     :param declared: dataclass whose options are the keys
-    :param where: what errors begin with: the file and the table
+    :param where: begin of errors: the file and the table
     :param spelling: key in the file for the name of a field
     :param required: keys that must be there
     :raises ConfigError: no table, an unknown or missing key, or a wrong value; names the key, never a secret

@@ -22,7 +22,7 @@ class SchemaCast:
     """A :data:`~.unpacker.RowTransform`. Packs with columns of the same types share a plan.
 
     :param wanted: columns that are asked for
-    :param type_name: what messages call a type
+    :param type_name: name of the type in error texts
     :ivar misspelled: wanted columns that packs lack, and the column of such a pack that has nearly the same name
     """
 

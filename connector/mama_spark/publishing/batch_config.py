@@ -48,7 +48,7 @@ class OnOutage(Enum):
 class BatchConfig:
     """How a batch publisher works.
 
-    :param on_outage: what it does when nothing is acknowledged
+    :param on_outage: behaviour when nothing is acknowledged
     :param outage_timeout: seconds after which that is an outage; None = :attr:`.WindowConfig.longest_silence`
     :param rate: new messages a second; None = no limit
     :param flush_after: seconds without a send after which the middleware is asked to answer for what it has

@@ -28,7 +28,7 @@ WARNING_INTERVAL = 30.0
 class OutageReporter:
     """For the thread that sends.
 
-    :param what_next: what happens if it lasts, for people
+    :param what_next: text about what happens if it lasts
     :param log_prefix: of each line
     :ivar cause: of the outage that lasts, or was the last one; empty = there was none
     """

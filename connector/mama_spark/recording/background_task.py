@@ -15,7 +15,7 @@ class BackgroundTask:
     """Calls a function once, in a thread.
 
     :param name: of the thread
-    :param doing: what it does, for messages: ``subscribes to devices``
+    :param doing: its task, for log messages: ``subscribes to devices``
     :param work: ends soon after ``stopping`` is set
     :param patience: seconds that :meth:`stop` waits for that
     """

@@ -22,8 +22,8 @@ T = TypeVar("T")
 class LogBatch(NamedTuple):
     """Records to serve.
 
-    :ivar at: what is done with when these are
-    :ivar warning: what happened to the log, for people
+    :ivar at: position that is reached when these are served
+    :ivar warning: text about a change of the log
     """
 
     at: LogPosition

@@ -33,7 +33,7 @@ def first_position(begin: str, saved: LogPosition, bounds: Bounds, at_first: str
     """From where on to serve a log.
 
     :param begin: ``saved``, ``earliest``, ``latest`` or a sequence
-    :param at_first: what ``saved`` means where nothing is saved
+    :param at_first: value of ``saved`` where nothing is saved
     """
     if begin == "saved":
         if saved.identity:

@@ -75,7 +75,7 @@ class RecorderCounts:
 
     :ivar recorded: records that were made
     :ivar stored: records that the log acknowledged
-    :ivar waiting: what is no record yet, and records without an acknowledgement
+    :ivar waiting: events without a record yet, and records without an acknowledgement
     :ivar gaps: gap records; one that the log rejected counts again when it is written again
     :ivar refused: records that the log rejected
     """
@@ -101,11 +101,11 @@ class RecorderCounts:
 
 
 class RecordSource(Protocol):
-    """Receives what is to be recorded, and makes records of it: messages without ids. Its recorder calls it in one
-    thread, but :meth:`counts`.
+    """Receives events, and makes records of them: messages without ids. Its recorder calls it in one thread, but
+    :meth:`counts`.
 
-    :ivar settings_class: what it is made of
-    :ivar waiting: what it received and made no records of
+    :ivar settings_class: class of its settings
+    :ivar waiting: events received without a record yet
     """
 
     settings_class: ClassVar[type[RecorderSettings]]

@@ -250,7 +250,7 @@ def standstills(timeline: Sequence[Row], width: int) -> list[Row]:
 
     :param timeline: at, sent, answered, acked; one row for each bin
     :param width: µs of a bin
-    :returns: what, at, until (µs)
+    :returns: text, begin, end (µs)
     """
     found: list[Row] = []
     for row, what in zip(timeline, _states(timeline), strict=True):

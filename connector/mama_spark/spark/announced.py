@@ -33,8 +33,8 @@ def announced(query: Any, options: Mapping[str, str] | None = None) -> Announced
 
     Nothing happens for a query that is not announced.
 
-    :param query: what ``writeStream...start()`` returned
-    :param options: those of ``mamapub``, where they cannot be read from the query (Spark Connect)
+    :param query: result of ``writeStream...start()``
+    :param options: options of ``mamapub``, where they cannot be read from the query (Spark Connect)
     :raises ConfigError: the options cannot be read
     :raises TypeError: ``query`` is none
     """

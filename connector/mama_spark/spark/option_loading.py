@@ -59,7 +59,7 @@ class LoadedOptions(Generic[O]):
 def read_options(cls: type[O], given: Mapping[str, str], use: Use) -> LoadedOptions[O]:
     """Parse options from Spark, completed by the defaults of the session and by the transport that they name.
 
-    :param use: what Spark asks for
+    :param use: kind of use that Spark asks for
     :raises OptionError: as :meth:`mama_spark.options.declare.Options.parse`; unknown transport
     :raises ConfigError: the properties file cannot be read, or its fields are wrong
     """

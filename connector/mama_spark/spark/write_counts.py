@@ -25,7 +25,7 @@ class TaskCounts:
     :ivar job: the write, or the micro-batch
     :ivar attempt: a later one has a greater number
     :ivar taken: that came from Spark
-    :ivar waits_for: what the task waits for, for people; empty = nothing
+    :ivar waits_for: text about what the task waits for; empty = nothing
     :ivar ended: nothing follows
     """
 

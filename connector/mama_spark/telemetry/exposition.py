@@ -30,7 +30,7 @@ class Metric(NamedTuple):
 def measured(prefix: str, helps: Mapping[str, str], values: Iterable[float], labels: Mapping[str, str]) -> list[Metric]:
     """Metrics of one sample each.
 
-    :param helps: what each counts, by its name behind ``prefix``
+    :param helps: help text of each, by its name after ``prefix``
     :param values: one for each of them, in their order
     """
     sample = tuple(labels.items())

@@ -45,7 +45,7 @@ class SuiteSetup:
     """One middleware, fresh for a test.
 
     :ivar make: a new bridge to it, not open
-    :ivar stored: what the middleware stores, in order of sequence
+    :ivar stored: the stored messages, in order of sequence
     :ivar topics: two topics (or more) that it stores; it also stores their neighbours ``<first tokens>.<anything>``
     :ivar silent: a new bridge of the same kind, not open, that is configured to acknowledge nothing
     :ivar refused: headers of a message that the middleware itself refuses; needed where a bridge claims to keep order

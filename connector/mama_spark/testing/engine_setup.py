@@ -40,7 +40,7 @@ class EngineKind:
 
     :ivar settings: of a fresh stream, each time the same place
     :ivar stored: it stores and numbers what it accepts
-    :ivar bad_patterns: what it refuses
+    :ivar bad_patterns: patterns that it refuses
     """
 
     engine: type[StreamEngine] | str

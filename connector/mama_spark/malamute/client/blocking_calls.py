@@ -87,7 +87,7 @@ class BlockingCalls:
     ) -> None:
         """Send a command without an answer, as soon as the client is connected and there is room.
 
-        :param frames: what it carries; ``stream``: it waits for the send window, too
+        :param frames: content of the message; ``stream``: it waits for the send window, too
         """
         connection = self._connection
 

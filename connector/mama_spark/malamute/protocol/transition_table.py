@@ -30,7 +30,7 @@ class IllegalMachineStep(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class TableStep(Generic[State, Action]):
     """:ivar state: the next state
-    :ivar action: what the machine executes; None = nothing
+    :ivar action: the command that the machine executes; None = none
     """
 
     state: State

@@ -53,7 +53,7 @@ class Run:
     :ivar ends: where the value of each field of fixed size ends (of the last one of variable size: its head)
     :ivar size: of all of them, in bytes; the last one's value not included where its size is variable
     :ivar mask: of the bytes of the heads, as a number: comparing one number is faster than comparing the heads
-    :ivar pattern: what these bytes are
+    :ivar pattern: value of these bytes
     :ivar unpack: (data, position) -> value of each field; a TIME or PRICE is its bytes
     :ivar conversions: places of values that are not numbers yet
     :ivar read: reads the value of the last field; None: it has a fixed size like the others
@@ -109,7 +109,7 @@ class RunTable:
     """The runs that messages had so far, by the head of their first field. Usable from any thread.
 
     :param fixed: the types of fixed size
-    :param readers: what reads the values of the others
+    :param readers: readers of the values of the other types
     """
 
     def __init__(self, fixed: Mapping[FieldType, FixedType], readers: Mapping[FieldType, Reader]) -> None:

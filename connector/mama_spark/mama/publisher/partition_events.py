@@ -103,7 +103,7 @@ class PartitionEvents:
     def counts(self, at: int, taken: int, acked: int, failed: int, in_flight: int, info: str) -> EventRecord:
         """How the publisher is. May be called in any thread.
 
-        :param info: what it waits for; empty = nothing
+        :param info: text about what it waits for; empty = nothing
         """
         return EventRecord(
             PUBLISHER, COUNTS, at, publisher=self._publisher, state=self.state.name, info=info or None,

@@ -270,9 +270,9 @@ class NonBlockingSocket:
         return self.queued - self.written + _on_their_way(self._socket)
 
     def close(self, reset: bool = False) -> None:
-        """Drop what was not written; never raises.
+        """Drop bytes that are not written; never raises.
 
-        :param reset: what the system has taken must not arrive any more, either
+        :param reset: prevent the arrival of bytes that the system has taken, too
         """
         self.discard_unsent(reset)
         self.forget()

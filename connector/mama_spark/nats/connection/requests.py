@@ -23,7 +23,7 @@ Request = tuple[str, bytes, dict[str, str] | None]
 class ExpectedAnswers:
     """Answers to the requests of a connection, each by the number of its request at the end of the subject.
 
-    :param inbox: what the subjects begin with
+    :param inbox: prefix of the subjects
     """
 
     def __init__(self, inbox: bytes) -> None:
@@ -135,7 +135,7 @@ class Requests:
     ) -> list[Frame | MamaError | None]:
         """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it.
 
-        :param attempts: those before this one, and after it
+        :param attempts: the attempts so far; this one is added
         """
         lost, found = self._connection.loss(), list[Frame | MamaError | None]()
         with contextlib.ExitStack() as stack:

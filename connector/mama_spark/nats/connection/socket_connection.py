@@ -73,8 +73,8 @@ class SocketConnection:
     :ivar inbox: subject prefix of replies, with its trailing dot
     :ivar next_token: next token on the wire; each bridge continues after the one before it
     :ivar cached, cache: results of checks, until the next reconnect
-    :ivar answers: who hears of answers to requests
-    :ivar denials: who hears of a permission error before the listener does
+    :ivar answers: receivers of answers to requests
+    :ivar denials: receivers of permission errors, asked before the listener
     :ivar requests: sends them, and waits for the answers
     """
 

@@ -86,7 +86,7 @@ class ClientProtocol:
     :ivar info: of the present or last server
     :ivar informed: the server has greeted
     :ivar doubts: a PING of :meth:`tick` is out, and nothing has come since
-    :ivar deliveries: what takes the messages of a subscription in bulk, by its id
+    :ivar deliveries: subscription id -> receiver of its messages in bulk
     """
 
     def __init__(

@@ -66,7 +66,7 @@ def headers_of(block: bytes) -> dict[str, str]:
 def stored(headers: dict[str, str], payload: bytes) -> StoredMessage | None:
     """The stored message of a frame; None if its headers have no sequence.
 
-    :param headers: those of the message, and those of the direct get, which are removed
+    :param headers: of the message and of the direct get; the latter are removed
     """
     sequence, time, subject = (headers.pop(name, "") for name in _PLACE)
     for name in _ABOUT:

@@ -94,7 +94,7 @@ class ServerPool:
 
     :param urls: of the options
     :param chance: source of the order and of the random part of delays
-    :param silent: what connections know of servers
+    :param silent: knowledge of the connections about silent servers
     :param only: the one server to connect to, instead of all
     :ivar current: that was chosen last
     """

@@ -69,7 +69,7 @@ class RangeReader(Generic[T]):
     """Reads one range.
 
     :param stream: as it was when its log was opened
-    :param convert: what is made of the deliveries of the range, of which the last ones may lie behind its end
+    :param convert: applied to the deliveries of the range; the last ones may lie behind its end
     """
 
     def __init__(self, logs: LogConnection, stream: StreamInfo, wanted: SequenceRange, convert: Convert[T]) -> None:

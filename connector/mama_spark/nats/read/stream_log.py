@@ -36,7 +36,7 @@ class NatsLog(RecordLog):
     """See :class:`~mama_spark.contracts.record_log.RecordLog`. Reading removes nothing: its consumers have no
     acknowledgements.
 
-    :param info: what the server has just said of the stream; None = it is asked
+    :param info: the server's last answer about the stream; None = ask it
     :raises ConfigError: there is no such stream, the permissions hide it, or it drops what consumers have taken
     """
 

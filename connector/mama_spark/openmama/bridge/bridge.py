@@ -269,7 +269,7 @@ class OpenMamaBridge(PublisherBridge):
 class _KnownTopics:
     """Whether somebody wants a topic.
 
-    :ivar head: what frames of it begin with
+    :ivar head: first bytes of its frames
     """
 
     def __init__(self, peer: OpenMamaPeer) -> None:

@@ -35,7 +35,7 @@ _CHECK_INTERVAL = 0.5  #: seconds between looks for peers that fell silent
 class NamedPeer:
     """Another peer.
 
-    :ivar frame: what it last said of itself
+    :ivar frame: its last announcement
     :ivar heard: when, monotonic seconds
     """
 
@@ -75,7 +75,7 @@ NamingAction = Announce | Dial | PeerChange
 class NamingClient:
     """State of one peer.
 
-    :param me: what it announces; the type is ignored
+    :param me: the announcement; its type is ignored
     :param servers: how many name servers it is connected with
     :ivar joined: its own announcement came back
     """

@@ -63,7 +63,7 @@ class PeerInput:
 class OpenMamaPeer:
     """Made closed; :meth:`open` connects it.
 
-    :ivar readers: who subscribes here
+    :ivar readers: subscribers of this peer
     :ivar naming: None in direct mode
     :ivar endpoint: where others connect to the sending socket, where that is known
     """

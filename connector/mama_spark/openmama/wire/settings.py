@@ -44,7 +44,7 @@ class Endpoint(NamedTuple):
 class PeerSettings:
     """Times in seconds.
 
-    :ivar framing: what the network speaks
+    :ivar framing: framing of the network's messages
     :ivar naming: addresses of the name servers, ``tcp://host:5756``; empty: direct mode
     :ivar publish_address: naming: interface that the sending socket binds; None: the one that the name server is
         reached by, as it sees itself

@@ -123,7 +123,7 @@ class Matching:
 
     :param partition: of the attempt
     :param shared: rows of earlier runs may be rows of other partitions: they are claimed before they settle one
-    :ivar streams: those whose markers name this attempt
+    :ivar streams: streams whose markers name this attempt
     """
 
     def __init__(self, partition: int, *, shared: bool) -> None:

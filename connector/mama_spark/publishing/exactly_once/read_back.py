@@ -29,7 +29,7 @@ class Ask(Protocol):
 
 class ReadBack:
     """:param reader: which rows the messages of the batch carry
-    :param publish_anyway: what cannot be read back is published again, instead of an error
+    :param publish_anyway: publish again what cannot be read back, instead of an error
     """
 
     def __init__(self, ledger: BatchLedger, me: Attempt, reader: IdReader, publish_anyway: bool, ask: Ask) -> None:

@@ -44,7 +44,7 @@ _POLL = 0.05  #: seconds between two looks at a marker
 
 class Rules(NamedTuple):
     """:ivar lease: seconds
-    :ivar publish_anyway: what cannot be read back is published again, instead of an error
+    :ivar publish_anyway: publish again what cannot be read back, instead of an error
     :ivar wait: go on asking while the middleware does not answer
     :ivar reader: which rows the messages of the batch carry
     :ivar patience: seconds to wait for a server that may still hand on what an attempt before this one has sent
@@ -65,7 +65,7 @@ class BatchSession:
     :param me: this attempt
     :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
     :param clock: of leases, seconds
-    :ivar unfenced: what an attempt before this one has sent may still be stored, and is published all the same
+    :ivar unfenced: publish rows although sends of an earlier attempt may still be stored
     """
 
     def __init__(

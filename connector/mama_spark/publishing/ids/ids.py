@@ -91,7 +91,7 @@ class IdMaker:
     ) -> pa.Array:
         """One id a row: a string array of ``len(batch)``. Null elements count as empty ones.
 
-        :param digests: what :func:`digest` gave for the batch; None = not asked yet
+        :param digests: result of :func:`digest` for the batch; None = to be computed
         :param renumber: makes the numbers ``n`` from how many equal rows came before each
         """
         if not len(batch):

@@ -23,7 +23,7 @@ class FlightBatch:
 
     :ivar n: how many; ``open``: how many of them are not settled
     :ivar messages: row i is the message of flight i; None once all are settled and reported
-    :ivar context: what the caller of :meth:`.Window.open` gave to find its own data again
+    :ivar context: value of the caller of :meth:`.Window.open`, by which it finds its own data again
     :ivar state: :class:`FlightState`
     :ivar sends: how often sent; ``token``: of the last send
     :ivar first_token: of all sends of all flights

@@ -65,8 +65,8 @@ class SendLoop:
 
     :param on_event: called with each event of the transport before the window learns of it
     :param outage: None = no outage is declared, and the cause is asked for after an acknowledgement's timeout
-    :param check: what may be stored is looked for before it is sent again, and not before all copies of it are stored
-        or lost; None = it is sent
+    :param check: looks for a message that may be stored before it is sent again, once all copies of it are stored or
+        lost; None = it is sent
     :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = they are sent as they
         are
     :param log_prefix: of the lines about events of the transport

@@ -58,7 +58,7 @@ class DiscoveryJob:
 def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
     """Check the options; no I/O but that of the properties file.
 
-    :param use: what Spark asks for
+    :param use: kind of read that Spark asks for
     :raises OptionError, ConfigError: something is wrong with them, or with the properties file
     :raises StatusError: NOT_IMPLEMENTED if the transport, or its bridge, has no source discovery
     """

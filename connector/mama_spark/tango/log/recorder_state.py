@@ -65,7 +65,7 @@ class RecorderState:
     :param error_period: seconds between two summaries of a series of errors; 0: every error is a record
     :ivar topic: topic of the records about the recorder itself
     :ivar gaps: number of gap records so far
-    :ivar about: what the state says about the recorder to others that write into the same log
+    :ivar about: entry of the state about the recorder, for others that write into the same log
     :ivar others: topic of another recorder of the log -> first and last sequence of its last state
     :ivar is_stale: the state should be written again soon, since readers of the last one would misunderstand records
     """

@@ -342,7 +342,7 @@ def state_parts(counters: Mapping[bytes, int], more: Mapping[str, Any]) -> Itera
     """The contents of the records.
 
     :param counters: Tango topic -> counter of its last event
-    :param more: what the first one holds besides
+    :param more: further fields of the first one
     """
     topics = list(counters.items())
     of = max(1, -(-len(topics) // _TOPICS_IN_PART))

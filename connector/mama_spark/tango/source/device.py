@@ -191,7 +191,7 @@ _FORMATS = {DataType.DOUBLE: "%6.2f", DataType.FLOAT: "%6.2f", DataType.STRING: 
 def check_text(text: str | tuple[str, ...], name: str) -> None:
     """Check a text, or several, before a client asks for it.
 
-    :param name: what it is, for the error
+    :param name: its name in the error
     :raises ConfigError: it cannot be sent
     """
     for one in (text,) if isinstance(text, str) else text:

@@ -147,7 +147,7 @@ class ClientOutcomes:
 
 class StreamPublisher:
     """:param bridge: acknowledges each message with its sequence, and says what may still be stored
-    :param log: what it publishes to
+    :param log: the log to publish to
     :param engine: id of the engine, for the origin of messages
     :param buffer: bytes that may wait; more messages are refused
     :param patience: seconds to wait for a server that may have messages; then they are sent again
