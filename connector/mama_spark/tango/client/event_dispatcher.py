@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ..events.event_codec import BIG, LITTLE, BadEvent, Event, decode
-from ..events.sequence_tracker import MAX_KEPT, SequenceGap, SequenceTracker, is_counted_type
+from ..events.sequence_tracker import SequenceGap, SequenceTracker, is_counted_type, is_kept
 from ..types import AttributeValue, EventType
 from .subscription_events import SubscriptionEvent, SubscriptionEventKind
 
@@ -77,7 +77,7 @@ class LossDetector:
 
     def value_was_read(self, frames: Sequence[bytes]) -> None:
         """Note that a value was read and delivered, outside checks."""
-        if len(frames[3]) <= MAX_KEPT:
+        if is_kept(frames[3]):
             self._delivered[frames[0]] = (self._sequences.newest(frames[0]), frames)
 
     def check_value(self, frames: Sequence[bytes]) -> bool:
