@@ -22,6 +22,7 @@ from .errors import ConfigError
 from .message import Bools, Int64s, MessageBatch
 
 LATEST, EARLIEST = -1, -2  #: in place of a sequence to begin at
+PUT = "put"  #: what a record does to its topic or key, unless the middleware says another thing
 
 
 @dataclass(frozen=True, slots=True)
