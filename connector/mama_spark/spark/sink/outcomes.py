@@ -16,7 +16,7 @@ from mama_spark.contracts.message import Int64s, MessageBatch, decimal_digits, f
 from mama_spark.flightlog.columns import FlightColumns, Reason
 from mama_spark.flightlog.log_level import kept
 from mama_spark.flightlog.schema import EVENTS, PUBLISHED
-from mama_spark.publishing.clock import WallClock
+from mama_spark.publishing.wall_clock import WallClock
 from mama_spark.publishing.window.flight import EVENT, FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.retry import is_final
