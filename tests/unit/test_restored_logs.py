@@ -10,7 +10,7 @@ import pytest
 from mama_spark.cli.commands.sub import _Cursor as Cursor
 from mama_spark.contracts.errors import OptionError
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.contracts.record_log import RecordLogBridge, went_back
+from mama_spark.contracts.record_log import Continuity, RecordLogBridge, resume
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.openmama.discovery import RecordedPeers
@@ -58,11 +58,16 @@ def one() -> Iterator[Log]:
 
 def test_where_a_reader_goes_on(one: Log, grown: int) -> None:
     time = one.broker.messages()[-1].time
-    assert went_back(lambda: one.log, one.log.bounds(), READ + 1, time) is None
+    identity = one.broker.identity
+    assert resume(lambda: one.log, one.log.bounds(), identity, READ + 1, time) == (Continuity.UNBROKEN, READ + 1)
     one.restore(grown)
     bounds = one.log.bounds()
-    assert went_back(lambda: one.log, bounds, READ + 1, None) == (grown + 1 if grown < READ else None)
-    assert went_back(lambda: one.log, bounds, READ + 1, time) == LEFT + 1
+    shorter = grown < READ
+    unseen = (Continuity.SHORTER, grown + 1) if shorter else (Continuity.UNBROKEN, READ + 1)
+    assert resume(lambda: one.log, bounds, identity, READ + 1, None) == unseen
+    back = Continuity.SHORTER if shorter else Continuity.REWRITTEN
+    assert resume(lambda: one.log, bounds, identity, READ + 1, time) == (back, LEFT + 1)
+    assert resume(lambda: one.log, bounds, "another", READ + 1, time) == (Continuity.RECREATED, 1)
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -103,6 +108,12 @@ def test_the_command_that_shows_messages(one: Log, grown: int, capsys: pytest.Ca
     one.restore(grown)
     assert (cursor.to(one.log).last, cursor.shown) == (grown, LEFT)
     assert "was restored from an older copy: going on at 6" in capsys.readouterr().err
+
+
+def test_the_command_goes_on_behind_what_is_there_where_it_does_not_know_what_it_has_shown(one: Log) -> None:
+    cursor = Cursor(one.log, READ + 1)
+    one.restore(READ - 2)
+    assert (cursor.to(one.log).last, cursor.shown) == (READ - 2, READ - 2)
 
 
 def test_a_sequence_that_is_yet_to_come_is_no_log_that_went_back(one: Log) -> None:

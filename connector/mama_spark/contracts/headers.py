@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # protocols need the limits, and no Arrow
 
 #: Carries a message's id, in the words of NATS over all middlewares.
 MSG_ID = "Nats-Msg-Id"
+#: The message is only stored if the last one of its subject has this sequence; 0 = the subject has no message.
+EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 #: Headers of the NATS server begin so, in lower case: they control how a message is stored, or say how it was.
 NATS_PREFIX = "nats-"
 #: Headers of one message. A frame of the largest size could have a thousand times as many.

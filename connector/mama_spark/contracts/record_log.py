@@ -22,6 +22,7 @@ from .errors import ConfigError
 from .message import Bools, Int64s, MessageBatch
 
 LATEST, EARLIEST = -1, -2  #: in place of a sequence to begin at
+PUT = "put"  #: what a record does to its topic or key, unless the middleware says another thing
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +98,17 @@ class Continuity(Enum):
     UNBROKEN = "the reader can continue"
     RECREATED = "deleted and created again: its sequences name other records"
     SHORTER = "it ends before the position: restored from an older copy, for example"
+    REWRITTEN = "its sequences went back behind the position and were given again"
     REMOVED = "records from the position on were deleted; later ones are there"
+
+    @property
+    def went_back(self) -> bool:
+        """The log was restored from an older copy, for example."""
+        return self in (Continuity.SHORTER, Continuity.REWRITTEN)
 
 
 def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
-    """Compare a saved position with the log as it is.
+    """Compare a saved position without a time with the log as it is: never REWRITTEN; see :func:`resume`.
 
     :param next_sequence: the first sequence that was not read
     :param identity: of the log when the position was saved
@@ -123,22 +130,31 @@ def time_of(log: RecordLog, bounds: Bounds, sequence: int) -> int | None:
     return next((int(some.times[0]) for some in log.read(sequence - 1, sequence)), None)
 
 
-def went_back(log: Callable[[], RecordLog], bounds: Bounds, next_sequence: int, time: int | None) -> int | None:
-    """Sequence at which a reader goes on in a log whose sequences went back behind its position and were given again
-    (it was restored from an older copy, for example). None: they did not, or that is not known.
+def resume(
+    log: Callable[[], RecordLog], bounds: Bounds, identity: str, next_sequence: int, time: int | None, seen: int = 0
+) -> tuple[Continuity, int]:
+    """Compare a saved position with the log as it is.
 
     :param log: opens it, where it must be asked
     :param bounds: of the log, now
-    :param time: when the record before ``next_sequence`` was stored that the reader has read; None = not known: only
-        that the log ends before it shows that its sequences went back
+    :param identity: of the log when the position was saved
+    :param next_sequence: the first sequence that was not read
+    :param time: when the record before ``next_sequence`` was stored; None = not known: only that the log ends before
+        the position shows that its sequences went back
+    :param seen: last sequence that the log is known to have had, if that is behind the position
+    :returns: what became of it, and the sequence at which the reader goes on: in a log that went back, the first that
+        was stored after what was read, or where that is not known, the first that is yet to come
     """
+    state = continuity(max(next_sequence, seen + 1), identity, bounds)
+    if state is Continuity.RECREATED:
+        return state, bounds.first
     shorter = bounds.last + 1 < next_sequence
     nothing_new = bounds.last + 1 == next_sequence and bounds.time in (None, time)
-    if time is None:
-        return bounds.last + 1 if shorter else None
-    if nothing_new or (not shorter and time_of(log(), bounds, next_sequence - 1) in (None, time)):
-        return None
-    return log().sequence_at(time + 1)
+    if time is not None and (shorter or not (nothing_new or time_of(log(), bounds, next_sequence - 1) in (None, time))):
+        return state if state is Continuity.SHORTER else Continuity.REWRITTEN, log().sequence_at(time + 1)
+    if state is Continuity.SHORTER:
+        return state, min(next_sequence, bounds.last + 1)
+    return state, bounds.first if state is Continuity.REMOVED else next_sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ judges time-outs as of before that look (:meth:`.SendLoop.receive`), and leaves 
 
 from __future__ import annotations
 
-MAX_STEP = 1.0  #: seconds of silence that the time between two looks counts at most
+MAX_STEP = 1.0  #: seconds between two looks, and of silence that the time between them counts, at most
 MAX_OVERRUN = 5.0  #: seconds: if a wait overruns its time-out by more, the process was suspended
 
 
@@ -15,9 +15,11 @@ def silent_for(since: float, now: float) -> float:
     return min(max(0.0, now - since), MAX_STEP)
 
 
-def stood_still(took: float, meant: float, overrun: float | None = None) -> bool:
-    """Whether a wait that was meant for ``meant`` seconds took so long that the process did not run.
+def missed_looks(took: float) -> bool:
+    """Whether so long passed between two looks, :data:`MAX_STEP` apart at most, that none of it is silence."""
+    return took > 1.5 * MAX_STEP
 
-    :param overrun: seconds by which it may be longer; None = :data:`MAX_OVERRUN`
-    """
-    return took > meant + (MAX_OVERRUN if overrun is None else overrun)
+
+def stood_still(took: float, meant: float) -> bool:
+    """Whether a wait that was meant for ``meant`` seconds took so long that the process did not run."""
+    return took > meant + MAX_OVERRUN

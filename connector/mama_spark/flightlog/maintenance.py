@@ -30,7 +30,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from ..contracts.errors import FlightLogError, Unavailable
 from .folder import PARTS
-from .orphaned_parts import known_files, removal_retention, unknown_parts
+from .orphaned_parts import known_files, oldest_addable, unknown_parts
 from .parts import OpenPart, Part
 from .schema import DEAD_LETTER_TABLE, FLIGHT_LOG, OWN_NAMES, PARTITION_COLUMNS, part_schema
 from .storage import TableStore, check_features, reading_errors, storage_errors
@@ -255,7 +255,7 @@ def compact_after_commit(path: str, storage: dict[str, str]) -> None:
 
 def _groups(table: DeltaTable, target_bytes: int, late: bool) -> Iterator[list[_File]]:
     """Files that are worth to be merged into one."""
-    newest = (datetime.now(UTC) - removal_retention(table)).timestamp() * 1000 if late else float("-inf")
+    newest = oldest_addable(table).timestamp() * 1000 if late else float("-inf")
     partitions: dict[tuple[str, bool], list[_File]] = defaultdict(list)
     for file in _active(table):
         partitions[file.event_date, file.committed].append(file)

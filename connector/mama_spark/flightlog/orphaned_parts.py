@@ -31,13 +31,18 @@ def unknown_parts(store: TableStore, table: DeltaTable, infos: Sequence[pafs.Fil
     The log knows a removed file for a while only: older files may have been compacted away, and adding them again would
     duplicate their rows.
     """
-    # Time of day: is compared with the times of files, by days.
-    oldest = datetime.now(UTC) - removal_retention(table)
+    oldest = oldest_addable(table)
     orphans = [i for i in infos if i.path not in known and i.mtime is not None and i.mtime > oldest]
     return [p for i in orphans if (p := part_of_file(store, i.path, i.size)) is not None]
 
 
-def removal_retention(table: DeltaTable) -> timedelta:
+def oldest_addable(table: DeltaTable) -> datetime:
+    """Older files are never added: the log of the table may have forgotten that they were removed from it."""
+    # Time of day: is compared with the times of files, by days.
+    return datetime.now(UTC) - _removal_retention(table)
+
+
+def _removal_retention(table: DeltaTable) -> timedelta:
     """For how long the log of the table knows the files that were removed from it."""
     text = table.metadata().configuration.get("delta.deletedFileRetentionDuration")
     if text is None:

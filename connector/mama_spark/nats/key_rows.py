@@ -11,6 +11,7 @@ import pyarrow.types as pt
 
 from mama_spark.contracts.errors import BadRow, BadTopic, ConfigError, PublishError, SchemaError
 from mama_spark.contracts.message import EncodedRows, HeaderEntries, offsets_of
+from mama_spark.contracts.record_log import PUT
 from mama_spark.options.times import duration
 from mama_spark.publishing.outage_reporter import retry_while_unavailable
 
@@ -136,8 +137,8 @@ class KeyCodec:
         topics = pc.if_else(pa.array(good), keys, b"").cast(pa.string())
         topics = pc.binary_join_element_wise(self._subject_head(), topics, "").dictionary_encode()
 
-        operations = pc.fill_null(_texts(given.get("operation"), n), kv.PUT.encode())
-        puts, known = pc.equal(operations, kv.PUT.encode()), pa.array([kv.PUT.encode(), *map(str.encode, _HEADERS)])
+        operations = pc.fill_null(_texts(given.get("operation"), n), PUT.encode())
+        puts, known = pc.equal(operations, PUT.encode()), pa.array([PUT.encode(), *map(str.encode, _HEADERS)])
         for row in _where(pc.invert(pc.is_in(operations, known))):
             bad.setdefault(row, BadRow(f"no operation is {_shown(operations[row])}: put, delete or purge"))
         values = _texts(given.get("value"), n)

@@ -103,7 +103,7 @@ def _peer_row(body: bytes, cause: int, unseen: str | None) -> DiscoveryRow:
     try:
         frame, known = decode_naming(body), PeerPresence(cause)
     except (BadMessage, ValueError) as error:
-        return DiscoveryRow(SOURCE, BAD_RECORD, info=str(error)[:1000])
+        return DiscoveryRow(SOURCE, BAD_RECORD, info=str(error))
     gone = unseen is not None and known is not PeerPresence.OFFLINE
     event, state, data_state = _STATES[PeerPresence.OFFLINE if gone else known]
     described = {name: str(getattr(frame, name)) for name in _DESCRIBED}

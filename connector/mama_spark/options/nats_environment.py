@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from ..contracts.errors import ConfigError
 
-#: Options that say where to connect; with any of them, the environment is not asked.
+#: Options that say where to connect.
 PLACES = {"url", "servers", "transport", "bridge"}
 #: Key of a context -> option.
 _OPTIONS = {
@@ -29,7 +30,7 @@ def with_nats_environment(given: Mapping[str, str], environ: Mapping[str, str]) 
 
     :raises ConfigError: the context is not there, is no JSON, or sets what is not supported
     """
-    if {name.lower() for name in given} & PLACES:
+    if has_other_place(given):
         return dict(given)
     if url := environ.get("NATS_URL"):
         return {**given, "url": url}
@@ -38,6 +39,17 @@ def with_nats_environment(given: Mapping[str, str], environ: Mapping[str, str]) 
     if not name:
         return dict(given)
     return completed(given, _context(folder / "context" / f"{name}.json", name))
+
+
+def has_other_place(given: Mapping[str, str], found: Mapping[str, str] = MappingProxyType({})) -> bool:
+    """Whether ``given`` connects elsewhere than ``found``, so that it takes nothing of it, whose login is that of
+    another server. ``properties`` is a place where a ``transport`` of ``found`` is looked up.
+
+    :param found: options in lower case; none: where it would connect is not known
+    """
+    low = {name.lower(): value for name, value in given.items()}
+    places = {*PLACES, "properties"} if "transport" in found else PLACES
+    return any(found.get(place) != low[place] for place in places & low.keys())
 
 
 def completed(given: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:

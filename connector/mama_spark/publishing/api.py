@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..contracts.errors import ConfigError
+from ..contracts.headers import EXPECTED_LAST
 from ..options.window import RetryPolicy
 
 #: The specification's name (MP-06).
@@ -46,8 +47,8 @@ class PublishOptions:
             "Nats-Expected-Stream": self.expected_stream,
             "Nats-Expected-Last-Msg-Id": self.expected_last_msg_id,
             "Nats-Expected-Last-Sequence": self.expected_last_sequence,
-            "Nats-Expected-Last-Subject-Sequence": self.expected_last_subject_sequence,
-            "Nats-Expected-Last-Subject-Sequence-Subject": self.expected_last_subject_sequence_subject,
+            EXPECTED_LAST: self.expected_last_subject_sequence,
+            f"{EXPECTED_LAST}-Subject": self.expected_last_subject_sequence_subject,
         }
         return {name: [str(value)] for name, value in named.items() if value is not None}
 

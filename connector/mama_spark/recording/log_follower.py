@@ -91,18 +91,19 @@ class LogFollower:
         at = self._at
         bounds = log.bounds_with(at.served, at.identity)
         self.newest = bounds.last
-        state = at.continuity(bounds)
-        if state is Continuity.RECREATED:
-            at = LogPosition(bounds.identity, bounds.first - 1)
-            self._give(at, warning=f"the log {self.stream} was deleted and made again: all of it is new")
-        elif (begin := at.went_back(lambda: log, bounds)) is not None:
-            text = f"went back behind {at.served}, which was served (restored from an older copy?): going on at {begin}"
-            at = LogPosition(at.identity, begin - 1)
-            self._give(at, warning=f"the sequences of the log {self.stream} {text}")
-        elif state is Continuity.REMOVED:
-            gone = f"{at.served + 1} to {bounds.first - 1}"
-            at = LogPosition(at.identity, bounds.first - 1)
-            self._give(at, warning=f"records {gone} are gone from the log {self.stream}, and were not served")
+        state, begin = at.resume(lambda: log, bounds)
+        if state is not Continuity.UNBROKEN:
+            if state is Continuity.RECREATED:
+                text = f"the log {self.stream} was deleted and made again: all of it is new"
+            elif state is Continuity.REMOVED:
+                text = (
+                    f"records {at.served + 1} to {begin - 1} are gone from the log {self.stream}, and were not served"
+                )
+            else:
+                back = f"went back behind {at.served}, which was served (restored from an older copy?)"
+                text = f"the sequences of the log {self.stream} {back}: going on at {begin}"
+            at = LogPosition(bounds.identity, begin - 1)
+            self._give(at, warning=text)
         if bounds.last <= at.served:
             return
         for records in log.read(at.served, bounds.last):

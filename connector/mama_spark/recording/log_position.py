@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..contracts.record_log import Bounds, Continuity, RecordLog, continuity, went_back
+from ..contracts.record_log import Bounds, Continuity, RecordLog, resume
 
 
 class LogPosition(NamedTuple):
@@ -20,13 +20,9 @@ class LogPosition(NamedTuple):
     served: int = 0
     time: int | None = None
 
-    def continuity(self, bounds: Bounds) -> Continuity:
-        """Changes of the log since."""
-        return continuity(self.served + 1, self.identity, bounds)
-
-    def went_back(self, log: Callable[[], RecordLog], bounds: Bounds) -> int | None:
-        """See :func:`~mama_spark.contracts.record_log.went_back`."""
-        return went_back(log, bounds, self.served + 1, self.time)
+    def resume(self, log: Callable[[], RecordLog], bounds: Bounds) -> tuple[Continuity, int]:
+        """See :func:`~mama_spark.contracts.record_log.resume`."""
+        return resume(log, bounds, self.identity, self.served + 1, self.time)
 
 
 def first_position(begin: str, saved: LogPosition, bounds: Bounds, at_first: str) -> LogPosition:

@@ -167,7 +167,7 @@ class MamaDiscoveryDataSource(_MamaDataSource):
 
     @plain_errors
     def schema(self) -> str:
-        from .discovery.rows import DDL
+        from .discovery.row_batches import DDL
 
         return DDL
 

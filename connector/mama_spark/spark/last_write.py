@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ..contracts.errors import ConfigError, FlightLogError
+from ..flightlog.schema import IS_FAILED
 from .read_flight_log import flight_log
 from .register import has_jvm
 from .write_note import COUNTS, NOTE, REPEATS
@@ -53,7 +54,7 @@ class LastWrite:
         """
         log = self._log()
         attempts = log if log.where("committed").isEmpty() else log.where("committed")
-        return attempts.where("kind = 'flight' AND event IN ('completed_exceptionally', 'timeout')")
+        return attempts.where(f"kind = 'flight' AND {IS_FAILED}")
 
     def report(self) -> Report:
         """The report page of this run; needs the extra ``report``.

@@ -11,7 +11,7 @@ from ..contracts.errors import OptionError
 from ..contracts.redaction import redact, redact_url
 from ..options import FORMATS, option_names
 from ..options.declare import STORAGE
-from ..options.nats_environment import PLACES, completed
+from ..options.nats_environment import PLACES, completed, has_other_place
 from ..options.values import nearest
 
 PREFIX = "spark.mama."
@@ -41,14 +41,9 @@ def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
 def with_session_defaults(given: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
     """The options of a query, completed by the defaults among ``given``, and the names of these, in lower case.
 
-    They are left out where they have no effect. A query that connects to another place takes none, as the login is that
-    of theirs; ``properties`` is a place where their ``transport`` is looked up.
+    They are left out where they have no effect, or connect to another place than the query.
     """
     own = {name: value for name, value in given.items() if not name.lower().startswith(PREFIX)}
     defaults = {name.lower().removeprefix(PREFIX): value for name, value in given.items() if name not in own}
-    low = {name.lower(): value for name, value in own.items()}
-    places = {*PLACES, "properties"} if "transport" in defaults else PLACES
-    if any(defaults.get(place) != low[place] for place in places & low.keys()):
-        defaults = {}
-    found = completed(own, defaults)
+    found = completed(own, {} if has_other_place(own, defaults) else defaults)
     return found, frozenset(found.keys() - own.keys())

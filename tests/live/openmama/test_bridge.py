@@ -255,6 +255,6 @@ def test_requests_and_replies_through_bridges(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_acknowledged_is_sent_and_never_more() -> None:
-    bridge = OpenMamaBridge(OpenMamaSettings(PeerSettings.from_urls(["oz://127.0.0.1:1"])))
+    bridge = OpenMamaBridge(OpenMamaSettings(PeerSettings.from_urls(["oz://127.0.0.1:1"]), wait_for_subscribers=5.0))
     assert bridge.capabilities.ack is Ack.SENT
     assert not bridge.capabilities.packs

@@ -11,7 +11,7 @@ from mama_spark.mama.messages.source_records import SourceRecord, encode_source
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.spark.discovery.rows import SCHEMA
+from mama_spark.spark.discovery.row_batches import SCHEMA
 from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.record_log import Bounds
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLog, MemoryLogs
 from mama_spark.options import SinkOptions
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.job import ColumnPlan, PartitionReport, SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
+from mama_spark.spark.subscribe.offsets import Loss, Offsets, reconcile
 
 PLAN = ColumnPlan("topic", (), "value", (), None, "", None, ())
 TASK = TaskInfo(0, 0, None, None, None, False)
@@ -32,6 +35,14 @@ def job(
 ) -> SinkJob:
     given = {"url": f"memory://{broker.name}", **({} if log is None else {"flightLog": str(log)}), **options}
     return SinkJob(SinkOptions.parse(given), plan, False, run, tuple(fields))
+
+
+def reconciled(
+    start: Offsets, bounds: Mapping[str, Bounds], replacing: Collection[str] = ()
+) -> tuple[Offsets, list[Loss]]:
+    """``reconcile`` of positions whose times are not known, so that no log is asked."""
+    resumed = {s: p.resume(partial(MemoryLogs("").log, s), bounds[s]) for s, p in start.items() if s in bounds}
+    return reconcile(start, bounds, resumed, replacing)
 
 
 def publish(one: SinkJob, rows: Iterable[pa.RecordBatch], task: TaskInfo = TASK) -> PartitionReport:

@@ -27,7 +27,7 @@ from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
-from mama_spark.publishing.clock import NEVER, WallClock
+from mama_spark.publishing.wall_clock import NEVER, WallClock
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights
 from mama_spark.testing.waiting import eventually

@@ -76,7 +76,7 @@ del api.DataSourceStreamArrowWriter
 sys.modules["pyspark.sql.streaming.datasource"] = None
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
-from mama_spark.spark.discovery.rows import SCHEMA
+from mama_spark.spark.discovery.row_batches import SCHEMA
 from mama_spark.spark.formats import MamaDiscoveryDataSource, MamaPubDataSource, MamaSubDataSource
 options = {"url": "nats://none:4222"}
 messages, changes = MamaSubDataSource({**options, "topics": "a.>"}), MamaDiscoveryDataSource(options)

@@ -85,7 +85,7 @@ pickle.loads(pickle.dumps(source.streamReader(source.schema())))
 """
 DISCOVERY = """
 from pyspark_mamadiscovery import DefaultSource
-from mama_spark.spark.discovery.rows import SCHEMA
+from mama_spark.spark.discovery.row_batches import SCHEMA
 source = DefaultSource({"url": "nats://none:4222"})
 source.schema()
 pickle.loads(pickle.dumps(source.reader(from_arrow_schema(SCHEMA))))

@@ -19,7 +19,7 @@ from typing import Any
 from ...console.arguments import add_transport, options
 from ...contracts.backoff import Backoff
 from ...contracts.errors import OptionError, Unavailable
-from ...contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, continuity, went_back
+from ...contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, resume
 from ...options import SubscribeOptions, command
 from ...packing.chunked_unpack import unpack_chunks
 from ...packing.json_text import as_json_column
@@ -84,13 +84,13 @@ class _Cursor:
 
     def to(self, log: RecordLog) -> Bounds:
         """The log as it is now: the last one to show."""
-        bounds = log.bounds()
-        if continuity(self.shown + 1, self.identity, bounds) is Continuity.RECREATED:
+        bounds = log.bounds_with(self.shown, self.identity)
+        state, begin = resume(lambda: log, bounds, self.identity, self.shown + 1, self.time)
+        if state is Continuity.RECREATED:
             print(f"mama: {self.name} was deleted and made again", file=sys.stderr)
-            self.identity, self.shown = bounds.identity, 0
-        elif self.time is not None and (begin := went_back(lambda: log, bounds, self.shown + 1, self.time)) is not None:
+        elif state.went_back:
             print(f"mama: {self.name} was restored from an older copy: going on at {begin}", file=sys.stderr)
-            self.shown = begin - 1
+        self.identity, self.shown = bounds.identity, begin - 1
         return bounds
 
 

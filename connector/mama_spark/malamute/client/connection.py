@@ -19,7 +19,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from mama_spark.contracts.connection_pool import require_file_descriptors
 from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, MamaError, Unavailable
-from mama_spark.contracts.standstill import stood_still
+from mama_spark.contracts.standstill import MAX_STEP, missed_looks
 from mama_spark.contracts.zmq_connections import open_context
 
 from ..protocol.commands import SIGNATURE, Open
@@ -37,7 +37,6 @@ MAX_UNWRITTEN = 4 * 1024 * 1024
 RECEIVE_BATCH = 500
 #: Seconds. If a connection breaks sooner and before the broker answered, ZeroMQ reconnects by itself.
 _FLAPPING = 0.5
-_IDLE_ROUND = 1.0  #: seconds
 _MORE_NOW = zmq.SNDMORE | zmq.NOBLOCK
 _OPEN_COMMAND = SIGNATURE + bytes([Open.id])
 _PROBLEMS: dict[int, str] = {
@@ -229,7 +228,7 @@ class ClientConnection:
                 return False
             now = time.monotonic()
             self._woken = False
-            if stood_still(now - self._last_round, _IDLE_ROUND, _IDLE_ROUND / 2):
+            if missed_looks(now - self._last_round):
                 self.machine.postpone_silence(now - self._last_round, now)
             self._last_round = now
             self.machine.tick(now)
@@ -240,7 +239,7 @@ class ClientConnection:
             self._collect_output()
             timeout = self.machine.next_tick() - now
         self._write()
-        self._poll(max(0.0, min(timeout, _IDLE_ROUND)))
+        self._poll(max(0.0, min(timeout, MAX_STEP)))
         return True
 
     def _collect_output(self) -> None:

@@ -132,7 +132,6 @@ class DiscoveryRowReader:
         made = _ROW_MAKERS[change.kind](change, self._fields)
         first, last = change.gap or (None, None)
         made = made._replace(
-            info=None if made.info is None else _encodable(made.info[:INFO_LENGTH]),
             topic=None if made.topic is None else _encodable(made.topic),
             gap_from=first,
             gap_to=last,
@@ -142,6 +141,7 @@ class DiscoveryRowReader:
     def _of(self, change: DiscoveryEvent, row: DiscoveryRow, at: int | None) -> DiscoveryRow:
         """With what every row says of its event."""
         return row._replace(
+            info=None if row.info is None else _encodable(row.info[:INFO_LENGTH]),
             raw=change.payload,
             origin=change.origin,
             bridge=self._bridge,

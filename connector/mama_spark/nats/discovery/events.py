@@ -64,9 +64,14 @@ def _source(layout: DiscoveryLayout, record: StoredMessage, origin: str) -> Disc
         if marker is not None or RENEWAL in record.headers:
             return None
         return DiscoveryEvent(DiscoveryEventKind.RECORD, record.at, origin, record.sequence, source, record.payload)
-    if marker != MAX_AGE:
+    if not _has_expired(record):
         return None  # a renewal
     return DiscoveryEvent(state_by_marker(half=part == WARN), record.at, origin, record.sequence, source)
+
+
+def _has_expired(record: StoredMessage) -> bool:
+    """Whether the server has put it in the place of one whose time to live was over."""
+    return record.headers.get(MARKER_REASON) == MAX_AGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ def _expiry(
     """SUSPECT or OFFLINE, by the markers of the server; None: the source is online, or was withdrawn."""
     if _is_withdrawn(rec):
         return None
-    markers = {part: m for part in (WARN, LIVE) if (m := parts.get(part)) and m.headers.get(MARKER_REASON) == MAX_AGE}
+    markers = {part: m for part in (WARN, LIVE) if (m := parts.get(part)) and _has_expired(m)}
     warn, live = (None if (m := markers.get(part)) is None else m.sequence for part in (WARN, LIVE))
     kind = state_by_markers(rec.sequence, warn, live)
     if kind is not None:

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import BadRow, PublishError, TooLarge
+from mama_spark.contracts.headers import EXPECTED_LAST as EXPECTED_LAST
 from mama_spark.contracts.headers import MSG_ID, NATS_PREFIX, HeaderLines, bad_values, reject_lines
 from mama_spark.contracts.message import BYTES_OF_HEADERS, Bools, Int64s, MessageBatch, payload_sizes
 
 EXPECTED_STREAM = "Nats-Expected-Stream"
-EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
 TTL_SINCE = (2, 11)  #: first version of the server that honours TTLs, and leaves markers of what expired
 TTL = "Nats-TTL"  #: of the message, in seconds or with a unit of Go
 MARKER_REASON = "Nats-Marker-Reason"  #: set by the server: why the previous message of the subject was deleted
@@ -47,7 +47,7 @@ EXPECTED_LAST_ID = "Nats-Expected-Last-Msg-Id"
 #: ("critical write error: last msgid mismatch"), also after a restart.
 ENDS_REPLICATED_STREAMS = (
     f"nats-server ends a replicated stream for good where {EXPECTED_LAST_ID} is not the last id: leave it out; "
-    "Nats-Expected-Last-Subject-Sequence does no harm"
+    f"{EXPECTED_LAST} does no harm"
 )
 MAX_BLOCK = 64 * 1024 - 1  #: the server stores the length of a block in 16 bits
 _VERSION = b"NATS/1.0\r\n"

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mama_spark.contracts.record_log import PUT
 from mama_spark.packing.pack_headers import first_values
 
 from .headers import MARKER_REASON, MAX_AGE
@@ -27,9 +28,8 @@ _MEANING = {
     OPERATION: {DELETE: "delete", PURGE: "purge"},
     MARKER_REASON: {MAX_AGE: "expired", "Purge": "purge", "Remove": "delete"},
 }
-PUT = "put"
 
-_STREAM, _SUBJECT = "KV_", "$KV."
+STREAM, _SUBJECT = "KV_", "$KV."
 _KEY = re.compile(r"(?!\.)[-/_=.a-zA-Z0-9]+(?<!\.)")
 
 
@@ -40,7 +40,7 @@ def is_key(key: str) -> bool:
 
 def stream_of(bucket: str) -> str:
     """The stream that keeps it."""
-    return f"{_STREAM}{bucket}"
+    return f"{STREAM}{bucket}"
 
 
 def write_prefix(config: Mapping[str, Any]) -> str:
@@ -50,7 +50,7 @@ def write_prefix(config: Mapping[str, Any]) -> str:
     """
     mirror = config.get("mirror") or {}
     head = (mirror.get("external") or {}).get("api", "")
-    origin = str(mirror.get("name") or config["name"]).removeprefix(_STREAM)
+    origin = str(mirror.get("name") or config["name"]).removeprefix(STREAM)
     return f"{head}.{_SUBJECT}{origin}." if head else f"{_SUBJECT}{origin}."
 
 

@@ -14,6 +14,7 @@ from mama_spark.options import SinkOptions
 from ..jetstream.answers import ApiError, ConsumerInfo, StreamInfo
 from ..jetstream.client import JetStream
 from ..jetstream.streams import StreamCache, check_jetstream, stream_names
+from ..protocol import key_value
 from ..subjects import may_store, stores_text
 from .log_connection import LogConnection
 from .retention import config_of
@@ -24,7 +25,7 @@ __all__ = ["NatsLog", "NatsLogs"]
 #: A topic that only wildcards stand for.
 _NOBODYS = "?"
 #: Names of streams that keep buckets of values and objects.
-_BUCKETS = ("KV_", "OBJ_")
+_BUCKETS = (key_value.STREAM, "OBJ_")
 #: Streams of the connector's own, as they are called where no option says otherwise.
 _OWN = (
     *(SinkOptions.batches_stream, SinkOptions.sources_stream),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Self
 
@@ -47,7 +47,7 @@ class OpenMamaSettings:
 
     peer: PeerSettings
     acks: bool = True
-    wait_for_subscribers: float = 5.0
+    wait_for_subscribers: float = field(kw_only=True)
     require_subscribers: bool = False
     numbers: bool = False
     full_timeout: float = 5.0
@@ -67,10 +67,10 @@ class OpenMamaSettings:
                 peer, linger=o.retry_deadline, high_water_mark=max(1, min(peer.high_water_mark, o.max_in_flight // 2))
             ),
             o.ack_mode != "none",
-            o.wait_for_subscribers,
             o.require_subscribers,
             o.mama_numbers,
             o.wait_timeout,
+            wait_for_subscribers=o.wait_for_subscribers,
         )
 
 

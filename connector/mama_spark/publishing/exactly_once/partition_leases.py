@@ -27,6 +27,14 @@ RENEWAL, LEASE_MARGIN = 1 / 3, 0.8
 _AGAIN = 0.05  #: seconds after a renewal that failed, or took too long
 
 
+def lease_end(began: float, seconds: float) -> float:
+    """Until when nobody takes over a partition whose marker was written after ``began``.
+
+    :param seconds: of the lease
+    """
+    return began + LEASE_MARGIN * seconds
+
+
 def lease_clock() -> float:
     """Seconds, with those in which the machine sleeps, where its clock counts them."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
@@ -177,4 +185,4 @@ class PartitionLeases:
                 raise Superseded(f"another attempt publishes partition {me.partition} by now") from None
             self._renew_now.set()  # the answer of a renewal was lost: nobody knows since when the marker stands still
             return replace(lease, task=found, revision=marker.revision)
-        return replace(lease, task=mine, revision=revision, until=began + LEASE_MARGIN * self._seconds)
+        return replace(lease, task=mine, revision=revision, until=lease_end(began, self._seconds))

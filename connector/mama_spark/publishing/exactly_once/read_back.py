@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from mama_spark.contracts.batch_ledger import BatchLedger
 from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.record_log import Continuity, continuity
 
 from .matching import IdReader, StoredRows
 from .protocol import Attempt
@@ -60,10 +61,11 @@ class ReadBack:
 
     def _check_complete(self, name: str, identity: str, after: int, up_to: int) -> None:
         bounds = self._ask(lambda: self._ledger.bounds(name))
-        if bounds.identity != identity:
+        state = continuity(up_to + 1, identity, bounds)
+        if state is Continuity.RECREATED:
             self.removed(f"stream {name!r} was deleted and made again since batch {self._me.batch} began")
             return
-        if bounds.last < up_to:
+        if state is Continuity.SHORTER:
             self.removed(
                 f"stream {name!r} ends at sequence {bounds.last}, and went on to {up_to} when this run of batch "
                 f"{self._me.batch} began (was it restored from an older copy?)"

@@ -31,7 +31,7 @@ from mama_spark.publishing.window.stream_ends import StreamEnds
 from . import protocol
 from .found_rows import Distinct, Found, FoundRows
 from .matching import ByStream, Claim, IdReader, Matching, StreamTables, decode_claim, digests_of_ids, encode_claim
-from .partition_leases import LEASE_MARGIN, PartitionLease, PartitionLeases, lease_clock
+from .partition_leases import PartitionLease, PartitionLeases, lease_clock, lease_end
 from .protocol import Attempt, BatchMarker, BatchTurn, Step, TaskMarker, TaskTurn, Turn
 from .read_back import ReadBack
 
@@ -151,7 +151,7 @@ class BatchSession:
         if of_task.repeated:
             own = self._read_back.rows(name, batch.identity, task.after, since, me.own_prefix)
         self._matching.streams[name] = StreamTables(own, earlier)
-        until = min(had, of_task.began) + LEASE_MARGIN * lease
+        until = lease_end(min(had, of_task.began), lease)
         mine = PartitionLease(keys[1], task, marker.revision, StreamEnds(since), until)
         self._leases.add(name, mine)
 

@@ -24,8 +24,8 @@ from mama_spark.publishing.window.outage_detector import OutageDetector
 from mama_spark.publishing.window.send_loop import SendLoop, Span
 from mama_spark.publishing.window.window import Window
 
-from ..clock import WallClock
 from ..outage_reporter import OutageReporter
+from ..wall_clock import WallClock
 from .callbacks import CallbackDispatcher, PendingBatch
 from .publish_queue import Entry, PublishQueue
 

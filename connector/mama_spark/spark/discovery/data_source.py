@@ -32,7 +32,7 @@ from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from ..features import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from ..option_loading import make_discovery, read_options
 from ..plain_errors import plain_errors
-from .rows import SCHEMA, batches
+from .row_batches import SCHEMA, batches
 
 Offset = dict[str, Any]
 

@@ -14,7 +14,7 @@ from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.mama.messages.event_records import ERROR, EventRecord
 from mama_spark.mama.publisher.partition_events import PartitionEvents
-from mama_spark.publishing.clock import WallClock
+from mama_spark.publishing.wall_clock import WallClock
 from mama_spark.publishing.window.flight_batch import FlightBatch
 
 from ..write_counts import TaskCounts

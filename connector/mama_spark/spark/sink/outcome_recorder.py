@@ -20,8 +20,8 @@ from mama_spark.flightlog.log_level import Level
 from mama_spark.flightlog.schema import PACKED_ROWS
 from mama_spark.mama.publisher.partition_events import PartitionEvents
 from mama_spark.publishing.batch_publisher import BatchPublisher
-from mama_spark.publishing.clock import WallClock
 from mama_spark.publishing.ids.ids import IdMaker
+from mama_spark.publishing.wall_clock import WallClock
 from mama_spark.publishing.window.flight_batch import FlightBatch, messages_of
 from mama_spark.publishing.window.retry import is_final
 

@@ -14,8 +14,9 @@ from mama_spark.contracts.bridge import Ack, Capabilities
 from mama_spark.contracts.errors import PERHAPS_TWICE, BadRow, DoubledId, PublishError
 from mama_spark.contracts.message import Int64s, MessageBatch, decimal_digits, fixed_width
 from mama_spark.flightlog.columns import FlightColumns, Reason
-from mama_spark.flightlog.schema import EVENTS, FAILED, PUBLISHED
-from mama_spark.publishing.clock import WallClock
+from mama_spark.flightlog.log_level import kept
+from mama_spark.flightlog.schema import EVENTS, PUBLISHED
+from mama_spark.publishing.wall_clock import WallClock
 from mama_spark.publishing.window.flight import EVENT, FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.retry import is_final
@@ -26,8 +27,6 @@ from .job import OutcomeCounts
 _EVENT_OF_STATE = np.full(len(FlightState), 255, np.uint8)
 for _state, _name in EVENT.items():
     _EVENT_OF_STATE[_state] = EVENTS.index(_name)
-_IS_FAILED = np.isin(np.arange(256), list(FAILED))  #: by event index
-
 
 _COPIED = f"{PERHAPS_TWICE}: sent while a server that may have a copy of it did not answer (onSilentServer=publish)"
 
@@ -70,7 +69,7 @@ def flight_columns(
     event = _EVENT_OF_STATE[flights.state]
     topics, payloads = (with_nulls(getattr(batch, name), name, flights.errors) for name in ("topics", "payloads"))
     streams_given = None if batch.streams is None else with_nulls(batch.streams, "streams", flights.errors)
-    kept_payload, kept_headers = _kept(replace(batch, payloads=payloads), event, payload)
+    kept_payload, kept_headers = kept(replace(batch, payloads=payloads), event, payload)
     return FlightColumns(
         flight_id=flight_id,
         topic=topics,
@@ -148,18 +147,6 @@ def _stream(flights: FlightBatch, streams: list[str]) -> pa.Array | str | None:
     return pa.DictionaryArray.from_arrays(codes, pa.array(streams, pa.string()))
 
 
-def _kept(batch: MessageBatch, event: npt.NDArray[np.uint8], which: str) -> tuple[pa.Array | None, pa.Array | None]:
-    if which == "none":
-        return None, None
-    if which == "all":
-        return batch.payloads, batch.headers
-    failed = _IS_FAILED[event]
-    if not failed.any():
-        return None, None
-    index = pa.array(np.arange(len(event)), mask=~failed)
-    return batch.payloads.take(index), None if batch.headers is None else batch.headers.take(index)
-
-
 def _reasons(flights: FlightBatch, doubled: Int64s | None) -> dict[int, Reason]:
     """Reasons of flights that failed. One that was acknowledged in the end has a reason only if its id is doubled, or
     if it may be stored twice."""
@@ -168,7 +155,7 @@ def _reasons(flights: FlightBatch, doubled: Int64s | None) -> dict[int, Reason]:
         reasons = dict.fromkeys(doubled.tolist(), (None, None, DoubledId.label))
     reasons |= dict.fromkeys(np.flatnonzero(flights.perhaps_twice()).tolist(), (None, None, _COPIED))
     if flights.errors:
-        bad = flights.state > FlightState.ACKED
+        bad = flights.failed()
         reasons |= {row: (e.status, e.code or None, e.info) for row, e in flights.errors.items() if bad[row]}
     return reasons
 

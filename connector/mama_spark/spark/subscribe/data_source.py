@@ -21,12 +21,12 @@ from mama_spark.contracts.errors import ConfigError, MamaError, OptionError
 from mama_spark.contracts.middlewares import imported
 from mama_spark.contracts.record_log import (
     Bounds,
+    Continuity,
     CurrentRecords,
     RecordLog,
     RecordLogBridge,
     Records,
     time_of,
-    went_back,
 )
 from mama_spark.options import ANY_READ, BATCH_READ, STREAM_READ, SubscribeOptions, Use
 from mama_spark.options.stream_names import matching_streams
@@ -54,6 +54,8 @@ from .plan_ahead import OfThisProcess, PlanAhead
 from .schema import MessageColumns, message_columns_of, schema_of
 
 logger = logging.getLogger("mama_spark")
+
+Resumed = dict[str, tuple[Continuity, int]]  #: by stream; see :func:`~mama_spark.contracts.record_log.resume`
 
 #: Seconds between two lookups of new streams.
 STREAM_LOOKUP_INTERVAL = 5.0
@@ -112,7 +114,7 @@ class MamaSubReader(LogReader, DataSourceReader):
                 return [LogPartition(ReadRange(name, b.identity, 0, b.last, b.last)) for name, b in bounds.items()]
             logs = {} if o.ending_time is None else {name: bridge.log(name) for name in bounds}
             end = ending_offsets(bounds, o.ending_offsets, sequences_at(logs, o.ending_time))
-            start, losses = reconcile(start, bounds)
+            start, losses = reconcile(start, bounds, _resumed(bridge, start, bounds))
             self.handle_losses(losses)
             return self.plan(bridge, ranges(start, end))
 
@@ -202,11 +204,11 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = self._position(start)
-        bounds, back = ask_logs(self.options, lambda bridge: self._look(bridge, before))
+        bounds, resumed = ask_logs(self.options, lambda bridge: self._look(bridge, before))
         self._latest = bounds
         if self._target is not None:  # streams that are newer are for another run
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
-        now, losses = reconcile(before, bounds, back, self._replacing)
+        now, losses = reconcile(before, bounds, resumed, self._replacing)
         self.handle_losses(losses)
         if self.options.current:  # streams that are new have no snapshot
             now = {name: replace(p, snapshot=p.snapshot or 0) for name, p in now.items()}
@@ -307,21 +309,15 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         except MamaError as e:
             logger.warning("mamasub: progressConsumer %r: %s", name, e)
 
-    def _look(self, bridge: RecordLogBridge, known: Offsets) -> tuple[dict[str, Bounds], dict[str, int]]:
-        """Bounds of the streams, and where to go on in those of ``known`` whose sequences went back."""
+    def _look(self, bridge: RecordLogBridge, known: Offsets) -> tuple[dict[str, Bounds], Resumed]:
+        """Bounds of the streams, and what became of those of ``known``."""
         bounds = self._current_bounds(bridge, known)
-        back = {}
         for stream, p in known.items():
             found = bounds.get(stream)
-            if found is None or found.identity != p.identity:
-                continue
-            if found.last < p.read:  # another process has seen it, perhaps of a replica that has more
-                found = bounds[stream] = bridge.log(stream).bounds_with(p.read, p.identity)
-            if p.time is None:
-                continue
-            if (at := went_back(partial(bridge.log, stream), found, p.next, p.time)) is not None:
-                back[stream] = at
-        return bounds, back
+            if found is not None and found.identity == p.identity and found.last < p.read:
+                # another process has seen it, perhaps of a replica that has more
+                bounds[stream] = bridge.log(stream).bounds_with(p.read, p.identity)
+        return bounds, _resumed(bridge, known, bounds)
 
     def _current_bounds(self, bridge: RecordLogBridge, known: Iterable[str]) -> dict[str, Bounds]:
         """Bounds of the streams that are read and of new ones."""
@@ -350,6 +346,10 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
             with contextlib.suppress(ConfigError):
                 names |= set(bridge.names([topic]))
         return names
+
+
+def _resumed(bridge: RecordLogBridge, known: Offsets, bounds: Mapping[str, Bounds]) -> Resumed:
+    return {s: p.resume(partial(bridge.log, s), bounds[s]) for s, p in known.items() if s in bounds}
 
 
 def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:

@@ -18,7 +18,7 @@ import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, RecordLogBridge, Records
+from mama_spark.contracts.record_log import PUT, Bounds, CurrentRecords, RecordLog, RecordLogBridge, Records
 from mama_spark.options import ReadOptions, SubscribeOptions
 from mama_spark.publishing.window.reconnecting import OutageTimer
 from mama_spark.registry import log_bridge, logs_to_read
@@ -26,7 +26,7 @@ from mama_spark.registry import log_bridge, logs_to_read
 from ..gc_freeze import exempt_modules
 from ..plain_errors import plain_errors
 from .offsets import Loss, Offsets, ReadRange, data_lost, starting_offsets
-from .schema import PUT, MessageColumns
+from .schema import MessageColumns
 from .task_ranges import split_ranges, task_count
 
 if TYPE_CHECKING:

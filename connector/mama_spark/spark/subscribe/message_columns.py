@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from mama_spark.contracts.headers import split_ids
 from mama_spark.contracts.message import Int64s, RowDecoder
 from mama_spark.contracts.middlewares import imported
-from mama_spark.contracts.record_log import Records
+from mama_spark.contracts.record_log import PUT, Records
 from mama_spark.packing.pack_headers import first_values
 from mama_spark.packing.unpacked import Unpacked
 
 from ..trace_column import valid_traces
-from .schema import ARROW_SCHEMA, OPERATION, PUT, TRACE, MessageColumns
+from .schema import ARROW_SCHEMA, OPERATION, TRACE, MessageColumns
 
 #: Header that carries the id of a message. It is the column ``id``, as the sink takes it, and not among the headers.
 _HEADERS: pa.MapType = ARROW_SCHEMA.field("headers").type

@@ -11,13 +11,12 @@ last record of each topic is read, of those that were last at it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, DataLost
-from mama_spark.contracts.record_log import EARLIEST, LATEST, Bounds, Continuity, continuity
+from mama_spark.contracts.record_log import EARLIEST, LATEST, Bounds, Continuity, RecordLog, resume
 
 RequestedOffsets = (
     str | int | tuple[tuple[str, int], ...]
@@ -53,6 +52,10 @@ class StreamPosition:
     def in_snapshot(self) -> bool:
         """Whether the next record to read is of the snapshot."""
         return self.snapshot is not None and self.next <= self.snapshot
+
+    def resume(self, log: Callable[[], RecordLog], bounds: Bounds) -> tuple[Continuity, int]:
+        """See :func:`~mama_spark.contracts.record_log.resume`."""
+        return resume(log, bounds, self.identity, self.next, self.time, self.read)
 
 
 Offsets = dict[str, StreamPosition]
@@ -202,7 +205,7 @@ def _resolve(option: str, bounds: Mapping[str, Bounds], wanted: RequestedOffsets
 def reconcile(
     start: Offsets,
     bounds: Mapping[str, Bounds],
-    back: Mapping[str, int] = MappingProxyType({}),
+    resumed: Mapping[str, tuple[Continuity, int]],
     replacing: Collection[str] = (),
 ) -> tuple[Offsets, list[Loss]]:
     """Compare the position of the query with the bounds of the streams.
@@ -210,7 +213,7 @@ def reconcile(
     A stream that is not in ``start`` is new and is read from its beginning. One that was deleted and made again is read
     from its beginning; the position in one that is gone is kept, in case it comes back.
 
-    :param back: of the streams whose sequences went back, the first that was given after what the query has read
+    :param resumed: :meth:`StreamPosition.resume` for each stream of ``start`` that is there
     :param replacing: the streams of which nothing is lost that was removed, since newer records replaced it
     :returns: from where the query can continue, and what it has lost
     """
@@ -220,7 +223,7 @@ def reconcile(
         if found is None:
             losses.append(Loss(stream, (), f"it is gone; sequence {position.next} was to be read next"))
             continue
-        state = continuity(position.read + 1, position.identity, found)
+        state, begin = resumed[stream]
         if state is Continuity.RECREATED:
             losses.append(
                 Loss(
@@ -228,34 +231,26 @@ def reconcile(
                     f"old one held from sequence {position.next} on is gone",
                 )
             )  # fmt: skip
-            now[stream] = _from(found.first, found.identity)
         elif state is Continuity.SHORTER:
             losses.append(
                 Loss(stream, (), f"its last sequence is {found.last}, but the query has read up to {position.read}")
             )
-            now[stream] = _from(back.get(stream, min(position.next, found.last + 1)), found.identity)
-        elif stream in back:
+        elif state is Continuity.REWRITTEN:
             losses.append(
                 Loss(
                     stream, (), "its sequences went back and were given again (it was restored from an older copy, or "
                     f"lost its end): {position.next - 1} is not the record any more that the query has read, and "
-                    f"{back[stream]} is the first that was stored after that one",
+                    f"{begin} is the first that was stored after that one",
                 )
             )  # fmt: skip
-            now[stream] = _from(back[stream], found.identity)
-        elif position.in_snapshot or stream in replacing:
+        elif state is Continuity.REMOVED and not (position.in_snapshot or stream in replacing):
+            losses.append(Loss(stream, ((position.next, begin - 1),), "removed before they were read"))
+        else:
             continue
-        elif state is Continuity.REMOVED:
-            losses.append(Loss(stream, ((position.next, found.first - 1),), "removed before they were read"))
-            now[stream] = _from(found.first, found.identity)
+        now[stream] = StreamPosition(begin, found.identity, begin)  # the end of an empty batch
     for stream, found in bounds.items():
         now.setdefault(stream, StreamPosition(found.first, found.identity))
     return now, losses
-
-
-def _from(sequence: int, identity: str) -> StreamPosition:
-    """The end of an empty batch at this place."""
-    return StreamPosition(sequence, identity, sequence)
 
 
 def within_snapshots(now: Offsets, bounds: Mapping[str, Bounds]) -> dict[str, Bounds]:

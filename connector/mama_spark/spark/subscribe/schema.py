@@ -31,7 +31,7 @@ from ..features import arrow_schema
 #: Column with the trace context of each message.
 TRACE = "traceparent"
 #: Column of what a message does to its topic or key.
-OPERATION, PUT = "operation", "put"
+OPERATION = "operation"
 _COLUMNS: dict[str, DataType] = {
     "topic": StringType(),
     "key": StringType(),

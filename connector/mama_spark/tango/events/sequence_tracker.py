@@ -30,8 +30,7 @@ import xxhash
 from ..types import EventType
 
 WRAP = 2**32
-#: Data of at most so many bytes is kept to recognise a duplicate; of longer data only a hash.
-MAX_KEPT = 4096
+_MAX_KEPT = 4096  #: bytes
 _HASH_SIZE = 16
 
 
@@ -94,6 +93,11 @@ def discontinuity(last: int, ctr: int) -> SequenceGap | SequenceRestart | None:
     return SequenceGap(last + 1, ctr - 1) if ctr > last else SequenceRestart(last, ctr)
 
 
+def is_kept(data: bytes) -> bool:
+    """Whether a value is short enough to be kept, to be compared with others; of a longer one only a hash is."""
+    return len(data) <= _MAX_KEPT
+
+
 class SequenceTracker:
     """Remembers the last event of each topic. A topic is any hashable key of one stream of events."""
 
@@ -109,7 +113,7 @@ class SequenceTracker:
         :param call: the third frame
         :param data: the fourth frame
         """
-        kept = data if len(data) <= MAX_KEPT else xxhash.xxh3_128_digest(data)
+        kept = data if is_kept(data) else xxhash.xxh3_128_digest(data)
         before = self._last.get(topic)
         self._last[topic] = (ctr, call, kept)
         if before is None:

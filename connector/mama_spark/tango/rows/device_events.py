@@ -46,10 +46,8 @@ def discovery_row(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]:
             raise recorded.bad[0]
         row = _ROW_MAKERS[RecordKind(int(recorded.kind[0]))](recorded)
     except (BadEventRecord, BadEvent, BadEventTopic) as error:
-        row = DiscoveryRow(
-            SOURCE if change.kind is DiscoveryEventKind.RECORD else GAP, BAD_RECORD, info=str(error)[:1000]
-        )
-    info = "; ".join(text for text in (row.info, change.info) if text) or None
+        row = DiscoveryRow(SOURCE if change.kind is DiscoveryEventKind.RECORD else GAP, BAD_RECORD, info=str(error))
+    info = "; ".join(text for text in (change.info, row.info) if text) or None
     return row._replace(info=info), int(recorded.received[0]) // 1000
 
 
@@ -65,7 +63,7 @@ def _source_row(recorded: DecodedRecords) -> DiscoveryRow:
 
 
 def _error_text(errors: tuple[DevError, ...]) -> str | None:
-    return "; ".join(f"{e.reason}: {e.desc}" for e in errors)[:1000] or None
+    return "; ".join(f"{e.reason}: {e.desc}" for e in errors) or None
 
 
 def _gap(recorded: DecodedRecords) -> DiscoveryRow:

@@ -200,17 +200,18 @@ class ReplayService:
         position, bounds = StartPosition.load(self._position_file), self._log.bounds()
         at, last = first_position(begin, position.at, bounds, "latest"), None
         if at is position.at:
-            if at.continuity(bounds) is Continuity.RECREATED:
+            saved = at
+            state, first = self._log.call(lambda log: saved.resume(lambda: log, bounds))
+            if state is Continuity.RECREATED:
                 self._warn(f"the log {self._log.stream} is not the one that was served before: all of it is new")
-                at = first_position("earliest", at, bounds, "")
+                at = LogPosition(bounds.identity, first - 1)
             else:
                 if position.written < at.served:
                     self._warn(
                         f"the last run was killed: events of the records {position.written + 1} to {at.served} may be "
                         f"lost, where clients were subscribed; --begin {position.written + 1} serves them again"
                     )
-                back = self._log.call(lambda log: at.went_back(lambda: log, bounds))
-                last = position.last if back is None else None
+                last = None if state.went_back else position.last
         self._position = StartPosition(at, wanted=position.wanted, written=at.served)
         self._log.call(lambda log: self._load(log, last, bounds))
         counts = self._replayer.counts

@@ -24,7 +24,7 @@ from mama_spark.spark.discovery.data_source import (
     position_of,
     read_between,
 )
-from mama_spark.spark.discovery.rows import SCHEMA
+from mama_spark.spark.discovery.row_batches import SCHEMA
 from mama_spark.spark.formats import MamaDiscoveryDataSource
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType

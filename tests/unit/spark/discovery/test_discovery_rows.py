@@ -23,7 +23,7 @@ from mama_spark.mama.messages.event_records import EventRecord, encode_event
 from mama_spark.mama.messages.msg import FieldType, MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import FieldId, SourceFields, SourceRecord, encode_source
-from mama_spark.spark.discovery.rows import BATCH, SCHEMA, batches, record_batch
+from mama_spark.spark.discovery.row_batches import BATCH, SCHEMA, batches, record_batch
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,

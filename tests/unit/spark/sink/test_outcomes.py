@@ -84,6 +84,18 @@ def test_rows_that_may_be_stored_twice_are_counted_and_told() -> None:
     assert [(row, info[2][:20]) for row, info in _reasons(flights, None).items()] == [(0, PERHAPS_TWICE)]  # type: ignore[index]
 
 
+def test_only_a_flight_that_failed_has_the_reason_of_its_last_error() -> None:
+    flights = FlightBatch(4)
+    flights.state[:] = [
+        FlightState.ACKED,
+        FlightState.PUBLISHED,
+        FlightState.COMPLETED_EXCEPTIONALLY,
+        FlightState.TIMEOUT,
+    ]
+    flights.errors = {row: TooLarge(f"of {row}") for row in range(4)}
+    assert [reason[2] for reason in _reasons(flights, None).values()] == ["of 2", "of 3"]
+
+
 def test_failures_are_told_by_reason_with_the_first_row_of_each() -> None:
     counts = OutcomeCounts(rows=106, failed=106)
     for i in range(106):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.contracts.record_log import Bounds
+from mama_spark.contracts.record_log import Bounds, Continuity
 from mama_spark.spark.subscribe.offsets import (
     Loss,
     Offsets,
@@ -28,7 +28,7 @@ from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.spark.subscribe.task_ranges import MAX_TASK_ROWS, MIN_TASK_ROWS, split_ranges, task_count
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.support.spark.memory_harness import FilledLog
+from tests.support.spark.memory_harness import FilledLog, reconciled
 from tests.support.tables import each
 
 # --- offsets and plans of ``mamasub``: where a query stands, what the next batch takes, what is lost ------------------
@@ -121,7 +121,7 @@ def test_stream_without_news_has_no_part_in_a_batch() -> None:
 
 
 def test_records_below_the_first_sequence_are_lost() -> None:
-    now, losses = reconcile({"ORDERS": StreamPosition(2, "a", 1)}, ORDERS)
+    now, losses = reconciled({"ORDERS": StreamPosition(2, "a", 1)}, ORDERS)
     assert losses == [Loss("ORDERS", ((2, 4),), "removed before they were read")]
     end = advance(now, ORDERS, None)
     assert ranges({"ORDERS": StreamPosition(2, "a", 1)}, end) == [ReadRange("ORDERS", "a", 4, 20)]
@@ -129,7 +129,7 @@ def test_records_below_the_first_sequence_are_lost() -> None:
 
 
 def test_stream_made_again_begins_anew() -> None:
-    now, losses = reconcile({"ORDERS": StreamPosition(15, "old", 2)}, ORDERS)
+    now, losses = reconciled({"ORDERS": StreamPosition(15, "old", 2)}, ORDERS)
     assert "deleted and made again" in losses[0].why
     assert ranges({"ORDERS": StreamPosition(15, "old", 2)}, now) == []
     end = advance(now, ORDERS, None)
@@ -138,20 +138,23 @@ def test_stream_made_again_begins_anew() -> None:
 
 def test_stream_that_ends_before_what_was_read_is_a_loss() -> None:
     """As after a power failure, or when it was restored from an older copy."""
-    now, losses = reconcile({"ORDERS": StreamPosition(31, "a", 2)}, ORDERS)
+    now, losses = reconciled({"ORDERS": StreamPosition(31, "a", 2)}, ORDERS)
     assert "its last sequence is 20, but the query has read up to 30" in losses[0].why
     assert at(now) == {"ORDERS": 21}
 
 
 def test_stream_whose_sequences_went_back_is_a_loss_and_read_from_what_came_after() -> None:
-    for position, why in ((15, "went back and were given again"), (31, "its last sequence is 20")):
-        now, losses = reconcile({"ORDERS": StreamPosition(position, "a", 2, time=7)}, ORDERS, {"ORDERS": 12})
+    for position, state, why in (
+        (15, Continuity.REWRITTEN, "went back and were given again"),
+        (31, Continuity.SHORTER, "its last sequence is 20"),
+    ):
+        now, losses = reconcile({"ORDERS": StreamPosition(position, "a", 2, time=7)}, ORDERS, {"ORDERS": (state, 12)})
         assert why in losses[0].why
         assert now == {"ORDERS": StreamPosition(12, "a", 12)}
 
 
 def test_stream_that_is_gone_keeps_its_place() -> None:
-    now, losses = reconcile({"ORDERS": StreamPosition(15, "a", 2)}, {})
+    now, losses = reconciled({"ORDERS": StreamPosition(15, "a", 2)}, {})
     assert now == {"ORDERS": StreamPosition(15, "a", 2)}
     assert "it is gone; sequence 15 was to be read next" in losses[0].why
     assert advance(now, {}, None) == now
@@ -159,7 +162,7 @@ def test_stream_that_is_gone_keeps_its_place() -> None:
 
 def test_stream_that_appears_is_read_from_its_beginning() -> None:
     start = advance(starting_offsets(ORDERS, "latest"), ORDERS, None)
-    now, losses = reconcile(start, {**ORDERS, "NEW": Bounds(3, 8, "n")})
+    now, losses = reconciled(start, {**ORDERS, "NEW": Bounds(3, 8, "n")})
     assert losses == []
     end = advance(now, {**ORDERS, "NEW": Bounds(3, 8, "n")}, None)
     assert ranges(start, end) == [ReadRange("NEW", "n", 2, 8)]

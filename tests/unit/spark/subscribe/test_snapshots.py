@@ -22,14 +22,13 @@ from mama_spark.spark.subscribe.offsets import (
     StreamPosition,
     from_json,
     ranges,
-    reconcile,
     to_json,
     within_snapshots,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.nats.mamasub import rows_of
-from tests.support.spark.memory_harness import FilledLog
+from tests.support.spark.memory_harness import FilledLog, reconciled
 from tests.support.tables import each
 
 OPTIONS = SubscribeOptions.parse({"url": "nats://h", "bucket": "b"})
@@ -51,7 +50,7 @@ def test_a_batch_ends_where_the_snapshot_does_and_then_changes_are_ranges_of_all
     [(IN_SNAPSHOT, (), 0), (replace(IN_SNAPSHOT, next=11), (), 1), (replace(IN_SNAPSHOT, next=11), ("S",), 0)],
 )
 def test_what_newer_records_replaced_is_no_loss(position: StreamPosition, replacing: tuple[str], lost: int) -> None:
-    _, losses = reconcile({"S": position}, {"S": Bounds(15, 20, "a")}, replacing=replacing)
+    _, losses = reconciled({"S": position}, {"S": Bounds(15, 20, "a")}, replacing=replacing)
     assert len(losses) == lost
 
 
@@ -173,7 +172,7 @@ def test_a_query_that_begins_again_waits_for_a_leader_that_has_its_snapshot(
 
 
 def test_a_stream_that_ends_within_a_snapshot_has_lost_what_followed() -> None:
-    now, losses = reconcile({"S": IN_SNAPSHOT}, {"S": Bounds(1, 8, "a")})
+    now, losses = reconciled({"S": IN_SNAPSHOT}, {"S": Bounds(1, 8, "a")})
     assert now == {"S": StreamPosition(5, "a", 5)}
     assert [loss.why for loss in losses] == ["its last sequence is 8, but the query has read up to 10"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.client.event_dispatcher import LossDetector
+from mama_spark.tango.client.loss_detector import LossDetector
 from mama_spark.tango.events.event_codec import CallInfo, Event, encode
 from mama_spark.tango.events.sequence_tracker import SequenceGap, SequenceTracker
 from mama_spark.tango.topics import event_topic

@@ -20,7 +20,7 @@ from typing import Any
 
 import zmq
 
-from mama_spark.contracts.standstill import stood_still
+from mama_spark.contracts.standstill import MAX_STEP, missed_looks
 from mama_spark.contracts.zmq_connections import TIMER
 from mama_spark.malamute.protocol.extensions import Extension
 from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for all engines to end.
 END_TIMEOUT = 30.0
-_MAX_WAIT = 1.0  #: seconds, of an idle round
 #: Deliveries and answers of engines after which clients are read again.
 ROUND_REPORTED = 1000
 #: Most events that wait for the start of their stream's engine; further ones are only counted.
@@ -97,7 +96,7 @@ class BrokerLoop:
             now = self.machine.clients.now = time.monotonic()
             if self._control in signalled:
                 self._handle_control()
-            if self.reading_paused or stood_still(now - last_round, _MAX_WAIT, _MAX_WAIT / 2):
+            if self.reading_paused or missed_looks(now - last_round):
                 self.machine.clients.excuse_silence(now - last_round)
             last_round = now
             if not self.reading_paused and (self.clients.input_pending or router in signalled):
@@ -122,8 +121,8 @@ class BrokerLoop:
         if clients.blocked or self.reading_paused:
             return clients.retry_interval
         if expiry is None:
-            return _MAX_WAIT
-        return max(0.0, min(_MAX_WAIT, expiry - time.monotonic()))
+            return MAX_STEP
+        return max(0.0, min(MAX_STEP, expiry - time.monotonic()))
 
     def _handle_control(self) -> None:
         while readable(self._control):

@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 Header = tuple[bytes, bytes]
 
-EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"  #: of the subject; 0 = it has no message
 SENDER, FRAMES, ORIGIN, HEADERS = "Mlp-Sender", "Mlp-Frames", "Mlp-Origin", "Mlp-Headers"
 MAX_FIELD = 65_535  #: bytes of an id, or of a header with its name and the name's length
 _EMPTY = "%"  #: an empty part; every other % of ours is followed by two digits

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.contracts.errors import ClientClosed, ExpectationFailed, PublishError, Unavailable
+from mama_spark.contracts.headers import EXPECTED_LAST
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.malamute.protocol.ttl import ttl_request_of
@@ -32,7 +33,7 @@ from mama_spark.publishing.window.stream_ends import StreamEnds
 from mama_spark.publishing.window.window import Window
 
 from ..ack_tracker import OutcomeRuns
-from .message_codec import EXPECTED_LAST, Header, Origin, encode_id, encode_subject, lines
+from .message_codec import Header, Origin, encode_id, encode_subject, lines
 from .stored_log import StoredLog
 
 log = logging.getLogger(__name__)
