@@ -13,33 +13,7 @@ from mama_spark.malamute.protocol.patterns import BadPattern, Pattern
 from .clients import OK, ClientSession, Connections
 from .deliveries import ClientDeliveries
 from .queues import MailboxMessage, MailboxStore
-
-
-class Services:
-    """Which worker gets a request for a service: the next one, round robin, of those with a matching offer."""
-
-    def __init__(self) -> None:
-        self._offers: dict[bytes, list[tuple[ClientSession, Pattern]]] = {}
-
-    def offer(self, client: ClientSession, service: bytes, pattern: Pattern) -> None:
-        """Add an offer that the client has not made before."""
-        self._offers.setdefault(service, []).append((client, pattern))
-
-    def choose(self, service: bytes, subject: bytes) -> ClientSession | None:
-        """The client of the first offer that matches, which moves to the end; None if there is none."""
-        offers = self._offers.get(service, [])
-        for i, (client, pattern) in enumerate(offers):
-            if pattern.search(subject):
-                offers.append(offers.pop(i))
-                return client
-        return None
-
-    def withdraw(self, client: ClientSession) -> None:
-        """Remove all offers of a client."""
-        for service, offers in list(self._offers.items()):
-            offers[:] = [offer for offer in offers if offer[0] is not client]
-            if not offers:
-                del self._offers[service]
+from .services import Services
 
 
 class Mailboxes:
@@ -127,7 +101,8 @@ class Mailboxes:
     def _receiver(self, message: MailboxMessage) -> ClientSession | None:
         if not message.service:
             return self._clients.by_address.get(message.address)
-        return self.services.choose(message.address, message.subject)
+        worker = self.services.choose(message.address, message.subject)
+        return worker if isinstance(worker, ClientSession) else None
 
     def _keep(self, message: MailboxMessage) -> None:
         for lost in (self.requests if message.service else self.mailboxes).put(message):
