@@ -159,12 +159,15 @@ def use_optional_parts(spark: Any, url: str, folder: Path, turn: int) -> None:
 
 
 def rate(spark: Any, url: str, folder: Path) -> float:
-    """Rows a second of a session that has written before."""
+    """Rows a second of a session that has written before: the best of three, since the machine has other work too."""
     rows = spark.range(0, MANY, 1, 2).selectExpr("'many' AS topic", "concat('row ', id) AS value")
-    began = time.monotonic()
     writer = rows.write.format("mamapub").option("url", url).option("flightLog", str(folder / "many_log"))
-    writer.mode("append").save()
-    return MANY / (time.monotonic() - began)
+    taken = []
+    for _ in range(3):
+        began = time.monotonic()
+        writer.mode("append").save()
+        taken.append(time.monotonic() - began)
+    return MANY / min(taken)
 
 
 def read(spark: Any, url: str, folder: Path, wanted: int) -> None:
@@ -231,7 +234,8 @@ def turn(folder: Path, number: int) -> None:
         if number == 0:
             admin.create_stream("IN", ["in.>"])
             admin.create_stream("OUT", ["out.>"])
-            admin.create_stream("MANY", ["many", "packs"])
+            admin.create_stream("PACKS", ["packs"])
+            admin.create_stream("MANY", ["many"])
 
         def piped(n: int) -> bool:
             return int(admin.info("OUT")["state"]["messages"]) >= n

@@ -266,10 +266,11 @@ def failed(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
 
 
 def failed_columns(rows: list[Row]) -> tuple[str, ...]:
-    """Columns of :func:`failed_text`: those of the DataFrame too, and some only where they say something."""
+    """Columns of :func:`failed_text`: reason and row first, since a narrow terminal breaks the line behind them. Those
+    of the DataFrame too, and some only where they say something."""
     named = [name for name in rows[0] if name not in {*OWN_NAMES, _ACKED_LATER, PACKED_ROWS}] if rows else []
-    told = [name for name in ("dead_lettered", _ACKED_LATER) if any(row[name] for row in rows)]
-    return ("event_time", "event", "status", "code", "info", "topic", "flight_id", *named, "committed", *told)
+    told = [name for name in ("code", "dead_lettered", _ACKED_LATER) if any(row[name] for row in rows)]
+    return ("status", "info", "topic", *named, "event_time", "event", "committed", *told, "flight_id")
 
 
 def failed_text(rows: list[Row]) -> str:

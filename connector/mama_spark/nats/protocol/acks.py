@@ -67,7 +67,7 @@ class BulkReader:
         self._clean = re.compile(
             re.escape(self._start)
             + b"(\\d{%d}) (\\d{1,18}) (\\d{1,9})\r\n" % TOKEN_WIDTH
-            + rb'(\{"stream":"(%b)"(?:,"domain":"(%b)")?,"seq":(0|[1-9]\d{0,17})(,"duplicate": ?true)?\})'
+            + rb'(\{"stream":"(%b)"(?:, ?"domain":"(%b)")?, ?"seq":(0|[1-9]\d{0,17})(,"duplicate": ?true)?\})'
             % (_TEXT, _TEXT)
             + b"\r\n"
         )
