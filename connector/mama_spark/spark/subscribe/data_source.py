@@ -35,7 +35,7 @@ from mama_spark.publishing.window.reconnecting import ask_logs
 from ..features import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
-from .log_reader import LogPartition, LogReader, raise_if_stream_exists, sequences_at
+from .log_reader import LogPartition, LogReader, most_tasks, raise_if_stream_exists, sequences_at
 from .matching import BatchLimits, matching_records, next_offsets
 from .offsets import (
     Offsets,
@@ -52,6 +52,7 @@ from .offsets import (
 )
 from .plan_ahead import OfThisProcess, PlanAhead
 from .schema import MessageColumns, message_columns_of, schema_of
+from .task_ranges import split_ranges
 
 logger = logging.getLogger("mama_spark")
 
@@ -127,7 +128,8 @@ class MamaSubReader(LogReader, DataSourceReader):
             return iter(())
         from .current_rows import last_of_each
 
-        return last_of_each(log.current(self.options.topics, r.up_to))
+        distinct = log.opened.last if log.removal.all_but_last else 0
+        return last_of_each(log.current(self.options.topics, r.up_to), distinct)
 
 
 class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -175,9 +177,19 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
             log = None if r.snapshot is None else self.find(bridge, r)
             if log is None or log.removal.all_but_last:
                 other.append(r)
-            else:
-                tasks.append(LogPartition(r, current=self._list(log, r.snapshot).within(r.after, r.up_to)))
+                continue
+            listed = self._list(log, r.snapshot).within(r.after, r.up_to)
+            most = {r.stream: most_tasks(log, self.options.min_partitions)}
+            parts = split_ranges([r], self._parts(log, r, len(listed)), most)
+            tasks += [LogPartition(part, current=listed.within(part.after, part.up_to)) for part in parts]
         return tasks + super().plan(bridge, other)
+
+    def _parts(self, log: RecordLog, r: ReadRange, current: int) -> int:
+        """How many tasks read a range, of which so many records are current: one where they are few, because a log that
+        brings only these brings all before a part, too."""
+        n = self.task_count(current)
+        whole = log.match_range(r.after, r.up_to, self.options.topics, 2 * current) if n > 1 and current else None
+        return n if whole is not None and whole.last >= r.up_to else 1
 
     def _list(self, log: RecordLog, snapshot: int | None) -> CurrentRecords:
         """What is current, as it was found when the snapshot began, or when this process first asked for it."""

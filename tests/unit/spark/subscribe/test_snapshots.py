@@ -59,7 +59,8 @@ def batch(first: int, topics: str, faults: dict[int, str] | None = None) -> Reco
     numbers = np.arange(first, first + len(topics))
     payloads = pa.array([b"%d" % n for n in numbers], pa.binary())
     headers = pa.array([[("x", [topic])] if topic == "h" else None for topic in topics], HEADERS_TYPE)
-    return Records(numbers, numbers * 10, pa.array([*topics]).dictionary_encode(), payloads, headers, faults or {})
+    given = headers if "h" in topics else None
+    return Records(numbers, numbers * 10, pa.array([*topics]).dictionary_encode(), payloads, given, faults or {})
 
 
 @pytest.mark.parametrize("same_hash", [False, True])
@@ -81,6 +82,14 @@ def test_the_last_of_each_topic_is_left_of_records_that_ascend(
     assert [some.headers.to_pylist() for some in found if some.headers is not None] == [[[("x", ["h"])], None]]
     assert current_records(batches).sequences.tolist() == [3, 11, 13, 21, 22, 23]
     assert len(current_records([])) == 0
+
+
+def test_what_came_behind_distinct_records_replaces_them() -> None:
+    batches = [batch(1, "abc"), batch(4, "db"), batch(6, "ebf")]
+    for distinct in range(5):  # the first four are of four topics
+        found = [n for some in last_of_each(iter(batches), distinct) for n in some.sequences.tolist()]
+        assert found == [1, 3, 4, 6, 7, 8]
+    assert len(list(last_of_each(iter(batches[:1]), 9))) == 1
 
 
 def test_nothing_comes_before_an_outage() -> None:
