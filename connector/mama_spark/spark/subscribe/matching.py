@@ -44,7 +44,8 @@ def next_offsets(
         return advance(start, bounds, None)
     logs = {stream: bridge.log(stream) for stream in backlog}
     counts: dict[str, RecordLog | CurrentRecords] = {**logs, **snapshots}
-    if (selective or snapshots) and (found := _by_matches(logs, counts, start, bounds, topics, limits)) is not None:
+    selective = selective or bool(snapshots)
+    if selective and (found := _by_matches(logs, counts, start, bounds, topics, limits)) is not None:
         return found
     each = {} if limits.rows is None else _rows_per_sequence(logs, start, bounds, topics)
     return advance(start, bounds, limits.records, limits.rows, each)
