@@ -37,6 +37,7 @@ def last_of_each(batches: Iterable[Records], distinct: int = 0) -> Iterator[Reco
         hashes = np.frombuffer(known, np.int64)
         hashes.sort()
         several = np.unique(hashes if distinct else hashes[1:][hashes[1:] == hashes[:-1]])
+        del hashes, known
         last, replaced = dict[str, int](), list[int]()
         for records in again() if len(several) else ():
             rows = np.flatnonzero(is_among(_hashes(records.topics), several))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, RecordLogBridge
 
@@ -31,7 +30,7 @@ def next_offsets(
     limits: BatchLimits,
     *,
     selective: bool,
-    snapshots: Mapping[str, CurrentRecords] = MappingProxyType({}),
+    snapshots: Mapping[str, CurrentRecords] | None = None,
 ) -> Offsets:
     """Where the next batch ends.
 
@@ -43,7 +42,7 @@ def next_offsets(
     if limits.rows is None and (limits.records is None or sum(backlog.values()) <= limits.records):
         return advance(start, bounds, None)
     logs = {stream: bridge.log(stream) for stream in backlog}
-    counts: dict[str, RecordLog | CurrentRecords] = {**logs, **snapshots}
+    counts: dict[str, RecordLog | CurrentRecords] = {**logs, **(snapshots or {})}
     selective = selective or bool(snapshots)
     if selective and (found := _by_matches(logs, counts, start, bounds, topics, limits)) is not None:
         return found
