@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -24,18 +26,14 @@ WITH have AS (SELECT key, max(revision) AS revision, count(*) AS rows FROM log W
  last AS (SELECT *, row_number() OVER (PARTITION BY key ORDER BY revision DESC) AS number FROM bucket),
  wanted AS (SELECT key, revision FROM last WHERE number = 1 AND operation = 'put'),
  compared AS (SELECT coalesce(w.key, h.key) AS key, h.revision AS here, w.revision AS there,
-  CASE WHEN h.rows IS NULL THEN 'missing' WHEN w.key IS NULL THEN 'extra' WHEN h.rows > 1 THEN 'twice'
-   WHEN h.revision IS DISTINCT FROM w.revision THEN 'other' ELSE 'same' END AS kind
+  CASE WHEN h.rows IS NULL THEN 'in the bucket only' WHEN w.key IS NULL THEN 'in the table only'
+   WHEN h.rows > 1 THEN 'more than once in the table'
+   WHEN h.revision IS DISTINCT FROM w.revision THEN 'with another revision' ELSE 'equal' END AS kind
   FROM wanted w FULL OUTER JOIN have h ON w.key = h.key)
 SELECT * FROM (SELECT *, count(*) OVER (PARTITION BY kind) AS n,
- row_number() OVER (PARTITION BY kind ORDER BY key) AS number FROM compared) WHERE number <= {_EXAMPLES} ORDER BY number
+ row_number() OVER (PARTITION BY kind ORDER BY key) AS number FROM compared) WHERE number <= {_EXAMPLES}
+ ORDER BY kind, number
 """
-_SAID = {
-    "missing": "in the bucket only",
-    "extra": "in the table only",
-    "twice": "more than once in the table",
-    "other": "with another revision",
-}
 
 
 def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
@@ -66,12 +64,10 @@ def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
             rows = query(table, o.storage_options, _QUESTION, bucket=DeltaTable(folder))
     finally:
         bridge.close()
-    same = next((row["n"] for row in rows if row["kind"] == "same"), 0)
-    found = [(True, f"table {path}: {same:,} keys are as in bucket {o.bucket!r}")]
-    for kind, said in _SAID.items():
-        if some := [row for row in rows if row["kind"] == kind]:
-            found.append((False, f"table {path}: {_text(some, said)}"))
-    return found
+    kinds = {kind: [*some] for kind, some in groupby(rows, itemgetter("kind"))}
+    equal = kinds.pop("equal", [{"n": 0}])[0]["n"]
+    found = [(True, f"table {path}: {equal:,} keys are as in bucket {o.bucket!r}")]
+    return found + [(False, f"table {path}: {_text(some, kind)}") for kind, some in kinds.items()]
 
 
 def _state(log: RecordLog, buckets: Any) -> Iterator[pa.RecordBatch]:
@@ -85,7 +81,7 @@ def _state(log: RecordLog, buckets: Any) -> Iterator[pa.RecordBatch]:
 def _text(rows: list[Row], what: str) -> str:
     n = rows[0]["n"]
     shown = [
-        f"{row['key']}" + (f" ({row['here']}, {row['there']} in the bucket)" if row["kind"] == "other" else "")
+        f"{row['key']}" + (f" ({row['here']}, {row['there']} in the bucket)" if what.startswith("with") else "")
         for row in rows
     ]
     return f"{n:,} {'key' if n == 1 else 'keys'} {what}: {', '.join(shown)}{', ...' if n > len(rows) else ''}"

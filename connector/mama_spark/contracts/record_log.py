@@ -188,6 +188,11 @@ class CurrentRecords:
         start, stop = np.searchsorted(self.sequences, [after, up_to], "right").tolist()
         return CurrentRecords(self.sequences[start:stop], self.before + start)
 
+    def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange:
+        """See :class:`RecordLog`, of the current records; they are on ``topics``."""
+        part = self.within(after, up_to)
+        return MatchRange(int(part.sequences[limit - 1]), limit) if len(part) > limit else MatchRange(up_to, len(part))
+
     def among(self, records: Records) -> Records:
         """The records of ``records`` that are current."""
         return records.take(np.flatnonzero(is_among(records.sequences, self.sequences)))

@@ -60,7 +60,7 @@ def key_codec(o: SinkOptions) -> KeyCodec:
 
     settings = NatsSettings.from_options(o)
     bucket = Bucket(str(o.bucket), settings, timeout=o.retry_deadline, wait=o.on_unavailable == "wait")
-    return KeyCodec(bucket.subject_head, o.ttl)
+    return KeyCodec(lambda: bucket.subject_head, o.ttl)
 
 
 def batch_ledger(o: SinkOptions) -> NatsBatchLedger:

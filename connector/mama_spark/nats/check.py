@@ -26,7 +26,7 @@ def check_server(settings: NatsSettings, topics: list[str] | None = None) -> lis
         bridge.open()
         if settings.bucket is not None:
             bucket = Bucket(settings.bucket, settings, timeout=2 * settings.connect_timeout, wait=False)
-            topics = [f"{bucket.subject_head()}key", *(topics or ())]
+            topics = [f"{bucket.subject_head}key", *(topics or ())]
         found.append((True, f"connection: {bridge.connected_to} of {servers}"))
         found.append((True, "permission: the inbox for acknowledgements is ours to read"))
         if makes:

@@ -24,6 +24,7 @@ from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js.api import KeyValueConfig
 from nats.js.kv import KeyValue
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.nats.mamasub import StreamQuery, read, rows_of
 from tests.support.nats.nats_cluster import Cluster, await_replicas
@@ -207,6 +208,21 @@ def test_a_stream_is_its_snapshot_in_parts_then_each_change_once_whatever_restar
         [("k1", "put"), ("k8", "put"), ("k0", "delete"), ("new", "put")],
     ]
     assert query.batch() == []
+
+
+@pytest.mark.parametrize(("rounds", "tasks"), [(1, 3), (4, 1)])
+def test_tasks_share_a_listed_snapshot_unless_its_records_are_few_among_others(
+    nats_server: NatsServer, admin: Admin, rounds: int, tasks: int
+) -> None:
+    name, topics = f"KV_shared{rounds}", [f"$KV.shared{rounds}.{key}" for key in range(90)]
+    admin.create_stream(name, [f"$KV.shared{rounds}.>"], max_msgs_per_subject=5)
+    store(admin, name, [(topic, b"first", None) for topic in rounds * topics])
+    query = StreamQuery(nats_server.url, bucket=f"shared{rounds}", minPartitions="3")
+    store(admin, name, [(topic, b"changed", None) for topic in topics[::2]])
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    planned = query.reader.partitions(query.offset, end)
+    rows = [row["revision"] for row in rows_of(query.reader, planned)]
+    assert (len(planned), sorted(rows)) == (tasks, [90 * (rounds - 1) + n for n in range(1, 91)])
 
 
 def test_a_bucket_that_is_made_again_brings_changes_and_its_checkpoint_goes_on(

@@ -6,7 +6,6 @@ origin, so a key is what follows the second dot.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -30,12 +29,12 @@ _MEANING = {
 }
 
 STREAM, _SUBJECT = "KV_", "$KV."
-_KEY = re.compile(r"(?!\.)[-/_=.a-zA-Z0-9]+(?<!\.)")
+_KEY = r"^[-/_=a-zA-Z0-9]([-/_=.a-zA-Z0-9]*[-/_=a-zA-Z0-9])?$"
 
 
-def is_key(key: str) -> bool:
-    """Whether clients of NATS take this as a key. The server takes each subject without empty parts."""
-    return _KEY.fullmatch(key) is not None
+def are_keys(keys: pa.Array) -> pa.Array:
+    """Whether clients of NATS take these as keys. The server takes each subject without empty parts."""
+    return pc.fill_null(pc.match_substring_regex(keys, _KEY), False)
 
 
 def stream_of(bucket: str) -> str:

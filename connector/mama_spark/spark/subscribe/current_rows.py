@@ -2,54 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import pickle
+from array import array
+from collections.abc import Iterable, Iterator
 from tempfile import SpooledTemporaryFile
 
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.contracts.message import HEADERS_TYPE, Int64s
+from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import CurrentRecords, Records, is_among
 
-_HELD = pa.schema(
-    {"sequence": pa.int64(), "time": pa.int64(), "topic": pa.string(), "payload": pa.binary(), "headers": HEADERS_TYPE}
-)
 _IN_MEMORY = 32 << 20  #: bytes that are not in a file
 
 
-def last_of_each(batches: Iterable[Records]) -> Iterator[Records]:
+def last_of_each(batches: Iterable[Records], distinct: int = 0) -> Iterator[Records]:
     """The last record of each topic, in order. All are held until the last one has come, in a file if they are many; in
-    memory stay 16 bytes of each, and the topics that have several."""
-    hashes, faults = list[Int64s](), list[Mapping[int, str]]()
+    memory stay 8 bytes of each behind ``distinct``, and the topics that may have several.
+
+    :param distinct: up to this sequence, no topic has two records
+    """
+    n, known = 0, array("q")
     with SpooledTemporaryFile(_IN_MEMORY) as file:
-        with pa.ipc.new_stream(file, _HELD) as held:
-            for records in map(_last_in_batch, batches):
-                topics, n = records.topics.cast(pa.string()), len(records)
-                headers = pa.nulls(n, HEADERS_TYPE) if records.headers is None else records.headers
-                columns = [records.sequences, records.times, topics, records.payloads.cast(pa.binary()), headers]
-                held.write_batch(pa.RecordBatch.from_arrays([*map(pa.array, columns)], schema=_HELD))
-                hashes.append(np.fromiter(map(hash, topics.to_pylist()), np.int64, n))
-                faults.append(records.faults)
+        for records in map(_last_in_batch, batches):
+            n += 1
+            pickle.dump(records, file)
+            first = int(np.searchsorted(records.sequences, distinct, "right"))
+            known.frombytes(_hashes(records.topics[first:]).tobytes())
 
-        def again() -> Iterator[tuple[pa.RecordBatch, Int64s, Mapping[int, str]]]:
+        def again() -> Iterator[Records]:
             file.seek(0)
-            return zip(pa.ipc.open_stream(file), hashes, faults, strict=True)
+            return (pickle.load(file) for _ in range(n))
 
-        known = np.sort(np.concatenate([*hashes, np.zeros(0, np.int64)]))
-        several, last, replaced = np.unique(known[1:][known[1:] == known[:-1]]), dict[str, int](), list[int]()
-        for batch, codes, _ in again() if len(several) else ():
-            rows = pa.array(np.flatnonzero(is_among(codes, several)))
-            for topic, sequence in zip(
-                *(batch[name].take(rows).to_pylist() for name in ("topic", "sequence")), strict=True
-            ):
+        hashes = np.frombuffer(known, np.int64)
+        hashes.sort()
+        several = np.unique(hashes if distinct else hashes[1:][hashes[1:] == hashes[:-1]])
+        del hashes, known
+        last, replaced = dict[str, int](), list[int]()
+        for records in again() if len(several) else ():
+            rows = np.flatnonzero(is_among(_hashes(records.topics), several))
+            topics = records.topics.take(pa.array(rows)).to_pylist()
+            for topic, sequence in zip(topics, records.sequences[rows].tolist(), strict=True):
                 replaced += [last[topic]] if topic in last else []
                 last[topic] = sequence
         gone = np.sort(np.array(replaced, np.int64))
-        for batch, _, faulty in again():
-            numbers, times = batch["sequence"].to_numpy(), batch["time"].to_numpy()
-            headers = batch["headers"] if batch["headers"].null_count < len(batch) else None
-            records = Records(numbers, times, batch["topic"], batch["payload"], headers, faulty)
-            yield records.take(np.flatnonzero(~is_among(numbers, gone)))
+        for records in again():
+            yield records.take(np.flatnonzero(~is_among(records.sequences, gone)))
+
+
+def _hashes(topics: pa.Array) -> Int64s:
+    return np.fromiter(map(hash, topics.cast(pa.string()).to_pylist()), np.int64, len(topics))
 
 
 def _last_in_batch(records: Records) -> Records:

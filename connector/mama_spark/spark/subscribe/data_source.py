@@ -35,7 +35,7 @@ from mama_spark.publishing.window.reconnecting import ask_logs
 from ..features import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from ..option_loading import read_options
 from ..plain_errors import plain_errors
-from .log_reader import LogPartition, LogReader, raise_if_stream_exists, sequences_at
+from .log_reader import LogPartition, LogReader, most_tasks, raise_if_stream_exists, sequences_at
 from .matching import BatchLimits, matching_records, next_offsets
 from .offsets import (
     Offsets,
@@ -52,6 +52,7 @@ from .offsets import (
 )
 from .plan_ahead import OfThisProcess, PlanAhead
 from .schema import MessageColumns, message_columns_of, schema_of
+from .task_ranges import split_ranges
 
 logger = logging.getLogger("mama_spark")
 
@@ -129,7 +130,8 @@ class MamaSubReader(LogReader, DataSourceReader):
             return iter(())
         from .current_rows import last_of_each
 
-        return last_of_each(log.current(self.options.topics, r.up_to))
+        distinct = log.opened.last if log.removal.all_but_last else 0
+        return last_of_each(log.current(self.options.topics, r.up_to), distinct)
 
 
 class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -143,7 +145,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         self._triggered_at = float("-inf")  # when the last micro-batch was planned
         self._initial: Offsets | None = None
         self._replacing: set[str] = set()  # streams that remove what newer records replace
-        self._listed: OfThisProcess[tuple[str, str], CurrentRecords] = OfThisProcess()
+        self._listed: OfThisProcess[tuple[str, str, int], CurrentRecords] = OfThisProcess()
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, Bounds] = {}
         self._stream_names: set[str] = set()
@@ -159,15 +161,17 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
 
     def _begin(self, bridge: RecordLogBridge) -> Offsets:
         start, bounds = self.first(bridge)
-        self._listed.clear()  # of an attempt before this one, and too old for where the changes now begin
-        if self.options.current:
-            for name, found in bounds.items():
-                log = bridge.log(name)
-                last = log.opened.last
-                ends = [last, *(self._list(log, last).sequences[-1:] if not log.removal.all_but_last else ())]
-                start[name] = replace(start[name], snapshot=int(max(ends)))
-                if self._target is not None:  # the whole snapshot is in the first run
-                    self._target[name] = replace(found, last=max(found.last, int(max(ends))), time=None)
+        self._listed.clear()  # an attempt before this one may have ended elsewhere
+        for name, found in bounds.items() if self.options.current else ():
+            log = bridge.log(name)
+            end = log.opened.last
+            if not log.removal.all_but_last:
+                listed = self._list(log, end)
+                end = max([end, *listed.sequences[-1:].tolist()])
+                self._listed[name, log.opened.identity, end] = listed
+            start[name] = replace(start[name], snapshot=end)
+            if self._target is not None:  # the whole snapshot is in the first run
+                self._target[name] = replace(found, last=max(found.last, end), time=None)
         return start
 
     def plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
@@ -177,13 +181,25 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
             log = None if r.snapshot is None else self.find(bridge, r)
             if log is None or log.removal.all_but_last:
                 other.append(r)
-            else:
-                tasks.append(LogPartition(r, current=self._list(log, r.snapshot).within(r.after, r.up_to)))
+                continue
+            listed = self._list(log, r.snapshot).within(r.after, r.up_to)
+            most = {r.stream: most_tasks(log, self.options.min_partitions)}
+            parts = split_ranges([r], self._parts(log, r, len(listed)), most)
+            tasks += [LogPartition(part, current=listed.within(part.after, part.up_to)) for part in parts]
         return tasks + super().plan(bridge, other)
 
+    def _parts(self, log: RecordLog, r: ReadRange, current: int) -> int:
+        """How many tasks read a range, of which so many records are current: one where they are few, because a log that
+        brings only these brings all before a part, too."""
+        n = self.task_count(current)
+        whole = log.match_range(r.after, r.up_to, self.options.topics, 2 * current) if n > 1 and current else None
+        return n if whole is not None and whole.last >= r.up_to else 1
+
     def _list(self, log: RecordLog, snapshot: int | None) -> CurrentRecords:
-        """What is current, as it was found when the snapshot began, or when this process first asked for it."""
-        key = log.name, log.opened.identity
+        """What is current, as it was found when this snapshot began, or when this process first asked for it. Another
+        one may have begun since, at a leader that lacked its end: Spark asks a query again where it begins until its
+        first batch is complete."""
+        key = log.name, log.opened.identity, snapshot or 0
         if key not in self._listed:
             from .current_rows import current_records
 
@@ -223,8 +239,13 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return end
 
     def _position(self, given: dict[str, Any]) -> Offsets:
-        """:raises ConfigError: it is not of a query of this kind"""
-        found, current = from_json(given), self.options.current
+        """:raises ConfigError: it is not of a query of this kind, or of another bucket, whose keys would be mixed in"""
+        found, current, bucket = from_json(given), self.options.current, self.options.bucket
+        if bucket is not None and (others := [name for name in found if name != self.options.stream]):
+            raise ConfigError(
+                f"the checkpoint is of stream {others[0]}, and this query reads bucket {bucket}: give it a "
+                "checkpointLocation of its own"
+            )
         if any((p.snapshot is not None) != current for p in found.values()):
             this, that = ("with", "without") if current else ("without", "with")
             raise ConfigError(

@@ -170,9 +170,13 @@ class LogReader:
                 self.handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]
         total = round(sum(map(len, there)) * self._rows_per_sequence(logs, there))
+        parts = split_ranges(there, self.task_count(total), most)
+        return [LogPartition(r, _within(gaps_by_stream[r.stream], r)) for r in parts]
+
+    def task_count(self, rows: int) -> int:
+        """How many tasks read so many rows."""
         cores = self.options.parallelism or len(os.sched_getaffinity(0))
-        n = task_count(total, self.options.min_partitions, cores)
-        return [LogPartition(r, _within(gaps_by_stream[r.stream], r)) for r in split_ranges(there, n, most)]
+        return task_count(rows, self.options.min_partitions, cores)
 
     def _rows_per_sequence(self, logs: Mapping[str, RecordLog], there: list[ReadRange]) -> float:
         """Estimate of the rows of a sequence, from the longest range, for the number of tasks."""

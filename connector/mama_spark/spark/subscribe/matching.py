@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from mama_spark.contracts.record_log import Bounds, CurrentRecords, MatchRange, RecordLog, RecordLogBridge
 
@@ -31,7 +30,7 @@ def next_offsets(
     limits: BatchLimits,
     *,
     selective: bool,
-    snapshots: Mapping[str, CurrentRecords] = MappingProxyType({}),
+    snapshots: Mapping[str, CurrentRecords] | None = None,
 ) -> Offsets:
     """Where the next batch ends.
 
@@ -43,8 +42,9 @@ def next_offsets(
     if limits.rows is None and (limits.records is None or sum(backlog.values()) <= limits.records):
         return advance(start, bounds, None)
     logs = {stream: bridge.log(stream) for stream in backlog}
+    counts: dict[str, RecordLog | CurrentRecords] = {**logs, **(snapshots or {})}
     selective = selective or bool(snapshots)
-    if selective and (found := _by_matches(logs, start, bounds, topics, limits, snapshots)) is not None:
+    if selective and (found := _by_matches(logs, counts, start, bounds, topics, limits)) is not None:
         return found
     each = {} if limits.rows is None else _rows_per_sequence(logs, start, bounds, topics)
     return advance(start, bounds, limits.records, limits.rows, each)
@@ -77,16 +77,19 @@ def _rows_per_sequence(
 
 def _by_matches(
     logs: Mapping[str, RecordLog],
+    counts: Mapping[str, RecordLog | CurrentRecords],
     start: Offsets,
     bounds: Mapping[str, Bounds],
     topics: Sequence[str],
     limits: BatchLimits,
-    snapshots: Mapping[str, CurrentRecords],
 ) -> Offsets | None:
-    """None: a log cannot tell which records match."""
+    """None: a log cannot tell which records match.
+
+    :param counts: what tells it
+    """
     last = {stream: bounds[stream].last for stream in logs}
     if limits.records is not None:
-        found = _divided(logs, start, last, topics, limits.records, dict.fromkeys(logs, 1.0), snapshots)
+        found = _divided(counts, start, last, topics, limits.records, dict.fromkeys(logs, 1.0))
         if found is None:
             return None
         last = {stream: one.last for stream, one in found.items()}
@@ -95,7 +98,7 @@ def _by_matches(
         from .packed_rows import rows_per_record
 
         each = {s: rows_per_record(log, start[s].next - 1, last[s], topics) for s, log in logs.items()}
-        found = _divided(logs, start, last, topics, limits.rows, each, snapshots)
+        found = _divided(counts, start, last, topics, limits.rows, each)
         if found is None:
             return None
         last = {stream: one.last for stream, one in found.items()}
@@ -109,13 +112,12 @@ def _by_matches(
 
 
 def _divided(
-    logs: Mapping[str, RecordLog],
+    logs: Mapping[str, RecordLog | CurrentRecords],
     start: Offsets,
     last: Mapping[str, int],
     topics: Sequence[str],
     limit: int,
     each: Mapping[str, float],
-    snapshots: Mapping[str, CurrentRecords],
 ) -> dict[str, MatchRange] | None:
     """The range of each stream, so that all together count at most ``limit``.
 
@@ -125,13 +127,6 @@ def _divided(
 
     def part_of(stream: str, limit: int) -> MatchRange | None:
         before, most = start[stream].next - 1, max(1, int(limit / each[stream]))
-        if (current := snapshots.get(stream)) is not None:
-            part = current.within(before, last[stream])
-            return (
-                MatchRange(int(part.sequences[most - 1]), most)
-                if len(part) > most
-                else MatchRange(last[stream], len(part))
-            )
         return logs[stream].match_range(before, last[stream], topics, most)
 
     found = dict[str, MatchRange]()

@@ -33,7 +33,10 @@ def test_keys_and_subjects() -> None:
     assert key_value.keys_of(subjects).to_pylist() == ["a", "a.$KV.b.c"]
     assert key_value.topics_of(["a.>", "*"]) == ("$KV.*.a.>", "$KV.*.*")
     assert key_value.stream_of("b") == "KV_b"
-    assert [key_value.is_key(key) for key in ("a/b=c_-.D", ".a", "a.", "", "a b", "*")] == [True, *[False] * 5]
+    keys = pa.array(
+        [b"a/b=c_-.D", b"a", b".a", b"a.", b".", b"", b"a b", b"*", b"a\n", b"\xff", None], pa.large_binary()
+    )
+    assert key_value.are_keys(keys).to_pylist() == [True, True, *[False] * 9]
 
 
 @each(

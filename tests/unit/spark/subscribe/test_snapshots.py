@@ -16,6 +16,7 @@ from mama_spark.memory.logs import MemoryLog, MemoryLogs
 from mama_spark.options import BATCH_READ, STREAM_READ, SubscribeOptions
 from mama_spark.spark.subscribe import current_rows
 from mama_spark.spark.subscribe.current_rows import current_records, last_of_each
+from mama_spark.spark.subscribe.data_source import schema_for, stream_reader
 from mama_spark.spark.subscribe.log_reader import read_range
 from mama_spark.spark.subscribe.offsets import (
     ReadRange,
@@ -58,7 +59,8 @@ def batch(first: int, topics: str, faults: dict[int, str] | None = None) -> Reco
     numbers = np.arange(first, first + len(topics))
     payloads = pa.array([b"%d" % n for n in numbers], pa.binary())
     headers = pa.array([[("x", [topic])] if topic == "h" else None for topic in topics], HEADERS_TYPE)
-    return Records(numbers, numbers * 10, pa.array([*topics]).dictionary_encode(), payloads, headers, faults or {})
+    given = headers if "h" in topics else None
+    return Records(numbers, numbers * 10, pa.array([*topics]).dictionary_encode(), payloads, given, faults or {})
 
 
 @pytest.mark.parametrize("same_hash", [False, True])
@@ -80,6 +82,14 @@ def test_the_last_of_each_topic_is_left_of_records_that_ascend(
     assert [some.headers.to_pylist() for some in found if some.headers is not None] == [[[("x", ["h"])], None]]
     assert current_records(batches).sequences.tolist() == [3, 11, 13, 21, 22, 23]
     assert len(current_records([])) == 0
+
+
+def test_what_came_behind_distinct_records_replaces_them() -> None:
+    batches = [batch(1, "abc"), batch(4, "db"), batch(6, "ebf")]
+    for distinct in range(5):  # the first four are of four topics
+        found = [n for some in last_of_each(iter(batches), distinct) for n in some.sequences.tolist()]
+        assert found == [1, 3, 4, 6, 7, 8]
+    assert len(list(last_of_each(iter(batches[:1]), 9))) == 1
 
 
 def test_nothing_comes_before_an_outage() -> None:
@@ -165,10 +175,11 @@ def test_a_query_that_begins_again_waits_for_a_leader_that_has_its_snapshot(
     log.put(3)
     source = log.source(latestPerTopic="true", failOnDataLoss="false")
     reader = source.streamReader(source.schema())
+    reader.initialOffset()  # as of 3, which may be the end that a late leader has
     begun = StreamPosition(2, log.log.bounds().identity, snapshot=5)
     reader.latestOffset(to_json({log.name: begun}), ReadAllAvailable())
     reader.partitions(to_json({log.name: begun}), to_json({log.name: replace(begun, next=4, begin=2)}))
-    assert asked == [5, 5]
+    assert asked == [3, 5, 5]
 
 
 def test_a_stream_that_ends_within_a_snapshot_has_lost_what_followed() -> None:
@@ -231,6 +242,14 @@ def test_a_checkpoint_of_the_other_kind_is_refused(
     reader, offset = source.streamReader(source.schema()), to_json({"S": checkpoint})
     for ask in (lambda: reader.latestOffset(offset, ReadAllAvailable()), lambda: reader.partitions(offset, offset)):
         with pytest.raises(ConfigError, match=said):
+            ask()
+
+
+def test_a_checkpoint_of_another_bucket_is_refused() -> None:
+    given = {"url": "nats://h", "bucket": "b"}
+    reader, offset = stream_reader(given, schema_for(given), 0, 1), to_json({"KV_a": IN_SNAPSHOT})
+    for ask in (lambda: reader.latestOffset(offset, ReadAllAvailable()), lambda: reader.partitions(offset, offset)):
+        with pytest.raises(ConfigError, match="the checkpoint is of stream KV_a, and this query reads bucket b: give"):
             ask()
 
 
