@@ -134,6 +134,9 @@ class Stream:
         return self.ids[id_][0] if id_ in self.ids else None
 
     def _unexpected(self, subject: str, headers: Headers) -> Refusal | None:
+        proposed = self.last + sum(self.staged.values())
+        if int(headers.get("Nats-Expected-Last-Sequence", proposed)) != proposed:
+            return 400, 10071, f"wrong last sequence: {proposed}"
         expected = headers.get("Nats-Expected-Last-Subject-Sequence")
         if expected is None:
             return None

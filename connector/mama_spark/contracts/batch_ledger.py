@@ -18,7 +18,8 @@ from mama_spark.contracts.record_log import Bounds, Records
 
 #: Seconds after which what a live server had in the buffers of its sockets is surely stored or dropped: it reads 16 MB
 #: in some 10 ms, hands them to the leader over a route, and the leader stores or refuses what is queued there; all of
-#: that in much less than a second also on a busy machine.
+#: that in much less than a second also on a busy machine. What a leader without a majority keeps, and stores later, is
+#: waited for by :meth:`BatchLedger.decided_last`, however long it takes.
 SETTLE = 2.0
 
 MARKERS_KEPT = 30 * 86_400  #: seconds that a marker is kept which nobody changes
@@ -95,6 +96,13 @@ class BatchLedger(Protocol):
 
     def bounds(self, stream: str) -> Bounds:
         """First and last message as the leader of the stream has them now."""
+
+    def decided_last(self, stream: str, patience: float | None = None) -> int:
+        """The last sequence, once everything that the leader had taken before this call is stored or lost.
+
+        :param patience: seconds to wait for that; None = as for any answer
+        :raises Unavailable: it takes longer
+        """
 
     def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
         """All messages with ``after < sequence <= up_to`` whose id begins with ``prefix``, on whatever topics: the

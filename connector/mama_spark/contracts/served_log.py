@@ -81,6 +81,14 @@ class ServedLog(Protocol):
         :raises ConfigError: it was deleted since it was opened, or deleted and created again
         """
 
+    def decided_last(self, topic: str, patience: float) -> int:
+        """The last sequence, once everything that the leader had taken before this call is stored or lost.
+
+        :param topic: that the log takes
+        :param patience: seconds to wait for that
+        :raises Unavailable: it takes longer
+        """
+
     def tail(self, after: int, topics: Sequence[str], name: str) -> LogTail:
         """A tail of the records after ``after`` on ``topics``.
 

@@ -229,6 +229,10 @@ class NatsBatchLedger:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return self._log(stream).bounds() if stream in self._by_name else self._log(stream).opened
 
+    def decided_last(self, stream: str, patience: float | None = None) -> int:
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
+        return self._logs.decided_last(stream, self._router.topic_of_each_stream()[stream], patience)
+
     def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +19,8 @@ from mama_spark.nats.settings import NatsSettings
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.exactly_once.protocol import Attempt
+from mama_spark.publishing.exactly_once.session import BatchSession, Rules
 from mama_spark.publishing.outage_reporter import retry_while_unavailable
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
@@ -26,7 +30,7 @@ from mama_spark.spark.subscribe.data_source import schema_for, stream_reader
 from tests.simulation.jetstream_api import JetStream
 from tests.simulation.kernel import Scheduler, Stuck
 from tests.simulation.modules import simulated
-from tests.simulation.nats.node import Message
+from tests.simulation.nats.node import Message, Node
 from tests.simulation.nats.replicated import Cluster
 from tests.simulation.network import Network
 from tests.simulation.sockets import ServerPort
@@ -155,6 +159,82 @@ def test_a_server_that_leads_again_acknowledges_no_ids_of_proposals_that_came_to
         assert not scheduler.errors
     assert acked == rows
     assert stored("n1") == rows
+
+
+@contextlib.contextmanager
+def exactly_once_attempt(owner: str) -> Iterator[tuple[BatchSession, BatchPublisher]]:
+    settings = NatsSettings(("nats://n1:4222",), ack_mode="message", exactly_once=True)
+    bridge, me = NatsBridge(settings), Attempt("w", 7, "r", 0, owner, "w-7-", "one message a row")
+    session = BatchSession(NatsBatchLedger(settings, 30.0), me, Rules(5.0, wait=True), bridge.sent_to)
+    policy = WindowConfig(8, 4, 5.0, RetryPolicy.doubling(0.25, 5.0, 90.0))
+    bridge.open()
+    config = BatchConfig(on_outage=OnOutage.WAIT)
+    publisher = BatchPublisher(bridge, policy, on_finished=lambda _: None, config=config, guard=session)
+    publisher.start()
+    session.open()
+    session.begin(pa.array(["t.1"]))
+    yield session, publisher
+    publisher.drain()
+    session.close()
+    bridge.close()
+
+
+def row(n: int) -> MessageBatch:
+    return MessageBatch.of(["t.1"], [b"%d" % n], ids=[f"w-7-0-{n}"])
+
+
+def test_what_a_leader_without_a_majority_has_proposed_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It forgets ids before it stores the messages, and knows it leads for 10 s."""
+
+    def task() -> None:
+        with exactly_once_attempt("o") as (_, publisher):
+            publisher.put(row(0))
+            publisher.wait_settled()
+            scheduler.sleep(1.7)  # the marker has just been renewed
+            for host in followers:
+                scheduler.freeze(host)
+                scheduler.call_at(scheduler.now + 3.2, partial(scheduler.thaw, host))
+            publisher.put(row(1))
+            scheduler.sleep(0.1)
+            network.cut("executor", "n1")
+
+    monkeypatch.setattr(Node, "info", StreamServer.info)  # the client knows of no other server
+    with simulated(), Scheduler(1) as scheduler:
+        network = Network(scheduler)
+        cluster = Cluster(scheduler, network, 0.001, 0.0)
+        followers = [cluster.hosts["n2"], cluster.hosts["n3"]]
+        config = {"name": "S", "subjects": ["t.>"], "duplicate_window": 10**9}
+        stream = cluster.create(config, cluster.hosts["n1"].time(), "n1")
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        with contextlib.suppress(Stuck):
+            scheduler.run(60.0)
+        assert not scheduler.errors
+    assert [m.payload for m in stream.messages.values()] == [b"0", b"1"]
+
+
+def test_an_attempt_after_one_that_has_ended_waits_for_a_leader_that_has_not_applied_its_rows() -> None:
+    """It does not wait for the other one, whose rows were all acknowledged, and whose ids nobody knows any more."""
+
+    def task() -> None:
+        with exactly_once_attempt("first") as (_, publisher):
+            publisher.put(row(1))
+        scheduler.sleep(1.5)
+        cluster.elect("S", {"n1", "n3"})
+        with exactly_once_attempt("second") as (session, publisher):
+            own = session._matching.streams["S"].own
+            assert own is not None
+            found.append(len(own))
+
+    found: list[int] = []
+    with simulated(), Scheduler(1) as scheduler:
+        cluster = Cluster(scheduler, Network(scheduler), 0.001, 0.0)
+        cluster.hasty = True
+        cluster.create({"name": "S", "subjects": ["t.>"], "duplicate_window": 10**9}, cluster.hosts["n1"].time(), "n1")
+        cluster.apply_late("n2", 6.0)
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        scheduler.run(60.0)
+        assert not scheduler.errors
+    assert found == [1]
 
 
 def test_a_query_that_begins_again_waits_for_a_leader_that_has_not_applied_what_it_has_read() -> None:

@@ -205,6 +205,10 @@ class MalamuteBatchLedger:
         with self._lock:
             return self._opened().bounds()
 
+    def decided_last(self, stream: str, patience: float | None = None) -> int:
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. A broker answers behind what it has taken."""
+        return self.bounds(stream).last
+
     def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
         """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. Over a connection of its own."""
         queries = LogQueries(self._settings, self._timeout)

@@ -6,6 +6,7 @@ Requests are repeated by the rule of :mod:`.retry`, so each must be safe to arri
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from base64 import b64decode
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 import orjson
 
 from mama_spark.contracts.backoff import Backoff
-from mama_spark.contracts.errors import MamaError, NoResponders, Unavailable
+from mama_spark.contracts.errors import MamaError, NoResponders, RateLimited, Unavailable
 from mama_spark.publishing.window.retry import may_resend
 
 from .. import error_codes
@@ -39,6 +40,9 @@ _ONCE = 3.0
 #: one is elected meanwhile; an answer that takes longer counts as well.
 _ATTEMPTS = Backoff(1.5, 60.0, 1.25)
 _LEFT = re.compile(r"\d+")
+#: Expects a last sequence that no stream has: a message with it is stored nowhere, and answered with the right one.
+_AFTER_ALL = {"Nats-Expected-Last-Sequence": str(2**63 - 1)}
+_EXPECTED = re.compile(r"wrong last sequence: (\d+)")
 _PAGE = 2000
 _PAGE_BYTES = 8 * 1024 * 1024
 
@@ -212,6 +216,44 @@ class JetStream:
 
         with attempts:
             return self.retry(f"the publish to {subject!r}", attempt, timeout)
+
+    def decided_last(self, topic: str, ask: Callable[[], StreamInfo], timeout: float | None) -> int:
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. A leader without a majority proposes what comes
+        for up to 20 s, forgets ids of it after the duplicate window, and stores all of it when it has a majority again
+        (nats-server 2.15.1). A new leader says where the stream ends before it has applied what the others have.
+
+        :param topic: that the stream takes
+        :param ask: for the stream
+        :param timeout: seconds; None = those of all calls
+        """
+        limit, taken = self._limits(), math.inf
+
+        def attempt(left: float) -> int:
+            nonlocal taken
+            taken = min(taken, self._taken(topic, limit(left)))  # what a leader has taken may come to nothing
+            last = ask().last
+            if last < taken:
+                raise Unavailable(f"the leader has taken messages up to {taken}, and stored those up to {last}")
+            return last
+
+        return self.retry(f"what the stream of {topic!r} has stored", attempt, timeout)
+
+    def _taken(self, topic: str, timeout: float) -> int:
+        """The last sequence of a stream when all is stored that its leader has proposed, which refuses a message for
+        another one. Zero: it refuses everything for now.
+
+        :raises NoResponders, Unavailable: no answer
+        :raises RateLimited: the leader has not looked at the message
+        """
+        reply = self.connection().requests.request(topic, b"", timeout, _AFTER_ALL)
+        error = None if reply is None else AnsweredError.of(answer_of(reply.payload))
+        if error is None:
+            raise ApiForbidden(f"no permission to publish to {topic!r}")
+        refusal = error_codes.from_reply(error.status, error.code, error.text)
+        if isinstance(refusal, RateLimited):
+            raise refusal
+        found = _EXPECTED.search(error.text)
+        return 0 if found is None else int(found[1])
 
     # --- direct gets ----------------------------------------------------------------------------------------------
 

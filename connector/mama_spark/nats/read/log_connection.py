@@ -87,6 +87,13 @@ class LogConnection:
 
         return self.api.retry(f"the read of stream {name!r}", look)
 
+    def decided_last(self, name: str, topic: str, patience: float | None = None) -> int:
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`.
+
+        :param topic: that the stream takes
+        """
+        return self.api.decided_last(topic, lambda: self.stream(name), patience)
+
     def _ask(self, name: str, details: dict[str, bool]) -> StreamInfo:
         try:
             found = self.api.stream(name, **details)

@@ -204,6 +204,10 @@ class ServedStream:
             raise ConfigError(f"stream {self.records.name!r} was deleted and created again")
         return LogState(now.bounds, now.messages, now.size, retention.settings_of(now))
 
+    def decided_last(self, topic: str, patience: float) -> int:
+        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
+        return self._logs.decided_last(self.records.name, topic, patience)
+
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
         """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
         wanted = SequenceRange(after, up_to, [], payloads=False)

@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 
 _POLL = 0.05  #: seconds between two looks at a marker
+_LOOK = 1.0  #: seconds that a stream may keep the publisher waiting, which has others
 
 
 class Rules(NamedTuple):
@@ -229,7 +230,7 @@ class BatchSession:
             return None  # which may have been a repetition of the same request
 
     def _last(self, name: str) -> int:
-        return self._ask(lambda: self._ledger.bounds(name)).last
+        return self._ask(lambda: self._ledger.decided_last(name))
 
     # --- the task's thread: rows ---------------------------------------------------------------------------------
 
@@ -324,7 +325,7 @@ class BatchSession:
     def _look(self, name: str, rows_of: dict[bytes, tuple[int, int]], since: float) -> dict[tuple[int, int], int]:
         """The first sequence of each of these ids that is stored, by batch and row."""
         after = self._leases.end_before(name, since)
-        last = self._ledger.bounds(name).last
+        last = self._ledger.decided_last(name, _LOOK)
         self._leases.note_end(name, last)
         found: dict[tuple[int, int], int] = {}
         prefix = self._me.own_prefix if self._rules.reader.prefixed else b""

@@ -75,6 +75,9 @@ class Markers:
     def bounds(self, stream: str) -> Bounds:
         return Bounds(1, self.last, "2026")
 
+    def decided_last(self, stream: str, patience: float | None = None) -> int:
+        return self.last
+
     def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
         self.reads.append((after, up_to))
         yield StoredIds(np.array([after + 1]), [b"query-7-3-a"], None, 1)

@@ -34,6 +34,8 @@ from .settings import JetStreamSettings
 
 #: Seconds in which the server must answer a question.
 TIMEOUT = 5.0
+#: Seconds that it may need to store what it has taken; the engine waits meanwhile.
+_LOOK = 1.0
 #: Bytes that one query reads, about.
 _BYTES = 4 * 1024 * 1024
 #: Removed sequences beyond which so many are examined as :data:`COUNTED` says: the server does not list more.
@@ -171,7 +173,8 @@ class StoredLog:
         :raises ConfigError: as :meth:`refresh`
         :raises Unavailable: nobody tells it now
         """
-        last = self.refresh().bounds.last
+        self.refresh()
+        last = self._log.decided_last(f"{self.prefix}.{encode_subject(b'')}", _LOOK)
         behind = self._ids(max(after, self.bounds()[0] - 1), last)
         return {one: sequence for sequence, _, one in behind if one in ids}
 
