@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -92,20 +93,12 @@ class KeyCodec:
     :param ttl: seconds that values stay whose row does not say it; None = as the bucket says
     """
 
+    columns: ClassVar[Mapping[str, str]] = COLUMNS
+    needed: ClassVar[Sequence[str]] = ("key",)
+    takes_others: ClassVar[bool] = False
+
     def __init__(self, subject_head: Callable[[], str], ttl: float | None = None) -> None:
         self._subject_head, self._ttl = subject_head, ttl
-
-    @property
-    def columns(self) -> Mapping[str, str]:
-        return COLUMNS
-
-    @property
-    def needed(self) -> Sequence[str]:
-        return ("key",)
-
-    @property
-    def takes_others(self) -> bool:
-        return False
 
     def check(self, schema: pa.Schema) -> None:
         """See :class:`~mama_spark.contracts.message.RowCodec`."""
