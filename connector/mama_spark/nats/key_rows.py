@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,16 +49,18 @@ class Bucket:
 
     def __init__(self, name: str, settings: NatsSettings, *, timeout: float, wait: bool) -> None:
         self._name, self._settings, self._timeout, self._wait = name, settings, timeout, wait
+        self._head: str | None = None
 
-    @cached_property
     def subject_head(self) -> str:
         """The part of a subject before the key.
 
         :raises ConfigError: there is no such bucket
         :raises Unavailable: no answer
         """
-        say = "waiting until the bucket can be looked up: %s"
-        return retry_while_unavailable(self._find_head, wait=self._wait, say=say)
+        if self._head is None:
+            say = "waiting until the bucket can be looked up: %s"
+            self._head = retry_while_unavailable(self._find_head, wait=self._wait, say=say)
+        return self._head
 
     def _find_head(self) -> str:
         stream = kv.stream_of(self._name)
@@ -91,20 +93,12 @@ class KeyCodec:
     :param ttl: seconds that values stay whose row does not say it; None = as the bucket says
     """
 
+    columns: ClassVar[Mapping[str, str]] = COLUMNS
+    needed: ClassVar[Sequence[str]] = ("key",)
+    takes_others: ClassVar[bool] = False
+
     def __init__(self, subject_head: Callable[[], str], ttl: float | None = None) -> None:
         self._subject_head, self._ttl = subject_head, ttl
-
-    @property
-    def columns(self) -> Mapping[str, str]:
-        return COLUMNS
-
-    @property
-    def needed(self) -> Sequence[str]:
-        return ("key",)
-
-    @property
-    def takes_others(self) -> bool:
-        return False
 
     def check(self, schema: pa.Schema) -> None:
         """See :class:`~mama_spark.contracts.message.RowCodec`."""
@@ -126,10 +120,14 @@ class KeyCodec:
         n, bad = rows.num_rows, dict[int, PublishError]()
         given = dict(zip(rows.schema.names, rows.columns, strict=True))
         keys = given["key"].cast(pa.large_binary())
-        good, null = kv.are_keys(keys), BadTopic.of_null("topics", "the key is null")
-        for row in _where(pc.invert(good)):
-            bad[row] = BadTopic(f"no key is {_shown(keys[row])}: {_KEYS}") if keys[row].is_valid else null
-        topics = pc.if_else(good, keys, b"").cast(pa.string())
+        for row, key in enumerate(keys.to_pylist()):
+            if key is None:
+                bad[row] = BadTopic.of_null("topics", "the key is null")
+            elif not kv.is_key(key.decode(errors="replace")):
+                bad[row] = BadTopic(f"no key is {key.decode(errors='replace')!r}: {_KEYS}")
+        good = np.ones(n, np.bool_)
+        good[list(bad)] = False
+        topics = pc.if_else(pa.array(good), keys, b"").cast(pa.string())
         topics = pc.binary_join_element_wise(self._subject_head(), topics, "").dictionary_encode()
 
         operations = pc.fill_null(_texts(given.get("operation"), n), PUT.encode())

@@ -13,6 +13,11 @@ _NAME = re.compile(r"\w+(\.\w+){0,2}")
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
+def table_at(path: str) -> str:
+    """What SQL calls the Delta table at a path or URL."""
+    return "delta.`{}`".format(path.replace("`", "``"))
+
+
 def merge_changes(table: str, key: str = "key", revision: str = "revision") -> Callable[[DataFrame, int], None]:
     """A function for ``foreachBatch`` that merges the changes of each micro-batch into a Delta table, which it makes if
     it is missing.
@@ -24,7 +29,7 @@ def merge_changes(table: str, key: str = "key", revision: str = "revision") -> C
     :param table: path, URL or name in the catalog
     :param key, revision: columns; over topics ``topic`` and ``sequence``
     """
-    target = table if _NAME.fullmatch(table) else f"delta.`{table}`"
+    target = table if _NAME.fullmatch(table) else table_at(table)
 
     def merge(batch: DataFrame, _: int) -> None:
         spark, changes = batch.sparkSession, f"mama_changes_{uuid.uuid4().hex}"

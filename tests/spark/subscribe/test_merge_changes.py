@@ -17,7 +17,7 @@ def batch(spark: SparkSession, changes: list[Change]) -> DataFrame:
 
 
 def test_the_table_has_the_last_change_of_each_key_whatever_is_repeated(spark: SparkSession, tmp_path: Path) -> None:
-    path = str(tmp_path / "table of keys")
+    path = str(tmp_path / "table `of` keys")
     merge = mama_spark.merge_changes(path)
     batches: list[list[Change]] = [
         [("a", "1", 1, "put"), ("b", "1", 2, "put"), ("a", "2", 3, "put")],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.options.nats_environment import with_nats_environment
+from mama_spark.options.nats_environment import has_other_place, with_nats_environment
 
 BOB = {"url": "nats://bob:4222", "user": "bob", "password": "pw", "ca": "/ca.pem", "creds": "", "description": "x"}
 OF_BOB = {"url": "nats://bob:4222", "user": "bob", "password": "pw", "tlsCa": "/ca.pem"}
@@ -76,3 +76,21 @@ def test_a_context_that_is_not_there_is_refused_and_its_content_not_shown(home: 
         with pytest.raises(ConfigError) as caught:
             with_nats_environment({}, {"HOME": str(home), "NATS_CONTEXT": name})
         assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "other"),
+    [
+        ({"URL": "nats://a:1"}, {}, True),
+        ({"URL": "nats://a:1"}, {"url": "nats://a:1", "user": "bob"}, False),
+        ({"url": "nats://a:1"}, {"url": "nats://b:1"}, True),
+        ({"url": "nats://a:1"}, {"transport": "desk"}, True),
+        ({"user": "bob"}, {"url": "nats://a:1"}, False),
+        ({"properties": "/a"}, {"transport": "desk", "properties": "/b"}, True),
+        ({"properties": "/a"}, {"url": "nats://a:1"}, False),
+    ],
+)
+def test_options_with_another_place_take_nothing_of_their_defaults(
+    given: dict[str, str], found: dict[str, str], other: bool
+) -> None:
+    assert has_other_place(given, found) is other

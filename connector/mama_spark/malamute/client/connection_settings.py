@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.redaction import redact_url
 
+from ..protocol.curve_keys import check_curve_keys
 from ..protocol.extensions import Feature
 
 PORT = 9999
@@ -60,8 +61,7 @@ class ConnectionSettings:
             raise ConfigError("the public and the secret CURVE key go together")
         if self.user is not None and self.curve_server_key is not None:
             raise ConfigError("PLAIN and CURVE exclude each other")
-        if any(key is not None and len(key) != 40 for key in keys):
-            raise ConfigError("a CURVE key has 40 characters (Z85)")
+        check_curve_keys(keys)
 
 
 def endpoint(url: str) -> str:

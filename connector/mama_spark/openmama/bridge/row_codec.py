@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,20 +37,12 @@ class FieldCodec:
     :param prefix: of all topics
     """
 
+    columns: ClassVar[Mapping[str, str]] = COLUMNS
+    needed: ClassVar[Sequence[str]] = ()
+    takes_others: ClassVar[bool] = True
+
     def __init__(self, forms: FieldForms, topic: str | None, prefix: str | None = None) -> None:
         self._forms, self._topic, self._prefix = forms, topic, prefix
-
-    @property
-    def columns(self) -> Mapping[str, str]:
-        return COLUMNS
-
-    @property
-    def needed(self) -> Sequence[str]:
-        return ()
-
-    @property
-    def takes_others(self) -> bool:
-        return True
 
     def check(self, schema: pa.Schema) -> None:
         """See :class:`~mama_spark.contracts.message.RowCodec`.

@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.mama.discovery.discovery_rows import ABSENT, BAD_RECORD, GAP, IMAGE_END, SOURCE
 
+from ..merge_changes import table_at
+
 KEY = ("source_name", "source_id", "bridge", "transport")
 #: From records of the source itself; kept when the middleware reports it as SUSPECT or OFFLINE.
 SOURCE_COLUMNS = ("source_qos_rate", "source_qos_timeliness", "source_data_dict", "capabilities", "raw")
@@ -70,7 +72,7 @@ class DiscoveryTables:
         writer.option("txnAppId", query).option("txnVersion", batch_id).save(self.history)
 
     def _merge(self, spark: SparkSession, rows: DataFrame, kinds: set[str], query: str) -> None:
-        table = "delta.`{}`".format(self.current.replace("`", "``"))
+        table = table_at(self.current)
         spark.sql(f"CREATE TABLE IF NOT EXISTS {table} ({CURRENT}) USING DELTA")
         if GAP in kinds:  # the lost records may have been the end of any source
             spark.sql(f"UPDATE {table} SET query_id = NULL WHERE {_same_transport(rows)}")

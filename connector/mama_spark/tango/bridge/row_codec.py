@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -81,21 +81,13 @@ class RecordCodec:
     :param prefix: first part of topics in the log
     """
 
+    columns: ClassVar[Mapping[str, str]] = COLUMNS
+    needed: ClassVar[Sequence[str]] = REQUIRED
+    takes_others: ClassVar[bool] = False
+
     def __init__(self, source: str, prefix: str) -> None:
         self._source, self._prefix = source, prefix
         self._topics: dict[str, AttributeTopics] = {}
-
-    @property
-    def columns(self) -> Mapping[str, str]:
-        return COLUMNS
-
-    @property
-    def needed(self) -> Sequence[str]:
-        return REQUIRED
-
-    @property
-    def takes_others(self) -> bool:
-        return False
 
     def check(self, schema: pa.Schema) -> None:
         check(schema)

@@ -149,6 +149,8 @@ def test_options_become_settings_and_secrets_are_not_shown() -> None:
     [
         ({"url": "mlp://h/s", "token": "x"}, "option token is for NATS, and the url is of Malamute"),
         ({"url": "mlp://h/s", "curveServerKey": "short"}, "40 characters"),
+        ({"url": "mlp://h/s", "curveServerKey": "~" * 40}, "40 characters"),  # no character of Z85
+        ({"url": "mlp://h/s", "curveServerKey": "#" * 40}, "40 characters"),  # more than 32 bytes can say
         ({"url": "mlp://h/s", "curvePublicKey": "p" * 40}, "go together"),
         ({"url": "mlp://h/s", "curvePublicKey": "p" * 40, "curveSecretKey": "q" * 40}, "needs curveServerKey"),
         ({"url": "mlp://u:p@h/s"}, "holds a login, in mlp://.*@h/s: give it by the options user and password"),

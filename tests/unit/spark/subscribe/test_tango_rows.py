@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
-from mama_spark.mama.discovery.discovery_rows import DiscoveryRow, DiscoveryRowReader
+from mama_spark.mama.discovery.discovery_rows import INFO_LENGTH, DiscoveryRow, DiscoveryRowReader
 from mama_spark.options import DiscoveryOptions
 from mama_spark.tango.bridge.discovery import source_key
 from mama_spark.tango.events.event_codec import CallInfo, Event, encode, usual_call, write_except
@@ -187,10 +187,12 @@ def test_what_is_no_record_says_why_or_raises() -> None:
 # --- mamadiscovery -----------------------------------------------------------------------------------------
 
 
-def discovered(payload: bytes, kind: DiscoveryEventKind = DiscoveryEventKind.EVENT) -> DiscoveryRow:
+def discovered(
+    payload: bytes, kind: DiscoveryEventKind = DiscoveryEventKind.EVENT, info: str | None = None
+) -> DiscoveryRow:
     reader = DiscoveryRowReader.of(DiscoveryOptions.parse({"url": "nats://h/TANGO", "tango": "true"}))
     key = source_key(RecordedDevice("db:1", "a/b/c", True))
-    return reader.row(DiscoveryEvent(kind, 9, "TANGO", 7, key, payload, record_topic(TOPIC)))
+    return reader.row(DiscoveryEvent(kind, 9, "TANGO", 7, key, payload, record_topic(TOPIC), info))
 
 
 @pytest.mark.spec("TG-36", "TG-41")
@@ -214,6 +216,15 @@ def test_the_life_of_a_device_is_that_of_a_source(kind: RecordKind, event: str, 
     )
     assert (found.source_name, found.event_time, found.sequence) == ("tango://db:1/a/b/c", 5, 7)
     assert found.info == (None if kind is RecordKind.ONLINE else "Broken: it broke")
+
+
+def test_the_reason_of_a_recorded_row_is_cut_behind_what_discovery_says() -> None:
+    data = write_except((DevError("Long", Severity.ERR, "x" * 2_000, "here"),))
+    frames = (device_topic("db:1", "a/b/c", True).encode(), b"\1", usual_call(0, True), data)
+    payload = encode_one(RecordKind.OFFLINE, 5_000, frames)
+    assert discovered(payload, DiscoveryEventKind.RECORD, "as last noted").info == "as last noted; Long: ".ljust(
+        INFO_LENGTH, "x"
+    )
 
 
 @pytest.mark.spec("TG-46")

@@ -12,6 +12,7 @@ import zmq
 from zmq.utils import z85
 
 from mama_spark.contracts.errors import ConfigError
+from mama_spark.malamute.protocol.curve_keys import check_curve_keys
 from mama_spark.options.declare import option
 from mama_spark.options.values import nonempty_text, texts
 
@@ -42,9 +43,7 @@ class Security:
             raise ConfigError("security is by users (PLAIN) or by keys (CURVE), not both")
         if self.curve_clients is not None and self.curve_secret_key is None:
             raise ConfigError("security by keys needs the secret key of the broker")
-        for key in (self.curve_secret_key, *(self.curve_clients or ())):
-            if key is not None and not is_key(key):
-                raise ConfigError("a CURVE key has 40 characters (Z85)")
+        check_curve_keys((self.curve_secret_key, *(self.curve_clients or ())))
         if any(not user or not password for user, password in self.users.items()):
             raise ConfigError("a user without a name or without a password")
 
@@ -58,13 +57,6 @@ class Security:
         if self.curve_secret_key is None:
             return None
         return zmq.curve_public(self.curve_secret_key.encode()).decode()
-
-
-def is_key(text: str) -> bool:
-    try:
-        return len(text) == 40 and len(z85.decode(text)) == 32
-    except (KeyError, ValueError, UnicodeEncodeError):
-        return False
 
 
 class ZapHandler:
