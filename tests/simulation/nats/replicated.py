@@ -178,7 +178,7 @@ class Cluster:
             self._follow(n, name, self.terms[name])
         replica = self.replicas[leader][name]
         replica.leads, replica.term, replica.since = True, self.terms[name], self.hosts[leader].time()
-        if replica.log:
+        if replica.term > 1:  # so that nobody is elected for what only a leader before has
             replica.log.append(Entry(replica.term, self.hosts[leader].time()))
         replica.floor = len(replica.log)
         self._known[leader, name] = {}

@@ -35,9 +35,10 @@ only after it has stood still for a lease. So attempts follow one another. What 
 is waited for: a task marker names the *servers* that its owner sends to, each before the first message goes there, and
 who takes it over first has the ledger say of each that it will hand on nothing any more
 (:meth:`~mama_spark.contracts.batch_ledger.BatchLedger.why_unfenced`). So each attempt reads all that those before it
-have stored, or will store. A marker that is released names none if all was answered. The runs of a batch follow one
-another in the same way: owners look at the batch marker, too, when they renew, and who opens it has waited for the
-servers of all task markers of the batch.
+have stored, or will store. A marker that is released names none if all was answered. What a leader has taken and not
+stored yet is waited for, too (:meth:`~mama_spark.contracts.batch_ledger.BatchLedger.decided_last`). The runs of a batch
+follow one another in the same way: owners look at the batch marker, too, when they renew, and who opens it has waited
+for the servers of all task markers of the batch.
 
 **A message whose acknowledgement is lost** is looked for in the stream before it is sent again, and not before it is
 stored or lost, so that there is one copy of it at a time. What the broker remembers of ids is not relied upon.
@@ -51,8 +52,10 @@ lies before the end that its batch marker names, so no task claims what another 
 
 **Limits of the guarantee**: messages that are removed before they are read back (then the write fails, or publishes
 all, by ``onRetention``), markers that are removed, rows that are others in the repetition, servers that are not waited
-for (``onSilentServer``), and a process that stands still between a look at its marker and the send that follows, or
-with messages in the buffers of its own socket, for longer than a lease and the duplicate window together.
+for (``onSilentServer``), a leader that does not know that another one was elected, and that only our ledger asks while
+a lease lasts (elections begin after 4 s, and it finds out within 20 s), and a process that stands still between a look
+at its marker and the send that follows, or with messages in the buffers of its own socket, for longer than a lease and
+the duplicate window together.
 
 ``tests/support/publishing/exactly_once_model.py`` explores all this in every order of steps, and each limit, too.
 """

@@ -45,7 +45,7 @@ class FakeConnection:
     def request_all(self, requests: Sequence[Any], timeout: float, attempts: object) -> list[Any]:
         return [self._answer(subject, payload, timeout) for subject, payload, _ in requests]
 
-    def request(self, subject: str, payload: bytes, timeout: float, headers: object, attempts: object) -> Any:
+    def request(self, subject: str, payload: bytes, timeout: float, headers: object, attempts: object = None) -> Any:
         answer = self._answer(subject, payload, timeout)
         if isinstance(answer, Exception):
             raise answer
@@ -331,3 +331,24 @@ def test_a_request_goes_again_as_soon_as_a_lost_connection_is_there() -> None:
     connection.up = False
     assert api.request("INFO") == {}
     assert connection.waited == []
+
+
+def test_a_stream_is_decided_when_it_has_what_its_leader_has_taken() -> None:
+    def ends(*lasts: int) -> Callable[[], Any]:
+        left = list(lasts)
+        return lambda: SimpleNamespace(last=left.pop(0))
+
+    def taken(last: int) -> bytes:
+        return error(400, 10071, f"wrong last sequence: {last}")
+
+    js, connection = client(taken(7), NoResponders("none"), taken(6), error(429, 10167), taken(9))
+    assert js.decided_last("t", ends(5, 5, 6), 60.0) == 6, "what the leader before had taken more came to nothing"
+    assert {asked[:2] for asked in connection.asked} == {("t", b"")}
+    js, _ = client(error(400, 10002))
+    assert js.decided_last("t", ends(5), 60.0) == 5, "it takes nothing, and does not say"
+    js, _ = client(taken(7))
+    with pytest.raises(Unavailable, match="taken messages up to 7, and stored those up to 5"):
+        js.decided_last("t", ends(5, 5, 5, 5, 5), 0.5)
+    js, _ = client(None)
+    with pytest.raises(ApiForbidden):
+        js.decided_last("t", ends(), 0.5)
