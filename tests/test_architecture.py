@@ -31,6 +31,7 @@ LAYERS = (
 LAYER = {room: layer for layer, rooms in enumerate(LAYERS) for room in rooms}
 #: What modules must not import that do no I/O, start no thread and read no clock. Their docstrings say "Pure."
 IMPURE = {"socket", "ssl", "select", "threading", "queue", "concurrent", "time", "asyncio", "subprocess", "nats", "zmq"}
+ATTRIBUTE_CALLS = ("getattr", "setattr", "hasattr")
 #: More modules than that in one folder are split by responsibility.
 MOST_MODULES = 16
 
@@ -43,15 +44,18 @@ class Module:
     :ivar imports: the absolute names that it imports, wherever the statement stands
     :ivar early: those that it imports when it is imported itself
     :ivar pure: as its docstring says
+    :ivar defined: names of its functions, classes and attributes
+    :ivar private: names with one underscore that it reads of something other than ``self`` or ``cls``
     """
 
     path: Path
     name: str
     imports: frozenset[str]
     early: frozenset[str]
-    classes: tuple[str, ...]
     lines: int
     pure: bool
+    defined: frozenset[str]
+    private: frozenset[str]
 
     @property
     def package(self) -> str:
@@ -87,6 +91,29 @@ def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from statements(getattr(node, field, []))
 
 
+def _defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        match node:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+                yield name
+            case ast.Attribute(ast.Name("self" | "cls"), name) | ast.AnnAssign(ast.Name(name)):
+                yield name
+            case ast.Assign(targets):
+                yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _private_reads(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        name, of = "", None
+        if isinstance(node, ast.Attribute):
+            name, of = node.attr, node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ATTRIBUTE_CALLS:
+            of, second = node.args[:2]
+            name = str(second.value) if isinstance(second, ast.Constant) else ""
+        if re.match(r"_[a-z]", name) and not (isinstance(of, ast.Name) and of.id in ("self", "cls")):
+            yield name
+
+
 @cache
 def modules() -> list[Module]:
     """All that ships, parsed once."""
@@ -94,15 +121,17 @@ def modules() -> list[Module]:
     for path in sorted(CONNECTOR.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
+        nodes = list(ast.walk(tree))
         found.append(
             Module(
                 path=path,
                 name=path.relative_to(CONNECTOR).with_suffix("").as_posix().removeprefix("mama_spark/"),
-                imports=frozenset(names_in(path, ast.walk(tree))),
+                imports=frozenset(names_in(path, nodes)),
                 early=frozenset(names_in(path, statements(tree.body))),
-                classes=tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef)),
                 lines=len(text.splitlines()),
                 pure=re.search(r"\bPure[.:;]", ast.get_docstring(tree) or "") is not None,
+                defined=frozenset(_defined(nodes)),
+                private=frozenset(_private_reads(nodes)),
             )
         )
     return found
@@ -238,32 +267,7 @@ PRIVATE_TO_OTHERS = {
 PUBLIC = {"_asdict", "_repr_html_"}
 
 
-def _private_reads(tree: ast.AST) -> Iterator[str]:
-    """Names with one underscore that are read of something other than ``self`` or ``cls``."""
-    for node in ast.walk(tree):
-        name, of = "", None
-        if isinstance(node, ast.Attribute):
-            name, of = node.attr, node.value
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr", "hasattr"):
-            of, second = node.args[:2]
-            name = str(second.value) if isinstance(second, ast.Constant) else ""
-        if re.match(r"_[a-z]", name) and not (isinstance(of, ast.Name) and of.id in ("self", "cls")):
-            yield name
-
-
 def test_what_is_private_to_other_packages_is_used_where_the_list_says() -> None:
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (CONNECTOR / "mama_spark").rglob("*.py")}
-    own = set(PUBLIC)
-    for node in (node for tree in trees.values() for node in ast.walk(tree)):
-        match node:
-            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
-                own.add(name)
-            case ast.Attribute(ast.Name("self" | "cls"), name) | ast.AnnAssign(ast.Name(name)):
-                own.add(name)
-            case ast.Assign(targets):
-                own |= {target.id for target in targets if isinstance(target, ast.Name)}
-    found = {path: set(_private_reads(tree)) - own for path, tree in trees.items()}
-    names = {
-        path.relative_to(CONNECTOR / "mama_spark").with_suffix("").as_posix(): read for path, read in found.items()
-    }
-    assert {module: read for module, read in names.items() if read} == PRIVATE_TO_OTHERS
+    own = PUBLIC.union(*(module.defined for module in ours()))
+    read = {module.name: module.private - own for module in ours()}
+    assert {name: private for name, private in read.items() if private} == PRIVATE_TO_OTHERS

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, Self
 
 from ..contracts.errors import OptionError
@@ -199,6 +200,7 @@ def require(condition: bool, text: str) -> None:
         raise OptionError(text)
 
 
+@cache
 def camel(attribute: str) -> str:
     """Option name of a field: ``max_in_flight`` -> ``maxInFlight``."""
     head, *rest = attribute.split("_")

@@ -309,7 +309,8 @@ class Made:
         if self.sealed:
             admin.publish("in.0", b"sealed")
             admin.update_stream(self.name, sealed=True)
-        self.before, self.kept_before = self.last, self.kept
+        state = self.state
+        self.before, self.kept_before = int(state["last_seq"]), int(state["messages"])
         self.client = PlainNatsConnection(url_of(server))
 
     def __enter__(self) -> Made:
@@ -321,22 +322,21 @@ class Made:
             self.admin.api(f"STREAM.DELETE.{name}")
 
     @property
-    def last(self) -> int:
-        return int(self.admin.info(self.origin)["state"]["last_seq"])
-
-    @property
-    def kept(self) -> int:
-        return int(self.admin.info(self.origin)["state"]["messages"])
+    def state(self) -> dict[str, Any]:
+        """What the server says of the stream that is published to."""
+        found: dict[str, Any] = self.admin.info(self.origin)["state"]
+        return found
 
     @property
     def taken(self) -> int:
         """How many messages the server has stored since it was made."""
-        return self.last - self.before
+        return int(self.state["last_seq"]) - self.before
 
     @property
     def removed(self) -> bool:
         """Whether the server has removed some of them."""
-        return self.kept - self.kept_before < self.taken
+        state = self.state
+        return int(state["messages"]) - self.kept_before < int(state["last_seq"]) - self.before
 
     def publish(self, cell: Cell, run: str = "first") -> tuple[OutcomeCounts, str]:
         """The outcomes of the rows, and why there are none."""

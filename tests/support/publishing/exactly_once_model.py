@@ -551,13 +551,16 @@ class Model:
     def _fenced(self, a: Actor, servers: Any) -> bool:
         return "no fence" in self.faults or all((a.probes[int(s)] or 0) >= SETTLE for s in servers)
 
-    def tidy(self, w: World) -> World:
-        """Without differences that make none."""
+    def tidy(self, w: World, before: World) -> World:
+        """Without differences that make none; it follows one that is tidy."""
         forgotten = w.forgotten if "ids are trusted" in self.faults else len(w.stored)
-        return w._replace(actors=tuple(map(self._tidy, range(len(w.actors)), w.actors)), forgotten=forgotten)
+        actors = tuple(
+            a if a is old else self._tidy(i, a) for i, (a, old) in enumerate(zip(w.actors, before.actors, strict=True))
+        )
+        return w._replace(actors=actors, forgotten=forgotten)
 
     def _tidy(self, i: int, a: Actor) -> Actor:
-        if a.at in ENDED:
+        if a.at in ENDED or not (a.changed or any(p is not None for p in a.probes)):
             return a
         doubtful = _doubtful(a) if a.at == "publish" else set(map(int, a.need or ()))
         probes = tuple(p if s in doubtful else None for s, p in enumerate(a.probes))
@@ -566,7 +569,10 @@ class Model:
 
     # --- what must be true ------------------------------------------------------------------------------------
 
-    def wrong(self, w: World) -> str | None:
+    def wrong(self, w: World, before: World) -> str | None:
+        """Of one that follows one that is right."""
+        if w.stored == before.stored and all(a.rows == b.rows for a, b in zip(w.actors, before.actors, strict=True)):
+            return None  # it depends on these alone
         stored = Counter(one.content for one in w.stored)
         if any(stored[c] > n for c, n in self.rows.items()):
             return "doubled"
@@ -595,20 +601,20 @@ def explore(scope: ModelScope, most: int = 10_000_000) -> Result:
     model = Model(scope)
     start = model.first()
     came: dict[int, tuple[int, str]] = {hash(start): (0, "")}
-    level, done = [start], 0
+    level, done = [(hash(start), start)], 0
     while level:
         after = []
-        for w in level:
+        for from_, w in level:
             for label, then in model.next(w):
-                then = model.tidy(then)
+                then = model.tidy(then, w)
                 key = hash(then)
                 if key in came:
                     continue
-                came[key] = (hash(w), label)
+                came[key] = (from_, label)
                 done += any(a.at == "done" for a in then.actors)
-                if wrong := model.wrong(then):
+                if wrong := model.wrong(then, w):
                     return Result(len(came), done, wrong, _trace(came, key))
-                after.append(then)
+                after.append((key, then))
         level = after
         if len(came) > most:
             raise AssertionError(f"more than {most:,} states")

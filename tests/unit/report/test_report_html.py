@@ -124,7 +124,7 @@ def test_text_of_rows_stays_text(tmp_path: Path) -> None:
 
 
 def test_a_log_without_messages_of_that_run(tmp_path: Path) -> None:
-    log_with(tmp_path, flights(3))
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(3)))
     made = report(str(tmp_path), run="another")
     page = Outline(made.html)
     assert verdict(made.data) == "empty"
