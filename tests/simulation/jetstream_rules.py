@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -272,12 +273,14 @@ def micros_of(time: float) -> int:
     return round(time * 1e6)
 
 
+@lru_cache(1 << 10)
 def text_of(time: float) -> str:
     """A time as the API tells it."""
     told = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros_of(time))
     return told.isoformat().replace("+00:00", "Z")
 
 
+@lru_cache(1 << 12)
 def matches(pattern: str, subject: str) -> bool:
     """Whether a subject is one of those that a pattern with ``*`` and ``>`` means."""
     if pattern == subject:

@@ -17,7 +17,7 @@ from greenlet import getcurrent
 
 from .processes import SLACK, Host, Killed, Process, Signal
 
-__all__ = ["Host", "Killed", "Process", "Scheduler", "Signal", "Stuck", "active"]
+__all__ = ["Host", "Killed", "Process", "Scheduler", "Signal", "Stuck", "active", "monotonic"]
 
 _READS = 5_000  #: of the clock without a wait, after which a process has used some time
 _USED = 0.001
@@ -32,7 +32,7 @@ class Scheduler:
     """One run: as a context manager the one that simulated modules belong to.
 
     :ivar now: virtual seconds since the beginning
-    :ivar random: for all that is left to chance
+    :ivar random: for all that is left to chance; ``chance``: its next number below 1
     :ivar current: the process that runs; None: whoever builds the world, or an event
     :ivar preemption: how probable it is that another process goes on where one takes a lock
     :ivar errors: with which processes ended that should not
@@ -46,6 +46,7 @@ class Scheduler:
 
     def __init__(self, seed: int, tracing: bool = False) -> None:
         self.seed, self.random, self.tracing = seed, random.Random(seed), tracing
+        self.chance = self.random.random
         self.now, self.hub = 0.0, getcurrent()
         self._events: list[tuple[float, float, int, Process | None, Any]] = []
         self._numbers, self._given = itertools.count(), itertools.count(1)
@@ -189,10 +190,10 @@ class Scheduler:
         process.turn += 1
         process.woken, process.reads, process.waits_for = False, 0, what
         if timeout is not None:
-            rate = process.host.rate
-            process.deadline = process.host.monotonic() + timeout
-            if rate:
-                self.push(self.now + (timeout / rate + SLACK if timeout > 0 else 0.0), process, process.turn)
+            host = process.host
+            process.deadline = host.was + (self.now - host.at) * host.speed + timeout
+            if host.speed:
+                self.push(self.now + (timeout / host.speed + SLACK if timeout > 0 else 0.0), process, process.turn)
         self.hub.switch()
         process.deadline = None
         if process.killed:
@@ -208,22 +209,6 @@ class Scheduler:
         self.push(self.now, process, turn)
         return True
 
-    def pause(self) -> None:
-        """Another process may go on here."""
-        if self.preemption and self.current is not None and self.random.random() < self.preemption:
-            self.block(0.0)
-
-    def read_clock(self) -> float:
-        """The monotonic clock of the host."""
-        process = self.current
-        if process is None:
-            return self.outside.monotonic()
-        process.reads += 1
-        if process.reads > _READS and not self.closing:
-            self.block(_USED, "nothing")
-        host = process.host
-        return host.was + (self.now - host.at) * host.speed  # as Host.monotonic: most calls of a run are these
-
     # --- running -----------------------------------------------------------------------------------------------------
 
     def unique(self) -> int:
@@ -232,7 +217,7 @@ class Scheduler:
 
     def push(self, when: float, process: Process | None, what: Any) -> None:
         """Let a process go on with its wait of number ``what``, or call ``what``."""
-        heappush(self._events, (when, self.random.random(), next(self._numbers), process, what))
+        heappush(self._events, (when, self.chance(), next(self._numbers), process, what))
 
     def run(self, within: float = 3600.0, until: Callable[[], bool] | None = None) -> None:
         """Until all processes have ended but those in the background, or ``until`` is true.
@@ -318,3 +303,17 @@ def active() -> Scheduler:
     """The run that simulated modules belong to."""
     assert Scheduler.active is not None, "no simulation runs"
     return Scheduler.active
+
+
+def monotonic() -> float:
+    """The monotonic clock of the host of the process that runs."""
+    scheduler = Scheduler.active
+    assert scheduler is not None, "no simulation runs"
+    process = scheduler.current
+    if process is None:
+        return scheduler.outside.monotonic()
+    process.reads += 1
+    if process.reads > _READS and not scheduler.closing:
+        scheduler.block(_USED, "nothing")
+    host = process.host
+    return host.was + (scheduler.now - host.at) * host.speed  # as Host.monotonic: most calls of a run are these

@@ -39,7 +39,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from . import threads
-from .kernel import Scheduler, active
+from .kernel import Scheduler, active, monotonic
 from .sockets import SimSocket, create_connection
 from .spark import application, delta
 
@@ -53,14 +53,8 @@ GLOBALS: Mapping[str, Mapping[str, Callable[[types.ModuleType], Any]]] = {
 }
 
 
-def monotonic() -> float:
-    scheduler = Scheduler.active
-    assert scheduler is not None
-    return scheduler.read_clock()
-
-
 def _time() -> float:
-    active().read_clock()
+    monotonic()
     return active().here.time()
 
 
@@ -111,11 +105,7 @@ class _Module:
     """A module of which some names are others."""
 
     def __init__(self, real: types.ModuleType, **names: Any) -> None:
-        self._real = real
-        self.__dict__.update(names)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        self.__dict__.update(vars(real) | names)
 
 
 class OnEachHost:

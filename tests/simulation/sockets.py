@@ -12,7 +12,7 @@ from typing import Protocol
 
 from mama_spark.nats.protocol.server_pool import Server
 
-from .kernel import Host, active
+from .kernel import Host, active, monotonic
 from .network import End, Network
 
 Piece = bytes | memoryview
@@ -104,8 +104,8 @@ def create_connection(address: tuple[str, int], timeout: float, *, all_errors: b
     :raises ExceptionGroup: nobody listens, or nothing comes about
     """
     scheduler = active()
-    end, until = scheduler.network.connect(scheduler.here, address[0]), scheduler.read_clock() + timeout
-    while not (end.connected or end.error) and (left := until - scheduler.read_clock()) > 0:
+    end, until = scheduler.network.connect(scheduler.here, address[0]), monotonic() + timeout
+    while not (end.connected or end.error) and (left := until - monotonic()) > 0:
         end.changed.wait(left, "a connection")
     if end.connected:
         return _Connected(end)

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from .kernel import Process, Signal, active
+from .kernel import Process, Signal, active, monotonic
 
 
 class SimLock:
     """A lock. Another process may go on where one takes it."""
+
+    again = False  #: its owner may take it again
 
     def __init__(self) -> None:
         self._scheduler = active()
@@ -24,27 +26,26 @@ class SimLock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         scheduler = self._scheduler
         me: object = scheduler.current or scheduler
-        if self._takes_again(me):
+        if self.again and self._owner is me:
+            self._count += 1
             return True
-        scheduler.pause()
+        if me is not scheduler and scheduler.preemption and scheduler.chance() < scheduler.preemption:
+            scheduler.block(0.0)
         if self._owner is not None:
             if not blocking:
                 return False
-            until = None if timeout < 0 else scheduler.read_clock() + timeout
+            until = None if timeout < 0 else monotonic() + timeout
             if self._free is None:
                 self._free = Signal(scheduler)
             while self._owner is not None:
-                left = None if until is None else until - scheduler.read_clock()
+                left = None if until is None else until - monotonic()
                 if left is not None and left <= 0:
                     return False
                 self._free.wait(left, "a lock")
         self._owner, self._count = me, 1
         return True
 
-    def _takes_again(self, me: object) -> bool:
-        return False
-
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         self._count -= 1
         if self._count > 0:
             return
@@ -57,21 +58,13 @@ class SimLock:
     def locked(self) -> bool:
         return self._owner is not None
 
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    __enter__, __exit__ = acquire, release
 
 
 class SimRLock(SimLock):
     """A lock that its owner may take again."""
 
-    def _takes_again(self, me: object) -> bool:
-        if self._owner is me:
-            self._count += 1
-            return True
-        return False
+    again = True
 
     def let_go(self) -> int:
         """Release it, however often it was taken; how often."""
@@ -97,10 +90,10 @@ class SimCondition:
         self._notified = Signal(active())
 
     def __enter__(self) -> bool:
-        return self._lock.acquire()
+        return self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.release()
 
     def wait(self, timeout: float | None = None) -> bool:
         lock, count = self._lock, 0
@@ -118,9 +111,9 @@ class SimCondition:
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         result = predicate()
-        until = None if timeout is None or result else active().read_clock() + timeout
+        until = None if timeout is None or result else monotonic() + timeout
         while not result:
-            left = None if until is None else until - active().read_clock()
+            left = None if until is None else until - monotonic()
             if left is not None and left <= 0:
                 break
             self.wait(left)

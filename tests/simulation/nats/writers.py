@@ -168,7 +168,7 @@ class Write:
             bridge,
             policy,
             on_finished=on_finished,
-            config=BatchConfig(on_outage=OnOutage.WAIT),
+            config=BatchConfig(on_outage=OnOutage.WAIT, poll_time=random.choice((0.1, 1.0))),
             hooks=BatchHooks(open_bridge=connect),
             guard=session,
         )

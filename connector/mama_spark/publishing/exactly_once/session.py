@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.batch_ledger import BatchLedger, Marker, MarkerChanged
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch, rows_by_stream
@@ -39,7 +40,7 @@ logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
 
-_POLL = 0.05  #: seconds between two looks at a marker
+_POLLS = Backoff(0.05, 0.25)  #: between two looks at a marker, or for what is on its way
 _LOOK = 1.0  #: seconds that a stream may keep the publisher waiting, which has others
 
 
@@ -164,7 +165,7 @@ class BatchSession:
         :param marker: after ``at``: if it has changed, it is not replaced
         :param check: called when it was read again: raises if it may not be replaced any more
         """
-        waits = False
+        waits, looks = False, _POLLS.delays()
         while True:
             step = turn.step(marker, self._clock())
             if isinstance(step, Step):
@@ -177,7 +178,7 @@ class BatchSession:
                 if not waits:
                     logger.info("partition %d waits until the other task has ended", self._me.partition)
                 waits = True
-                time.sleep(min(_POLL, step))
+                time.sleep(min(looks.next(), step))
             if now is None:
                 at, now = self._clock(), self._ask(lambda: self._ledger.marker(key))
                 check()
@@ -201,7 +202,7 @@ class BatchSession:
         :raises Unavailable: it may be for too long
         """
         for server in servers:
-            began, warned = time.monotonic(), -math.inf
+            began, warned, looks = time.monotonic(), -math.inf, _POLLS.delays()
             while why := self._ask(partial(self._ledger.why_unfenced, name, server)):
                 now = time.monotonic()
                 if now - began >= self._rules.patience:
@@ -219,7 +220,7 @@ class BatchSession:
                         "partition %d waits, because an attempt before this one has sent rows, and %s",
                         self._me.partition, why,
                     )  # fmt: skip
-                time.sleep(_POLL)
+                time.sleep(looks.next())
 
     def _try_set(self, key: str, value: BatchMarker | TaskMarker, read: Marker) -> Marker | None:
         """The marker as it is stored now; None: it has changed meanwhile, or nobody knows."""
