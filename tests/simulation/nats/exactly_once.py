@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,7 @@ def exactly_once(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[st
         kinds: tuple[Callable[[], None], ...] = (
             partial(break_a_link, scheduler, network, write.executors, there, lasts),
             partial(hurt_an_executor, scheduler, write, lasts, LEASE + window),
+            partial(leave_a_zombie, scheduler, network, write, [there], lasts),
             partial(restart_the_driver, scheduler, write, lasts),
             partial(_hurt_the_server, scheduler, there, start, lasts),
             partial(spoil_the_server, scheduler, servers, lasts, FULL),
@@ -133,6 +134,19 @@ def hurt_an_executor(scheduler: Scheduler, write: Write, lasts: float, longest: 
             scheduler.thaw(host)
 
         scheduler.call_at(scheduler.now + min(lasts, longest), wake)
+
+
+def leave_a_zombie(scheduler: Scheduler, network: Network, write: Write, servers: Sequence[Host], lasts: float) -> None:
+    """Spark takes an executor for lost, which goes on, perhaps without answers to its renewals."""
+    random, living = scheduler.random, [host for host in write.executors.values() if not host.dead]
+    if not living:
+        return
+    name, there = random.choice(living).name, random.choice(servers).name
+    scheduler.trace_fault("give up", name)
+    write.given_up.add(name)
+    if random.random() < 0.7:
+        a, b = random.choice(((name, there), (there, name)))
+        scheduler.call_at(scheduler.now + max(lasts, 2 * LEASE), network.hold_one(a, b))
 
 
 def restart_the_driver(scheduler: Scheduler, write: Write, lasts: float) -> None:

@@ -194,7 +194,8 @@ class Cluster:
         replica.term = max(term, replica.term)
         replica.stream.staged.clear()
         if replica.leads:  # the stream hears of it a little later than its log
-            when = self.scheduler.now + self.scheduler.random.uniform(0, 0.01)
+            late = self.scheduler.random.choice((0.01, 0.01, 1.0))  # under load
+            when = self.scheduler.now + self.scheduler.random.uniform(0, late)
             self.scheduler.call_at(when, replica.stream.forget_proposals, self.hosts[node])
         replica.leads = False
         self.nodes[node].views.pop(name, None)

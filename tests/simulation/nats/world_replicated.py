@@ -10,9 +10,18 @@ from typing import TYPE_CHECKING
 from mama_spark.nats.settings import NatsSettings
 
 from ..jetstream_rules import FULL
-from ..kernel import Scheduler
+from ..kernel import Host, Scheduler
 from ..network import Link, Network
-from .exactly_once import WINDOWS, break_a_link, hurt_an_executor, moments, refuse, restart_the_driver, rows_of
+from .exactly_once import (
+    WINDOWS,
+    break_a_link,
+    hurt_an_executor,
+    leave_a_zombie,
+    moments,
+    refuse,
+    restart_the_driver,
+    rows_of,
+)
 from .replicated import Cluster
 from .writers import Write
 
@@ -49,13 +58,30 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
 
 def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluster, lasts: float) -> None:
     random = scheduler.random
-    kinds = ("server", "server", "server", "lead", "late", "link", "executor", "executor", "driver", "refuse")
+    kinds = (
+        "server",
+        "server",
+        "server",
+        "lead",
+        "late",
+        "link",
+        "executor",
+        "executor",
+        "zombie",
+        "buffer",
+        "driver",
+        "refuse",
+    )
     kind = random.choice(kinds)
     if kind == "link":
         there = cluster.hosts[random.choice(list(cluster.hosts))]
         break_a_link(scheduler, network, write.executors, there, lasts)
     elif kind == "executor":
         hurt_an_executor(scheduler, write, lasts)
+    elif kind == "zombie":
+        leave_a_zombie(scheduler, network, write, list(cluster.hosts.values()), lasts)
+    elif kind == "buffer":
+        _leave_rows_in_a_buffer(scheduler, network, write, cluster, lasts)
     elif kind == "late":
         change_to_a_late_leader(scheduler, cluster)
     elif kind == "lead":
@@ -66,6 +92,31 @@ def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluste
         restart_the_driver(scheduler, write, lasts)
     else:
         hurt_a_server(scheduler, cluster, lasts)
+
+
+def _leave_rows_in_a_buffer(
+    scheduler: Scheduler, network: Network, write: Write, cluster: Cluster, lasts: float
+) -> None:
+    """An executor sends to a server that stands still, perhaps one that it has just changed to, and ends before that
+    goes on."""
+    random, living = scheduler.random, [host for host in write.executors.values() if not host.dead]
+    if not living:
+        return
+    host, left = random.choice(living), random.choice(list(cluster.hosts))
+    if random.random() < 0.5:
+        network.cut(host.name, left)
+    still = [there for name, there in cluster.hosts.items() if name != left and cluster.there(name)]
+    if still:
+        at, there = scheduler.now + random.uniform(0, 2), random.choice(still)
+        scheduler.call_at(at, partial(_freeze, scheduler, there, lasts))
+        end = partial(scheduler.kill, host) if random.random() < 0.5 else partial(write.failing.add, host.name)
+        scheduler.call_at(at + random.uniform(0, 2), end, host)
+
+
+def _freeze(scheduler: Scheduler, there: Host, lasts: float) -> None:
+    if not (there.dead or there.frozen):
+        scheduler.freeze(there)
+        scheduler.call_at(scheduler.now + lasts, lambda: None if there.dead else scheduler.thaw(there))
 
 
 def change_to_a_late_leader(scheduler: Scheduler, cluster: Cluster) -> None:
@@ -88,8 +139,7 @@ def hurt_a_server(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
     elif not cluster.there(name):
         return
     elif kind == "freeze":
-        scheduler.freeze(host)
-        scheduler.call_at(scheduler.now + lasts, lambda: None if host.dead else scheduler.thaw(host))
+        _freeze(scheduler, host, lasts)
     elif kind == "kill":
         scheduler.kill(host)
         scheduler.call_at(scheduler.now + lasts, lambda: cluster.start(name))

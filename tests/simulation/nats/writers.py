@@ -49,7 +49,7 @@ class Write:
     :ivar acked: payloads that attempts have reported as acknowledged, of the run that was committed
     :ivar committed: all partitions of a run have succeeded
     :ivar executors: hosts of attempts that have not ended
-    :ivar failing: names of those whose rows end with an error
+    :ivar failing: names of those whose rows end with an error; ``given_up``: of those that Spark takes for lost
     """
 
     scheduler: Scheduler
@@ -60,6 +60,7 @@ class Write:
     committed: bool = False
     executors: dict[str, Host] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
+    given_up: set[str] = field(default_factory=set)
     _run: int = 0
     _driver: Host | None = None
     _left: set[int] = field(default_factory=set)
@@ -136,7 +137,7 @@ class Write:
         while not process.done:
             process.ended.wait(1.0)
             patience = patience - 1.0 if unsure or process.host.frozen else patience
-            if patience <= 0:
+            if patience <= 0 or process.host.name in self.given_up:
                 return
 
     # --- one attempt, on the host of an executor ---------------------------------------------------------------------
@@ -150,7 +151,7 @@ class Write:
         session = BatchSession(NatsBatchLedger(self.settings, 30.0), me, Rules(LEASE, wait=True), bridge.sent_to)
         random = scheduler.random
         policy = WindowConfig(8, 4, random.choice((1.0, 5.0)), RetryPolicy.doubling(0.25, 5.0, 90.0))
-        chunk, pause, here = random.choice((3, 8)), random.choice((0.2, 2.0, 8.0)), scheduler.here.name
+        chunk, pause, here = random.choice((1, 3, 8)), random.choice((0.2, 2.0, 8.0)), scheduler.here.name
         failed: list[FlightBatch] = []
 
         def on_finished(flights: FlightBatch) -> None:
@@ -179,7 +180,8 @@ class Write:
             for batch_of_rows in _batches(rows, chunk):
                 for one in through(stages, batch_of_rows):
                     publisher.put(one.messages, one.rejected, None, one.stored)
-                scheduler.sleep(random.choice((0.0, 0.0, pause)))
+                slower = random.uniform(0, 4) if here in self.given_up else 0.0
+                scheduler.sleep(random.choice((0.0, 0.0, pause)) + slower)
                 if here in self.failing:
                     raise NotAllStored
             publisher.drain()

@@ -237,6 +237,37 @@ def test_an_attempt_after_one_that_has_ended_waits_for_a_leader_that_has_not_app
     assert found == [1]
 
 
+def test_a_message_whose_id_stays_proposed_waits_for_the_duplicate_window_and_says_so() -> None:
+    """A server that leads again keeps ids of an attempt that was killed, if the next one sends in another order: no
+    message with such an id is stored within the window."""
+    said: list[str] = []
+
+    def task() -> None:
+        bridge = NatsBridge(NatsSettings(("nats://nats:4222",), ack_mode="message", ordered=True, dedup=True))
+        bridge.open()
+        policy = WindowConfig(16, 8, 5.0, RetryPolicy.doubling(0.25, 5.0, 90.0), ordered=True)
+        policy = policy.for_bridge(bridge.capabilities, with_ids=True)
+        config = BatchConfig(on_outage=OnOutage.WAIT_AT_GAP)
+        publisher = BatchPublisher(bridge, policy, on_finished=lambda _: None, config=config)
+        scheduler.call_at(25.0, lambda: said.append(publisher.waits_for))
+        publisher.start()
+        publisher.put(MessageBatch.of(["t.1"] * 3, [b"0", b"1", b"2"], ids=["a", "b", "c"]))
+        publisher.drain()
+        bridge.close()
+
+    with simulated(), Scheduler(1) as scheduler:
+        network, there, jetstream = Network(scheduler), scheduler.host("nats"), JetStream()
+        stream = jetstream.create("S", ["t.>"], there.time(), duplicate_window=30_000_000_000)
+        stream.ids["b"] = 0, there.time()
+        ServerPort(network, there, StreamServer("nats", jetstream, lambda _: there.time()))
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        scheduler.run(60.0)
+        assert not scheduler.errors
+    assert [m.payload for m in stream.messages.values()] == [b"0", b"1", b"2"]
+    assert stream.messages[2].time - stream.created >= 30.0
+    assert "duplicate message id is in process" in said[0]
+
+
 def test_a_query_that_begins_again_waits_for_a_leader_that_has_not_applied_what_it_has_read() -> None:
     options = {"url": "nats://n1:4222", "stream": "S"}
     ends: list[dict[str, Any]] = []
