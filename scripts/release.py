@@ -30,10 +30,10 @@ def say(text: str) -> None:
     print(f"[{time.monotonic() - BEGAN:4.0f}s] {text}", flush=True)
 
 
-def run(*command: object, cwd: Path = DIST) -> str:
+def run(*command: object, cwd: Path = DIST, env: dict[str, str] = ENVIRONMENT) -> str:
     """What it printed."""
     words = [*map(str, command)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=cwd, env=ENVIRONMENT)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=cwd, env=env)
     if done.returncode:
         sys.exit(f"{done.stdout}{done.stderr}\nrelease: this failed: {' '.join(words)}")
     return done.stdout
@@ -62,7 +62,9 @@ def quick_start(programs: Path, code: str, folder: Path) -> str:
             (folder / "quick.py").write_text(
                 code.replace("nats://127.0.0.1:4222", url).replace("/tmp/mama", str(folder))
             )
-            run(programs / "python", "quick.py", cwd=folder)
+            # as in an activated environment: Spark starts the first `python3` of the path
+            activated = {**ENVIRONMENT, "PATH": f"{programs}:{ENVIRONMENT['PATH']}"}
+            run("python", "quick.py", cwd=folder, env=activated)
         finally:
             broker.terminate()
     return run(programs / "mama", "flights", folder / "flight_log", cwd=folder)
