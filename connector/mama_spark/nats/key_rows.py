@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -49,18 +50,16 @@ class Bucket:
 
     def __init__(self, name: str, settings: NatsSettings, *, timeout: float, wait: bool) -> None:
         self._name, self._settings, self._timeout, self._wait = name, settings, timeout, wait
-        self._head: str | None = None
 
+    @cached_property
     def subject_head(self) -> str:
         """The part of a subject before the key.
 
         :raises ConfigError: there is no such bucket
         :raises Unavailable: no answer
         """
-        if self._head is None:
-            say = "waiting until the bucket can be looked up: %s"
-            self._head = retry_while_unavailable(self._find_head, wait=self._wait, say=say)
-        return self._head
+        say = "waiting until the bucket can be looked up: %s"
+        return retry_while_unavailable(self._find_head, wait=self._wait, say=say)
 
     def _find_head(self) -> str:
         stream = kv.stream_of(self._name)
@@ -120,14 +119,10 @@ class KeyCodec:
         n, bad = rows.num_rows, dict[int, PublishError]()
         given = dict(zip(rows.schema.names, rows.columns, strict=True))
         keys = given["key"].cast(pa.large_binary())
-        for row, key in enumerate(keys.to_pylist()):
-            if key is None:
-                bad[row] = BadTopic.of_null("topics", "the key is null")
-            elif not kv.is_key(key.decode(errors="replace")):
-                bad[row] = BadTopic(f"no key is {key.decode(errors='replace')!r}: {_KEYS}")
-        good = np.ones(n, np.bool_)
-        good[list(bad)] = False
-        topics = pc.if_else(pa.array(good), keys, b"").cast(pa.string())
+        good, null = kv.are_keys(keys), BadTopic.of_null("topics", "the key is null")
+        for row in _where(pc.invert(good)):
+            bad[row] = BadTopic(f"no key is {_shown(keys[row])}: {_KEYS}") if keys[row].is_valid else null
+        topics = pc.if_else(good, keys, b"").cast(pa.string())
         topics = pc.binary_join_element_wise(self._subject_head(), topics, "").dictionary_encode()
 
         operations = pc.fill_null(_texts(given.get("operation"), n), PUT.encode())
