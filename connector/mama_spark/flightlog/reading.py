@@ -88,7 +88,7 @@ SELECT flight_id, stream, min(topic) AS topic, count(*) AS rows, sum(CAST(duplic
 FROM log WHERE kind = 'flight' AND event = 'acked' AND committed AND flight_id IN
   (SELECT flight_id FROM log WHERE kind = 'flight' AND event = 'acked' AND committed AND duplicate IS NOT FALSE)
 GROUP BY flight_id, stream, query_id, run_id, batch_id HAVING count(*) > 1
-ORDER BY rows DESC, flight_id LIMIT 20"""
+ORDER BY rows DESC, flight_id LIMIT {limit}"""
 
 #: Passes of :func:`summarise` over the log; one more where ids are doubled.
 PASSES = 5
@@ -280,13 +280,13 @@ def failed_text(rows: list[Row]) -> str:
     return "\n".join(table_lines("failed", rows, *failed_columns(rows))[1:])
 
 
-def shared_ids(path: str, storage: dict[str, str]) -> list[Row]:
+def shared_ids(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
     """Ids that several acknowledged messages of one committed write share, of which a broker that deduplicates stored
     one: flight_id, stream, topic of one, rows, duplicates, tasks, query_id, run_id, batch_id; most rows first.
 
     Holds in memory the ids that were duplicates; all ids where the broker does not say (``ackMode=batch``).
     """
-    return query(open_log(path, storage), storage, _SHARED_IDS)
+    return query(open_log(path, storage), storage, _SHARED_IDS.format(limit=int(limit)))
 
 
 def shared_ids_text(rows: list[Row]) -> str:
