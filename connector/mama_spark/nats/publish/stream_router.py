@@ -25,6 +25,7 @@ from .ack_mode import AckModeChoice, stream_text
 from .fences import RowsOfStream
 from .missing_acks import MOST_STREAMS, explain
 
+_SHORT_WINDOW = 10.0  #: seconds after which a leader notices that it has no majority any more
 _UNMAPPED = "publish to topics that are not mapped so"
 
 
@@ -196,6 +197,12 @@ class StreamRouter:
         self._require_safe_dedup(stream.name)
         if stream.retention == "interest" and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
+        if self.settings.exactly_once and stream.replicas > 1 and stream.duplicate_window < _SHORT_WINDOW:
+            self._warn(
+                f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only: a row may be "
+                "stored twice in spite of exactlyOnce if the stream's leader is cut off from its other servers, which "
+                f"it notices after {_SHORT_WINDOW:g} s. Make its duplicate window {_SHORT_WINDOW:g} s or longer"
+            )
         wanted = st.duplicate_window(self.settings)
         if self.settings.dedup and not self.settings.exactly_once and stream.duplicate_window < wanted:
             self._warn(
