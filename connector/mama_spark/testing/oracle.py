@@ -1,4 +1,4 @@
-"""The conservation oracle: checks that no row was lost, invented, or reported with two outcomes (invariant 5).
+"""The conservation oracle: checks that no row was lost, invented, or reported with two outcomes (invariant 4).
 
 It knows nothing of the bridge under test: it compares the outcomes that a publisher reports with what the broker
 stores.

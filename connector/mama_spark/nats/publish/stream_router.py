@@ -25,7 +25,7 @@ from .ack_mode import AckModeChoice, stream_text
 from .fences import RowsOfStream
 from .missing_acks import MOST_STREAMS, explain
 
-_SHORT_WINDOW = 10.0  #: seconds after which a leader notices that it has no majority any more
+_CUT_OFF = 20.0  #: seconds for which a leader without a majority may go on to take messages
 _UNMAPPED = "publish to topics that are not mapped so"
 
 
@@ -197,11 +197,11 @@ class StreamRouter:
         self._require_safe_dedup(stream.name)
         if stream.retention == "interest" and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
-        if self.settings.exactly_once and stream.replicas > 1 and stream.duplicate_window < _SHORT_WINDOW:
+        if self.settings.exactly_once and stream.replicas > 1 and stream.duplicate_window < _CUT_OFF:
             self._warn(
-                f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only: a row may be "
-                "stored twice in spite of exactlyOnce if the stream's leader is cut off from its other servers, which "
-                f"it notices after {_SHORT_WINDOW:g} s. Make its duplicate window {_SHORT_WINDOW:g} s or longer"
+                f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only, and a leader "
+                f"that is cut off takes messages for up to {_CUT_OFF:g} s: a row may be stored twice in spite of "
+                f"exactlyOnce. Make its duplicate window {_CUT_OFF:g} s or longer"
             )
         wanted = st.duplicate_window(self.settings)
         if self.settings.dedup and not self.settings.exactly_once and stream.duplicate_window < wanted:
