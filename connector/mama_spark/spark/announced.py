@@ -19,7 +19,7 @@ from .option_loading import DiscoveryProperties, read_options
 from .plain_errors import add_last_line
 from .sink.announcer import source_record, withdraw
 
-#: Seconds until the plan of a query must be there.
+#: Seconds.
 _PLANNING_TIMEOUT = 120.0
 
 
@@ -31,12 +31,9 @@ def announced(query: Any, options: Mapping[str, str] | None = None) -> Announced
 
         mama_spark.announced(query)             # or: the query goes on, and is withdrawn when it ends
 
-    Nothing happens for a query that is not announced.
-
-    :param query: result of ``writeStream...start()``
+    :param query: result of ``writeStream...start()``; nothing happens for one that is not announced
     :param options: options of ``mamapub``, where they cannot be read from the query (Spark Connect)
     :raises ConfigError: the options cannot be read
-    :raises TypeError: ``query`` is none
     """
     given = _options_of(query) if options is None else dict(options)
     if given is None:
@@ -94,10 +91,8 @@ class AnnouncedQuery:
 
 
 def _options_of(query: Any) -> dict[str, str] | None:
-    """Options of the writer of a query; None if it ended before it was planned. Internals of Spark, read only here.
-
-    :raises ConfigError: this kind of query does not have them
-    """
+    """Options of the writer of a query, from internals of Spark; None if it ended before it was planned. Raises
+    ConfigError for queries without them."""
     java = getattr(query, "_jsq", None)
     if java is None and not hasattr(query, "awaitTermination"):
         raise TypeError(f"announced() takes a streaming query, what start() returns, and not {query!r}")

@@ -63,7 +63,7 @@ except ImportError:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Of Arrow batches with these columns; timestamps are in UTC."""
+    """The Arrow schema of these columns; timestamps are in UTC."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     may_choose = "timezone" in signature(to_arrow_schema).parameters  # before Spark 4.2 it is UTC
@@ -71,10 +71,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def for_this_spark(reader: R) -> R:
-    """``reader``, as the running Spark calls it.
-
-    :param reader: has ``latestOffset(start, limit)`` and ``getDefaultReadLimit()``
-    """
+    """Adapt ``reader`` (``latestOffset(start, limit)`` and ``getDefaultReadLimit()``) to the running Spark."""
     return reader if HAS_READ_LIMITS else cast(R, StartKeepingReader(reader))
 
 

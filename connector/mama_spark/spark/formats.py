@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 
 class _MamaDataSource(DataSource):
-    """Refuses what no format of ours does.
-
-    :cvar session_defaults: ``spark.mama.<option>`` of the session in which the class was registered
-    """
+    """:cvar session_defaults: ``spark.mama.<option>`` of the session in which the class was registered"""
 
     session_defaults: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
@@ -40,7 +37,7 @@ class _MamaDataSource(DataSource):
 
     @staticmethod
     def _refuse_defaults(options: Mapping[str, str]) -> None:
-        """Of the query: a wrong name among them would be left out in silence."""
+        """Refuse defaults among the query's own options: a wrong name among them would be left out in silence."""
         for key in options:
             if key.lower().startswith("spark.mama."):
                 from ..contracts.errors import OptionError
@@ -59,10 +56,7 @@ class _MamaDataSource(DataSource):
     reader = streamReader = writer = streamWriter = _goes_one_way
 
     def _require_options(self, needed: str) -> None:
-        """A table of the catalog that was made with columns comes without options, and would be that of some default.
-
-        :param needed: an option
-        """
+        """A table of the catalog that was made with columns comes without options: those of some default would hold."""
         from ..contracts.errors import OptionError
         from ..options.scopes import STREAM_WRITE
         from .session_defaults import PREFIX
@@ -129,8 +123,7 @@ class MamaSubDataSource(_MamaDataSource):
     def __init__(self, options: dict[str, str]) -> None:
         """Called by ``load()``; Spark pickles the object for all that follows."""
         super().__init__(options)
-        # Time of day: what "now" is in an option.
-        self.loaded_at = time.time_ns() // 1000  #: microseconds since the epoch
+        self.loaded_at = time.time_ns() // 1000  #: microseconds since the epoch, what "now" is in an option
 
     @classmethod
     def name(cls) -> str:

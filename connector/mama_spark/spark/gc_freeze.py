@@ -1,8 +1,8 @@
 """Option ``gcFreeze``: a worker of Spark visits what it has imported no more when it collects garbage.
 
-A worker that Spark uses again collects all its garbage after each task, each planning and each commit, before it takes
-the next one. It visits every object of every imported module, which takes longer than to publish a small micro-batch,
-and Spark waits for it when the next micro-batch follows at once.
+A reused worker collects all its garbage after each task, planning and commit, before it takes the next one. It visits
+every object of every imported module, which takes longer than to publish a small micro-batch, and Spark waits for it
+when the next micro-batch follows at once.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _last_count = _frozen_count = 0
 def exempt_modules() -> None:
     """At the beginning of each piece of work that Spark gives to a worker. Elsewhere, nothing happens.
 
-    What exists is exempted once the work before has imported nothing new: at this moment the worker has just collected,
-    so no garbage is kept, and what comes later is collected as ever. A worker that imports more is exempted again.
+    What exists is exempted once the work before has imported nothing new: the worker has just collected, so no garbage
+    is kept, and what comes later is collected as ever. A worker that imports more is exempted again.
     """
     global _last_count, _frozen_count
     if not in_worker():

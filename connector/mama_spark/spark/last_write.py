@@ -26,14 +26,11 @@ class LastWrite:
     """The last write. Notebooks show it where it is the value of a cell.
 
     :ivar counts: rows, which acked, published (with ``ackMode=none``), failed and timed_out add up to; duplicates,
-        dead_lettered and perhaps_twice (``onSilentServer=publish``) among them; in rows, each once, of the attempts
-        that Spark committed
-    :ivar reasons: failed rows by reason
+        dead_lettered and perhaps_twice (``onSilentServer=publish``) among them; of the attempts that Spark committed
     :ivar committed: whether Spark was told that the write succeeded, and its rows are in the tables as committed
     :ivar repeats: Spark was told so, and a run before had committed this ``txnVersion`` or micro-batch: the rows of
         this run are in the tables as not committed
     :ivar flight_log: path of the log; None = none was kept
-    :ivar run_id, query_id, batch_id: as in the flight log
     """
 
     spark: SparkSession
@@ -48,7 +45,7 @@ class LastWrite:
 
     @property
     def failures(self) -> DataFrame:
-        """The failed flights of this write, from the flight log, without superseded attempts. The session needs Delta.
+        """The failed flights of this write, without superseded attempts. The session needs Delta.
 
         :raises FlightLogError: no log was kept
         """

@@ -14,17 +14,15 @@ _ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
 def table_at(path: str) -> str:
-    """What SQL calls the Delta table at a path or URL."""
     return "delta.`{}`".format(path.replace("`", "``"))
 
 
 def merge_changes(table: str, key: str = "key", revision: str = "revision") -> Callable[[DataFrame, int], None]:
-    """A function for ``foreachBatch`` that merges the changes of each micro-batch into a Delta table, which it makes if
-    it is missing.
+    """A function for ``foreachBatch`` that merges the changes of each micro-batch into a Delta table (made if missing).
 
     The table has a row for each key: its last change, in the columns of the stream. A key that was removed keeps a row,
     whose ``operation`` is not ``put``: it says up to which revision changes are known, so that an older one cannot come
-    back. A batch that is repeated changes nothing. Of a message that packs several rows, the last one counts.
+    back. A repeated batch changes nothing. Of a message that packs several rows, the last one counts.
 
     :param table: path, URL or name in the catalog
     :param key, revision: columns; over topics ``topic`` and ``sequence``

@@ -27,9 +27,7 @@ class DiscoveryProperties:
     """Discovery settings of a properties file; plain data that is pickled to the tasks.
 
     :ivar fields: names and FIDs of the fields of source messages
-    :ivar supported: ``sourcediscovery.supported`` of the transport; None = no transport was named, and the bridge
-        decides
-    :ivar supported_key: name of that property
+    :ivar supported: property ``supported_key`` of the transport; None = no transport was named, and the bridge decides
     """
 
     fields: SourceFields = DEFAULT_FIELDS
@@ -37,10 +35,7 @@ class DiscoveryProperties:
     supported_key: str = ""
 
     def require_support(self, what: str) -> None:
-        """
-        :param what: needs source discovery, for the message
-        :raises StatusError: NOT_IMPLEMENTED: the transport does not support source discovery (SD-18, SD-50)
-        """
+        """Raises StatusError NOT_IMPLEMENTED if the transport supports no discovery (SD-18, SD-50) for ``what``."""
         if self.supported is False:
             raise StatusError(
                 Status.NOT_IMPLEMENTED,
@@ -50,8 +45,6 @@ class DiscoveryProperties:
 
 @dataclass(frozen=True, slots=True)
 class LoadedOptions(Generic[O]):
-    """Checked options, and the discovery settings of the properties file."""
-
     options: O
     discovery: DiscoveryProperties
 
@@ -59,7 +52,6 @@ class LoadedOptions(Generic[O]):
 def read_options(cls: type[O], given: Mapping[str, str], use: Use) -> LoadedOptions[O]:
     """Parse options from Spark, completed by the defaults of the session and by the transport that they name.
 
-    :param use: kind of use that Spark asks for
     :raises OptionError: as :meth:`mama_spark.options.declare.Options.parse`; unknown transport
     :raises ConfigError: the properties file cannot be read, or its fields are wrong
     """

@@ -1,10 +1,9 @@
 """Errors of this package as a person sees them: one line that says what happened, without the trace of a worker.
 
 Spark runs planning, tasks and commits in Python processes of its own, and an exception there reaches the user as text
-inside another exception. Of an unexpected one the whole trace is wanted. A
-:class:`~mama_spark.contracts.errors.MamaError` says itself what happened and what to do, and a trace around it only
-hides it: the line would stand between hundreds of others, and Spark would end the text with a line of its own, ``
-SQLSTATE: 38000``.
+inside another exception. A :class:`~mama_spark.contracts.errors.MamaError` says itself what happened and what to do;
+the trace around it, of hundreds of lines, only hides it, and Spark would end the text with a line ``SQLSTATE: 38000``.
+Unexpected exceptions keep their trace.
 
 ``MAMA_TRACEBACK=1`` in the environment of these processes brings the trace back.
 """
@@ -28,9 +27,8 @@ from ..contracts.errors import BackgroundTaskFailed, MamaError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Set to anything but 0, it brings back the trace.
 TRACEBACK = "MAMA_TRACEBACK"
-#: Of Spark: its workers then send no trace of the error that ends them.
+#: Spark's workers then send no trace of the error that ends them.
 _HIDE = "SPARK_HIDE_TRACEBACK"
 
 #: The line of an error within Spark's text; Spark's own codes follow it.
@@ -115,14 +113,12 @@ def stopping(spark: SparkSession) -> Iterator[None]:
 
 
 def add_last_line(error: BaseException) -> None:
-    """Repeat what this package said below an error of Spark that quotes it."""
     found = _QUOTED.search(str(error)) if isinstance(error, PySparkException) else None
     if found is not None and not str(error).rstrip().endswith(found[0].strip()):
         error.add_note(found[0].strip())
 
 
 def in_worker() -> bool:
-    """Whether this process is one that Spark has started."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and str(spec.name).startswith("pyspark.")
 

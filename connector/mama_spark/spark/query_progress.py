@@ -1,5 +1,4 @@
-"""Logs, and exports as metrics, the progress of streaming queries over the formats of this package, and how far they
-are behind their streams."""
+"""Logs, and exports as metrics, the progress of streaming queries over the formats of this package, and their lag."""
 
 from __future__ import annotations
 
@@ -82,11 +81,10 @@ def lag(of: Any) -> dict[str, int]:
                 print(mama_spark.lag(event.progress))
 
     All messages of a stream count, whether they match ``topics`` or not. Empty before the first progress, and for
-    sources that are not ``mamasub``. Spark takes no metrics of its own from a Python source (``sources[].metrics`` is
-    empty), so this is computed from the offsets that it reports.
+    sources that are not ``mamasub``. It is computed from the offsets that Spark reports, because Spark takes no metrics
+    from a Python source (``sources[].metrics`` is empty).
 
     :param of: a streaming query, or its progress
-    :raises TypeError: ``of`` is neither
     """
     progress = getattr(of, "lastProgress", of)
     if progress is None:
@@ -110,7 +108,7 @@ def _behind(read: Mapping[str, Any], latest: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _offsets(source: Any, name: str) -> Mapping[str, Any]:
-    """An offset of a source: JSON, or what was parsed from it; empty if it has none."""
+    """JSON, or what was parsed from it; empty if the source has no such offset."""
     value = source.get(name) if isinstance(source, Mapping) else getattr(source, name)
     if isinstance(value, str):
         try:

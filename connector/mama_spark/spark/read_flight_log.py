@@ -43,10 +43,8 @@ def flight_log(spark: SparkSession, path: str, committed_only: bool = False) -> 
 
 
 def as_html(path: str) -> str | None:
-    """HTML for a notebook; None = delta-rs cannot read the log, which Spark perhaps can.
-
-    The plot is left out where the extra ``report`` is not installed.
-    """
+    """HTML for a notebook, without the plot where the extra ``report`` is missing; None = delta-rs cannot read the log,
+    which Spark perhaps can."""
     try:
         parts = list(_parts(path))
     except MamaError:
@@ -83,6 +81,5 @@ def _plot(path: str) -> str:
         from ..report.data import read_report
     except ModuleNotFoundError:
         return ""
-    # Time of day: the time of the report.
     data = read_report(path, {}, datetime.now(UTC))
     return charts.rate(data) if data.timeline else ""

@@ -23,8 +23,8 @@ logger = logging.getLogger("mama_spark")
 _ROOTS = ("pyspark_mamapub", "pyspark_mamasub", "pyspark_mamadiscovery")
 #: Files that pyspark puts on the path of its workers (``SparkContext.PACKAGE_EXTENSIONS``); wheels are not among them.
 _ACCEPTED = (".zip", ".egg", ".jar")
-#: Where the driver's processes that plan a stream look for files of the application, below the folder in which Spark
-#: has them; Spark puts nothing there.
+#: Folder, below the one where Spark has the application's files, in which the driver's processes that plan a stream
+#: look for them; Spark puts nothing there.
 _OF_STREAMS = "streaming_job"
 
 
@@ -93,7 +93,6 @@ def _register(source: type[DataSource], spark: SparkSession) -> None:
 
 
 def _run_this_python(spark: SparkSession) -> None:
-    """``python3`` of the ``PATH`` is another interpreter where the environment of the driver is not activated."""
     context = spark.sparkContext
     named = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & os.environ.keys()
     if str(context.master).startswith("local") and not named and not context.getConf().contains("spark.pyspark.python"):
@@ -101,17 +100,14 @@ def _run_this_python(spark: SparkSession) -> None:
 
 
 def _sized(source: type[DataSource], spark: SparkSession) -> type[DataSource]:
-    """``source``, or if it wants to know the size of the cluster, a class like it that does."""
+    """``source``, or a class like it that knows the size of the cluster, if it wants to."""
     if not hasattr(source, "cluster_cores") or not has_jvm(spark):
         return source
     return sized_for(source, spark.sparkContext.defaultParallelism)
 
 
 def sized_for(source: type[DataSource], cores: int) -> type[DataSource]:
-    """A class like ``source``, which Spark pickles with this number: what it plans with can ask no session.
-
-    :param cores: tasks that the cluster runs at once
-    """
+    """A class like ``source`` that knows how many tasks run at once: Spark pickles it; planning can ask no session."""
     return type(source.__name__, (source,), {"cluster_cores": cores})
 
 
@@ -121,15 +117,15 @@ def has_jvm(spark: SparkSession) -> bool:
 
 
 def _activate(spark: Any) -> None:
-    """Make ``spark`` the active session of this thread: Spark looks Python data sources up in no other, and a thread of
-    Python has one of the JVM to itself, in which none is active. Internals of pyspark, used only here."""
+    """Make ``spark`` the active session of this thread: Spark looks Python data sources up in no other, and no session
+    is active in a new thread of the JVM. Internals of pyspark, used only here."""
     if has_jvm(spark):  # Spark Connect looks up in the session of each request
         SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def _copied(archive: Path) -> Path:
-    """A copy for the processes that plan streams, with an extension that pyspark accepts. Spark removes its folder when
-    the application ends."""
+    """A copy for the processes that plan streams, with an extension that pyspark accepts. Spark removes its folder at
+    the end of the application."""
     name = archive.name if archive.suffix.lower() in _ACCEPTED else f"{archive.stem}.zip"
     copy = Path(SparkFiles.getRootDirectory(), _OF_STREAMS, name)
     if not copy.exists():

@@ -18,10 +18,8 @@ PREFIX = "spark.mama."
 
 
 def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
-    """The defaults in the configuration of a session, with their prefix.
-
-    :raises OptionError: no format has such an option, or Spark would show a secret in its UI
-    """
+    """The defaults in the configuration of a session, with their prefix. Raises OptionError for one that no format has,
+    and for a secret that Spark would show in its UI."""
     known = {name.lower(): name for options in FORMATS.values() for name in option_names(options)}
     found = {key: value for key, value in conf.items() if key.startswith(PREFIX)}
     for key, value in found.items():
@@ -40,9 +38,7 @@ def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
 
 def with_session_defaults(given: Mapping[str, str]) -> tuple[dict[str, str], frozenset[str]]:
     """The options of a query, completed by the defaults among ``given``, and the names of these, in lower case.
-
-    They are left out where they have no effect, or connect to another place than the query.
-    """
+    Defaults are left out where they have no effect, or connect to another place than the query."""
     own = {name: value for name, value in given.items() if not name.lower().startswith(PREFIX)}
     defaults = {name.lower().removeprefix(PREFIX): value for name, value in given.items() if name not in own}
     found = completed(own, {} if has_other_place(own, defaults) else defaults)

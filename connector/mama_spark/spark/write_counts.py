@@ -25,7 +25,7 @@ class TaskCounts:
     :ivar job: the write, or the micro-batch
     :ivar attempt: a later one has a greater number
     :ivar taken: that came from Spark
-    :ivar waits_for: text about what the task waits for; empty = nothing
+    :ivar waits_for: what the task waits for; empty = nothing
     :ivar ended: nothing follows
     """
 
@@ -41,7 +41,6 @@ class TaskCounts:
 
 
 def encode(token: str, counts: TaskCounts) -> bytes:
-    """The datagram."""
     fields = asdict(counts) | {"waits_for": counts.waits_for[:_MOST_TEXT], "token": token}
     text = json.dumps(fields, ensure_ascii=False).encode()
     if len(text) > _MOST_BYTES:
@@ -63,10 +62,7 @@ def decode(token: str, datagram: bytes) -> TaskCounts | None:
 
 
 class WriteCounts:
-    """The sum over all tasks; a later attempt at a partition replaces the earlier one.
-
-    :ivar done: messages that have their outcome
-    """
+    """The sum over all tasks; a later attempt at a partition replaces the earlier. ``done``: messages with outcome."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, dict[int, TaskCounts]] = {}
@@ -113,5 +109,5 @@ class WriteCounts:
 
 
 def _age(counts: TaskCounts) -> tuple[int, bool, int]:
-    """Reports of a partition in the order in which they were made."""
+    """Orders reports of a partition as they were made."""
     return counts.attempt, counts.ended, counts.taken + counts.acked + counts.failed

@@ -12,17 +12,12 @@ from typing import Any
 
 #: Name of the note in the first of Spark's local folders, which Spark removes at the end of the application.
 NOTE = "mama_last_write.json"
-#: Counts in the note.
 COUNTS = ("rows", "acked", "published", "failed", "timed_out", "duplicates", "dead_lettered", "perhaps_twice")
-#: Text for a write that is a repetition.
 REPEATS = "this version was committed before"
 
 
 def leave_note(fields: dict[str, Any]) -> None:
-    """Replace the note; nothing happens where Spark names no folder.
-
-    :param fields: no secrets
-    """
+    """Replace the note. ``fields`` must hold no secrets. Nothing happens where Spark names no folder."""
     folders = local_folders()
     if not folders:
         return

@@ -15,7 +15,7 @@ from ..contracts.errors import ConfigError
 from .register import has_jvm
 from .write_counts import PROPERTY, WriteCounts, decode
 
-#: Seconds between two looks at whether the block has ended.
+#: Seconds.
 _POLL = 0.25
 
 

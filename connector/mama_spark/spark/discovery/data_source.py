@@ -2,11 +2,10 @@
 
 A batch read is the snapshot: one row a source. A stream is the snapshot, a row ``image_end``, then events.
 
-**Offsets.** A new query begins with the option ``startingOffsets``: ``{"v": 1, "begin": "image"}``. It is not resolved
-there, because Spark asks for the initial offset at any time, also after a restart. The first ``latestOffset`` resolves
-it to a position of the bridge and returns ``{"v": 1, "first": ..., "at": ...}``, which Spark writes into its log: a
-repeated first batch reads from ``first``, whatever the option would mean by then. All later offsets are
-``{"v": 1, "at": ...}``.
+**Offsets.** A new query begins with ``{"v": 1, "begin": "image"}`` (option ``startingOffsets``), unresolved, because
+Spark asks for the initial offset at any time, also after a restart. The first ``latestOffset`` resolves it to a
+position of the bridge and returns ``{"v": 1, "first": ..., "at": ...}``, which Spark logs: a repeated first batch reads
+from ``first``, whatever the option would mean by then. All later offsets are ``{"v": 1, "at": ...}``.
 """
 
 from __future__ import annotations
@@ -58,8 +57,7 @@ class DiscoveryJob:
 def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
     """Check the options; no I/O but that of the properties file.
 
-    :param use: kind of read that Spark asks for
-    :raises OptionError, ConfigError: something is wrong with them, or with the properties file
+    :raises OptionError, ConfigError: an option, or the properties file, is wrong
     :raises StatusError: NOT_IMPLEMENTED if the transport, or its bridge, has no source discovery
     """
     loaded = read_options(DiscoveryOptions, options, use)
@@ -75,15 +73,11 @@ def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
 
 
 def image_reader(given: dict[str, str], schema: StructType) -> ImageReader:
-    """
-    :param given: the options, as Spark hands them over
-    :raises ConfigError: an option or the schema is wrong
-    """
+    """Raises ConfigError if one of the options, which are as Spark hands them over, or the schema is wrong."""
     return ImageReader(_job(given, schema, BATCH_READ))
 
 
 def changes_reader(given: dict[str, str], schema: StructType) -> ChangesReader:
-    """As :func:`image_reader`."""
     return ChangesReader(_job(given, schema, STREAM_READ))
 
 
@@ -94,8 +88,6 @@ def _job(given: dict[str, str], schema: StructType, use: Use) -> DiscoveryJob:
 
 
 class ImageReader(DataSourceReader):
-    """Batch reads."""
-
     def __init__(self, job: DiscoveryJob) -> None:
         self.job = job
 
@@ -114,14 +106,14 @@ class ImageReader(DataSourceReader):
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Streams. One object in one process on the driver; ``read`` is called on unpickled copies in the tasks."""
+    """One object in one process on the driver; ``read`` is called on unpickled copies in the tasks."""
 
     def __init__(self, job: DiscoveryJob) -> None:
         self.job = job
         self._reconnecting: ReconnectingBridge[DiscoveryBridge] | None = None
-        self._latest: Position | None = None  #: the last position that was returned
+        self._latest: Position | None = None
         self._available_now = False  #: the query ends when it has read what there is now
-        self._end: Position | None = None  #: where it ends then; None until its first batch
+        self._end: Position | None = None  #: where the query ends then; None until its first batch
 
     # --- on the driver ---
 
@@ -173,7 +165,6 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def reportLatestOffset(self) -> Offset | None:
-        """The newest position, for the progress of the query."""
         if self._latest is None:
             return None
         known = self._latest
@@ -184,7 +175,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain_errors
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """One, to keep the order; there are few records."""
+        """One partition, to keep the order; there are few records."""
         first = end["first"] if "begin" in start else position_of(start)
         last = position_of(end)
         return [] if first == last else [InputPartition((first, last))]
@@ -210,7 +201,6 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _counted(o: DiscoveryOptions, rows: Iterable[DiscoveryRow]) -> Iterator[pa.RecordBatch]:
-    """As :func:`batches`, with metrics."""
     from ...telemetry.task_metrics import ReadMetrics
 
     metrics = ReadMetrics(o, "mamadiscovery", "")
@@ -244,18 +234,14 @@ class _RecordsDiffer(MamaError):
 def read_between(
     bridge: ReconnectingBridge[DiscoveryBridge], start: Position, end: Position
 ) -> Iterator[list[DiscoveryEvent]]:
-    """Events between two positions, in order, each once, also when the connection is lost in between.
-
-    :raises MamaError: the outage lasts too long, or the log holds other records afterwards
-    """
+    """Events between two positions, in order, each once, also when the connection is lost in between. Raises MamaError
+    if the outage lasts too long, or the log holds other records afterwards."""
     reading = _RangeRead(start, end)
     while (events := bridge.call(reading.next_events)) is not None:
         yield events
 
 
 class _RangeRead:
-    """One read of the range, continued on another bridge when the first one fails."""
-
     def __init__(self, start: Position, end: Position) -> None:
         self._start, self._end = start, end
         self._bridge: DiscoveryBridge | None = None
@@ -264,7 +250,6 @@ class _RangeRead:
         self._last: DiscoveryEvent | None = None
 
     def next_events(self, bridge: DiscoveryBridge) -> list[DiscoveryEvent] | None:
-        """The next events, None after the last."""
         if bridge is not self._bridge:
             self._bridge, self._lists = bridge, self._remaining(bridge)
         for events in self._lists:
@@ -285,11 +270,7 @@ class _RangeRead:
 
 
 def checked_for_gaps(events: Iterable[DiscoveryEvent], *, fail_on_gap: bool) -> Iterator[DiscoveryEvent]:
-    """The same events.
-
-    :param fail_on_gap: raise at a gap event
-    :raises DataLost: names the lost records, and what to do
-    """
+    """The same events; with ``fail_on_gap`` a gap raises DataLost, which names the lost records and what to do."""
     for event in events:
         if event.kind is DiscoveryEventKind.GAP and fail_on_gap:
             raise DataLost(_data_lost_text(event))

@@ -41,7 +41,6 @@ SCHEMA = pa.schema(
     ]
 )
 
-#: The schema as DDL of Spark.
 DDL = (
     "kind STRING NOT NULL, event STRING NOT NULL, "
     "source_name STRING, source_id DECIMAL(20,0), source_state STRING, source_data_state STRING, "
@@ -67,7 +66,6 @@ def batches(rows: Iterable[DiscoveryRow]) -> Iterator[pa.RecordBatch]:
 
 
 def record_batch(rows: list[DiscoveryRow]) -> pa.RecordBatch:
-    """One batch of all ``rows``, at least one."""
     columns = zip(*rows, strict=True)
     arrays = [_array(column, field) for column, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

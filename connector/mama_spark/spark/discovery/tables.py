@@ -45,8 +45,7 @@ class DiscoveryTables:
     """``writeStream.foreachBatch(DiscoveryTables(history, current).write)``; the session needs Delta.
 
     :param history: path of the table that every row is appended to
-    :param current: path of the table that has one row a source; ``query_id`` is the query that confirmed it, null after
-        a gap
+    :param current: path of the table that has one row a source; ``query_id`` confirmed it, null after a gap
     """
 
     history: str
@@ -79,8 +78,8 @@ class DiscoveryTables:
         if SOURCE in kinds:
             spark.sql(_merge_into(table), latest=_latest(rows, query))
         if IMAGE_END in kinds:
-            # mama_spark.discovery.source_expiry.offline_by_absence in SQL: a source that is known to be online, and
-            # that no row of this query has confirmed, is not in the image.
+            # mama_spark.discovery.source_expiry.offline_by_absence in SQL: a source that is online, and that no row of
+            # this query has confirmed, is not in the image.
             absent = ", ".join(f"{name} = '{value}'" for name, value in ABSENT.items())
             spark.sql(
                 f"UPDATE {table} SET {absent}, query_id = '{query}' "
@@ -90,7 +89,7 @@ class DiscoveryTables:
 
 
 def _same_transport(rows: DataFrame) -> str:
-    """SQL condition: sources of the transport of ``rows``. A query has one transport."""
+    """SQL condition: a query has one transport."""
     bridge, transport = rows.select("bridge", "transport").first() or ("", "")
     return " AND ".join(
         f"{name} = '{value}'" for name, value in (("bridge", _quoted(bridge)), ("transport", _quoted(transport)))

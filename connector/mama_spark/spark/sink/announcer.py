@@ -23,7 +23,6 @@ from ..option_loading import DiscoveryProperties, make_discovery
 
 log = logging.getLogger("mama_spark")
 
-#: Name of a source without any other name.
 DEFAULT_SOURCE_NAME = "mama-spark"
 #: Seconds that the end of a partition waits until its events are published.
 FINISH_TIMEOUT = 15.0
@@ -38,10 +37,7 @@ def source_record(
     app_name: str | None,
     app_id: str | None = None,
 ) -> SourceRecord:
-    """The source record of a write; equal in all its tasks.
-
-    :param identity: query id of a stream; ``txnAppId`` or run id of a batch write
-    """
+    """The source record of a write, equal in all its tasks; ``identity``: query id, ``txnAppId`` or run id."""
     capabilities = {
         "format": "mamapub",
         "bridge": o.bridge_name,
@@ -67,7 +63,6 @@ def source_record(
 
 
 def source_id(identity: str) -> int:
-    """64-bit hash of the id of a query or run."""
     return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "big")
 
 
@@ -102,11 +97,8 @@ class SourceAnnouncer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> bool:
-        """Announce, before the first publish.
-
-        :returns: False: the broker does not answer, and the write goes on without discovery
-        :raises ConfigError: the user must change something
-        """
+        """Announce, before the first publish; False: the broker does not answer, and the write goes on without
+        discovery. Raises ConfigError if the user must change something."""
         bridge = make_discovery(self._options)
         try:
             bridge.open()
@@ -127,10 +119,7 @@ class SourceAnnouncer:
         return True
 
     def add_events(self, events: Sequence[EventRecord], urgent: bool) -> None:
-        """Queue events; never waits.
-
-        :param urgent: publish them before the end of the partition
-        """
+        """Queue events, never waiting; ``urgent``: publish them before the end of the partition."""
         if self._bridge is None:
             return
         with self._changed:
@@ -140,7 +129,7 @@ class SourceAnnouncer:
                 self._changed.notify_all()
 
     def set_counts(self, counts: EventRecord) -> None:
-        """Publish this soon, unless a newer one comes before: nothing piles up while discovery is away. Never waits."""
+        """Publish this soon, unless newer counts come before: nothing piles up while discovery is away. Never waits."""
         with self._changed:
             self._waiting = [*(event for event in self._waiting if event is not self._counts), counts]
             self._counts, self._urgent = counts, True

@@ -1,8 +1,8 @@
 """The format ``mamapub``: publish a DataFrame, in batch and in streams.
 
-Spark makes the data source, the writer, the tasks and the commit in different processes and makes them again at will,
-so nothing is opened in a constructor; schema, options and the folders of the tables are checked on the driver, where
-relative paths become absolute, and the commit has no SparkSession.
+Spark makes the data source, the writer, the tasks and the commit in different processes, again at will, so nothing is
+opened in a constructor; schema, options and the folders of the tables are checked on the driver, where relative paths
+become absolute, and the commit has no SparkSession.
 """
 
 from __future__ import annotations
@@ -41,10 +41,7 @@ logger = logging.getLogger("mama_spark")
 
 
 def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubWriter:
-    """
-    :param given: the options, as Spark hands them over
-    :raises ConfigError: an option or a column is wrong
-    """
+    """Raises ConfigError if one of the options, which are as Spark hands them over, or a column is wrong."""
     if overwrite:
         raise OptionError(
             'mamapub cannot overwrite: what was published cannot be taken back. Use mode("append"), '
@@ -74,7 +71,6 @@ def _warn_of_late_repetition(o: SinkOptions) -> None:
 
 
 def stream_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubStreamWriter:
-    """As :func:`batch_writer`."""
     if overwrite:
         raise OptionError(
             'mamapub takes no outputMode("complete"): it would publish the whole result again in every batch. '
@@ -125,10 +121,8 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
 def _require_table(
     uri: str | None, options: SinkOptions, schema: pa.Schema, what: str, extra: frozenset[str]
 ) -> str | None:
-    """Before anything is published: make the folder of a table, and check that a commit to it can succeed.
-
-    :returns: see :func:`~mama_spark.flightlog.folder.mark_folder`
-    """
+    """Before anything is published: make the folder of a table, and check that a commit to it can succeed; returns the
+    marker of :func:`~mama_spark.flightlog.folder.mark_folder`."""
     from mama_spark.flightlog.folder import DELTA_LOG, mark_folder
     from mama_spark.options.paths import local_path
 
@@ -143,8 +137,6 @@ def _require_table(
 
 
 class _Committer:
-    """The common part of the writers of batches and of streams."""
-
     def __init__(self, job: SinkJob) -> None:
         self.job = job
 
@@ -192,10 +184,8 @@ class _Committer:
         return total
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None], app: tuple[str, int] | None) -> None:
-        """Everything that was staged goes to the tables as not committed; may be called again after a commit.
-
-        Raises nothing: Spark would put this error before the one that it aborts for.
-        """
+        """Everything that was staged goes to the tables as not committed; may be called again after a commit. Raises
+        nothing: Spark would put this error before the one that it aborts for."""
         try:
             self._add_to_tables(_reports(messages), app, committed=False)
         except Exception as e:
@@ -203,10 +193,8 @@ class _Committer:
             logger.warning("mamapub: %s: %s", said, e, exc_info=trace)
 
     def _add_to_tables(self, reports: Sequence[PartitionReport], app: tuple[str, int] | None, committed: bool) -> bool:
-        """First the dead letters, then the flight log: who reads of a dead letter in the log finds it.
-
-        :returns: whether a commit before has recorded ``app``, so that nothing was added as committed
-        """
+        """First the dead letters, then the flight log: who reads of a dead letter in the log finds it. True: a commit
+        before has recorded ``app``, so that nothing was added as committed."""
         job, o, write_id, recorded = self.job, self.job.options, self._write_id(reports), False
         if write_id is None or (o.dead_letter_table is None and o.flight_log is None):
             return recorded
@@ -256,13 +244,12 @@ class _Committer:
         )
 
     def _write_id(self, reports: Sequence[PartitionReport]) -> WriteId | None:
-        """The write as the tasks know it. A stream of which no task reported has none here: the parts that the tasks
-        left are added by the next commit of the query."""
+        """The write as the tasks know it; None for a stream of which no task reported: the next commit of the query
+        adds the parts that its tasks left."""
         return reports[0].write_id if reports else None
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[PartitionReport]:
-    """Without the None of tasks that failed."""
     return [message for message in messages if isinstance(message, PartitionReport)]
 
 
@@ -274,8 +261,6 @@ def _total(messages: Sequence[WriterCommitMessage | None]) -> OutcomeCounts:
 
 
 class MamaPubWriter(_Committer, DataSourceArrowWriter):
-    """Batch writes."""
-
     def __init__(self, job: SinkJob) -> None:
         super().__init__(job)
         self._withdrawn = False

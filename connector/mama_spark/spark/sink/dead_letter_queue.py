@@ -23,7 +23,7 @@ from .stages import SinkBatch
 if TYPE_CHECKING:
     from mama_spark.flightlog.staging import DeadLetterStaging
 
-#: Waiting dead letters are published when they are so many rows or bytes, and at the end of the partition.
+#: Waiting dead letters are published at so many rows or bytes, and at the end of the partition.
 MIN_BATCH_ROWS, MIN_BATCH_BYTES = 1_000, 4 << 20
 _INFO_CHARS = 512
 
@@ -36,7 +36,6 @@ class DeadLetterContext:
 class DeadLetterQueue:
     """Collects failed rows on the publisher's thread; the task's thread publishes them.
 
-    :param topic: option deadLetterTopic
     :param table: staging of the option deadLetterTable
     :param with_ids: the broker deduplicates
     :param content_ids: tells rows apart whose flights may share an id, because it is from a column: it is null in some,
@@ -98,7 +97,6 @@ class DeadLetterQueue:
         return [f"{letter}-{row}" for letter, row in zip(letters, self._content_ids.ids(rows).to_pylist(), strict=True)]
 
     def take(self, *, all_of_them: bool) -> MessageBatch | None:
-        """Dead letters to be published now, if any."""
         with self._lock:
             enough = len(self._waiting) >= MIN_BATCH_ROWS or self._bytes >= MIN_BATCH_BYTES
             if not self._waiting or not (enough or all_of_them):
@@ -114,12 +112,8 @@ class DeadLetterQueue:
 def single_rows_of(
     batch: MessageBatch, flight_id: pa.Array, context: SinkBatch, errors: list[PublishError], at: Int64s
 ) -> tuple[MessageBatch, pa.Array, list[PublishError], Int64s]:
-    """Failed flights as messages of one row, for the dead letters.
-
-    The id is that of the row, or else that of the flight with the position in the pack.
-
-    :param at: when each flight failed
-    """
+    """Failed flights as messages of one row, for the dead letters; ``at``: when each flight failed. The id is that of
+    the row, or else that of the flight with the position in the pack."""
     if context.packed is None:
         return batch, flight_id, errors, at
     rows, of = singles(batch)

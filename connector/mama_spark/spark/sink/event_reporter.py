@@ -22,16 +22,13 @@ from ..write_counts import TaskCounts
 if TYPE_CHECKING:
     from mama_spark.flightlog.staging import Staging
 
-#: Gets events in order; True: publish them now, False: they may wait for the end of the partition.
+#: True: publish these events now, False: they may wait for the end of the partition.
 PublishEvents = Callable[[Sequence[EventRecord], bool], None]
 
 
 class EventReporter:
-    """Reports the events of one publisher. Used by one thread at a time: the task's, the publisher's, and the task's
-    again at the end.
-
-    :param staging: of the flight log; None = none is kept
-    """
+    """Reports the events of one publisher, to ``staging`` of the flight log, too, unless it is None. Used by one thread
+    at a time: the task's, the publisher's, and the task's again at the end."""
 
     def __init__(self, events: PartitionEvents, clock: WallClock, staging: Staging | None) -> None:
         self._events, self._clock, self._staging = events, clock, staging
@@ -46,7 +43,7 @@ class EventReporter:
         publish(self._before_announce, False)
 
     def create(self) -> None:
-        """The first call: an error before it leaves no event."""
+        """Call this first: an error before it leaves no event."""
         self._created = True
         self._before_announce = self._events.create(self._now())
         self._report(self._before_announce)
@@ -69,10 +66,7 @@ class EventReporter:
             self._report(self._events.publisher_error(self._now(), known, str(error)))
 
     def flights_finished(self, flights: FlightBatch, batch: MessageBatch, split: Bools | None = None) -> None:
-        """Report flights that all have their outcome.
-
-        :param split: flights whose rows are sent again in others: they did not fail for good
-        """
+        """Report flights that all have their outcome; rows of ``split`` are sent again: none failed for good."""
         if self._staging is None and self._publish is None:
             return
         failed = _NONE
@@ -97,7 +91,6 @@ class EventReporter:
         self._report(self._events.destroyed(self._now()))
 
     def flush(self) -> None:
-        """Write gathered events to the flight log."""
         events, self._unlogged = self._unlogged, []
         if self._staging is not None:
             self._staging.add_events(events)
@@ -115,7 +108,7 @@ class EventReporter:
             self._publish(events, any(event.event.startswith(("PUBLISH_ERROR", ERROR)) for event in events))
 
 
-#: Events that are gathered for the flight log: to make a record batch takes as long for one row as for a thousand.
+#: Events are gathered, because to make a record batch takes as long for one row as for a thousand.
 MAX_UNLOGGED = 1_000
 
 _NONE: Int64s = np.empty(0, np.int64)

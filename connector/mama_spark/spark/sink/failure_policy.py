@@ -19,12 +19,10 @@ if TYPE_CHECKING:
 
 
 def tolerates_outages(o: SinkOptions) -> bool:
-    """Whether rows may fail because of an outage, so that the publisher goes on when nothing is acknowledged."""
     return o.on_error != "fail" and o.error_tolerance == "all"
 
 
 def on_outage(o: SinkOptions) -> OnOutage:
-    """The behaviour of the publisher when nothing is acknowledged."""
     overtaken = o.order == "partition" and outage_repeats_task(o)  # rows behind a gap by the repetition of the task
     if o.on_unavailable == "wait":
         return OnOutage.WAIT_AT_GAP if overtaken else OnOutage.WAIT
@@ -39,10 +37,8 @@ def task_must_be_retried(o: SinkOptions, counts: OutcomeCounts) -> bool:
 
 
 def outage_repeats_task(o: SinkOptions) -> bool:
-    """Whether Spark runs a task again whose rows failed by an outage.
-
-    With ``onUncertain=report`` and without ids it is not: a retry would publish again what is to be reported.
-    """
+    """Whether Spark runs a task again whose rows failed by an outage. With ``onUncertain=report`` and without ids it
+    does not: a retry would publish again what is to be reported."""
     return not tolerates_outages(o) and (o.dedup or o.on_uncertain != "report")
 
 
@@ -54,7 +50,6 @@ def failures_of_write(o: SinkOptions, counts: OutcomeCounts) -> int:
 
 
 def becomes_dead_letter(o: SinkOptions, error: PublishError) -> bool:
-    """Whether, with ``onError=deadletter``, a row that failed with ``error`` goes to the dead letters."""
     return o.error_tolerance == "all" or is_final(error)
 
 
@@ -64,10 +59,7 @@ def knows_ids(o: SinkOptions, capabilities: Capabilities) -> bool:
 
 
 def where_logged(job: SinkJob, write_id: WriteId | None) -> str:
-    """The part of a failed write's error about its flight log.
-
-    :param write_id: None = not known
-    """
+    """The part of a failed write's error about its flight log; ``write_id`` None = not known."""
     path = job.options.flight_log
     if path is None:
         return "; no flight log was kept (option flightLog)"
@@ -89,8 +81,8 @@ def end_of_task_error(job: SinkJob, report: PartitionReport) -> str:
 
 
 def advice_for_repetition(job: SinkJob, counts: OutcomeCounts, reports: Sequence[PartitionReport]) -> str:
-    """The part of a failed write's error about rows that have arrived: their number, whether a repetition of the write
-    stores them again, and what prevents that. Empty if there are none."""
+    """The part of a failed write's error about rows that have arrived, empty without any: their number, whether a
+    repetition of the write stores them again, and what prevents that."""
     o, reports = job.options, [report for report in reports if report.counts.rows]
     arrived = _arrived(counts, reports)
     if not arrived:
@@ -99,7 +91,6 @@ def advice_for_repetition(job: SinkJob, counts: OutcomeCounts, reports: Sequence
 
 
 def _arrived(counts: OutcomeCounts, reports: Sequence[PartitionReport]) -> str:
-    """How many rows have arrived; empty if none has."""
     done, stored = counts.acked + counts.published, all(report.stores for report in reports)
     rows = "row is" if done == 1 else "rows are"
     return f"; {done:,} {rows} {'stored' if stored else 'published'} already" if done else ""
@@ -141,7 +132,6 @@ def _way_around_bad_rows(o: SinkOptions, counts: OutcomeCounts) -> str:
 
 
 def _way_around_outages(o: SinkOptions, counts: OutcomeCounts) -> str:
-    """The same for rows that failed in an outage."""
     if o.on_error != "fail" and counts.outage_errors:
         return "; option errorTolerance=all lets a write succeed in spite of outages"
     return ""

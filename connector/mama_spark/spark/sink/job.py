@@ -1,8 +1,6 @@
-"""The data that travels between the driver and the tasks of one write: the job with its plan of
-columns, and the report of each partition.
-
-Spark unpickles these in processes that only plan or commit, so this module imports no Arrow, no bridge and no Delta.
-"""
+"""The data that travels between the driver and the tasks of one write: the job with its plan of columns, and the report
+of each partition. Spark unpickles these in processes that only plan or commit, so this module imports no Arrow, no
+bridge and no Delta."""
 
 from __future__ import annotations
 
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from mama_spark.mama.messages.source_records import SourceRecord
     from mama_spark.options import SinkOptions
 
-#: Failures that a report names.
 MAX_FIRST_FAILURES = 5
 
 
@@ -36,7 +33,6 @@ class ColumnPlan:
     :ivar topic: column with the topic; or ``parts`` join to it; or the option ``topic`` gives it
     :ivar value: payload; without it the columns ``json`` become one JSON object
     :ivar headers_form: ``map``, ``multimap`` or ``kafka``
-    :ivar id: message id
     :ivar trace: column with the ``traceparent`` of each row
     :ivar log: columns that go to the flight log
     :ivar stream: column with the stream of each row; None = all go to the stream of the options
@@ -63,8 +59,8 @@ class ColumnPlan:
 class SinkJob:
     """The data that every task of a write needs; made on the driver, pickled.
 
-    :ivar log_fields: columns of the DataFrame that go to the flight log
-    :ivar letter_fields: the same for dead letters, which are single rows where ``log_fields`` are those of packs
+    :ivar log_fields: columns of the DataFrame that go to the flight log; ``letter_fields``: the same for dead letters,
+        which are single rows where ``log_fields`` are those of packs
     :ivar log_marker, dead_letter_marker: that the driver has put into the folders of the tables
     """
 
@@ -93,7 +89,7 @@ class SinkJob:
         return None if o.txn_app_id is None or o.txn_version is None else (o.txn_app_id, o.txn_version)
 
     def write_id(self, task: TaskInfo | None = None) -> WriteId:
-        """Identity of the write in the flight log; ``task``: needed of a stream."""
+        """Identity of the write in the flight log; a stream needs ``task``."""
         from mama_spark.flightlog.folder import WriteId
 
         o = self.options
@@ -106,7 +102,7 @@ class SinkJob:
 class TaskInfo:
     """One attempt at one partition: what Spark's task context says.
 
-    :ivar query_id, batch_id, stream_run: of a streaming query; None in a batch write
+    :ivar query_id, batch_id, stream_run: None in a batch write
     :ivar progress: where the driver shows the progress; None = it does not
     :ivar attempt_id: Spark's number of this attempt in the whole application. ``attempt`` begins at 0 again when Spark
         repeats a stage, because an executor was lost with the shuffle files that it reads
@@ -130,10 +126,8 @@ class TaskInfo:
 
 
 def task_info(streaming: bool) -> TaskInfo:
-    """Read from Spark's task context. The names of the properties are internals of Spark, read only here.
-
-    :raises ConfigError: a streaming task does not know its query or batch
-    """
+    """Read from Spark's task context, whose names of properties are internals of Spark, read only here. Raises
+    ConfigError if a streaming task does not know its query or batch."""
     from ..write_counts import PROPERTY
 
     context = TaskContext.get()
@@ -196,10 +190,7 @@ class OutcomeCounts:
     def add_failure(
         self, topic: str | None, flight_id: str | None, reason: str, rows: int, *, is_row_error: bool
     ) -> None:
-        """Count ``rows`` rows that failed for one reason.
-
-        :param is_row_error: the row itself is the cause
-        """
+        """Count ``rows`` rows that failed for one reason."""
         if is_row_error:
             self.row_errors += rows
         else:
@@ -223,7 +214,7 @@ class OutcomeCounts:
         return self._counts() + (f"; first failures: {'; '.join(failures)}" if failures else "")
 
     def failures(self) -> list[str]:
-        """``2 x BAD_SYMBOL: ... (topic 'a.*', id 'x')``: how many rows failed for a reason, and the first of them."""
+        """``2 x BAD_SYMBOL: ... (topic 'a.*', id 'x')``: rows that failed for a reason, and the first of them."""
         shown = {_kind(reason): reason for _, _, reason in self.first_failures}
         found = []
         for topic, flight, reason in self.first_failures:
@@ -269,7 +260,6 @@ class OutcomeCounts:
 
 
 def _kind(reason: str) -> str:
-    """Reasons that begin alike count as one."""
     return reason[:200]
 
 

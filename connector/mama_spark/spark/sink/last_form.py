@@ -21,10 +21,7 @@ Renumber = Callable[[pa.DictionaryArray, Digests, Int64s], Int64s]
 
 
 class GiveIds(Stage):
-    """Ids for messages that have none.
-
-    :param renumber: for ids that no stored message has; None = the numbers stay
-    """
+    """Ids for messages that have none; ``renumber``: for ids that no stored message has; None = the numbers stay."""
 
     def __init__(self, ids: IdMaker, renumber: Renumber | None = None) -> None:
         self._ids, self._renumber = ids, renumber
@@ -51,15 +48,13 @@ class GiveIds(Stage):
 
 
 class TakeIdsAway(Stage):
-    """For messages that the broker shall not deduplicate."""
-
     def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
         yield replace(batch.with_ids(None), unsent_ids=batch.messages.ids)
 
 
 class FinishPacks(Stage):
-    """Packs in the form in which they are sent: compressed, if that is asked for, and with a header of the topic,
-    if a repetition will look for them. Ids are made before, so that they do not depend on it."""
+    """Packs in the form in which they are sent: compressed, if that is asked for, and with a header of the topic, if a
+    repetition will look for them. Ids are made before, so that they do not depend on it."""
 
     def __init__(self, o: SinkOptions) -> None:
         self._with_topics = o.exactly_once

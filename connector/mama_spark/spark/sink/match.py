@@ -35,10 +35,7 @@ class MatchStored(Stage):
         self._matched = 0
 
     def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
-        """May wait for the middleware.
-
-        :raises ConfigError, Unavailable: see :meth:`.BatchSession.begin`
-        """
+        """May wait for the middleware. Raises ConfigError and Unavailable, as :meth:`.BatchSession.begin` does."""
         self._session.begin(batch.messages.topics.dictionary)
         if not self._session.repeats:
             yield batch
@@ -60,7 +57,7 @@ class MatchStored(Stage):
         return digest(messages)
 
     def _known_ids(self, found: Found, good: Int64s, digests: Digests) -> pa.Array:
-        """Of each row. A row of a pack has no id at the broker: its number tells it apart in the flight log."""
+        """A row of a pack has no id at the broker: its number tells it apart in the flight log."""
         there = np.flatnonzero(found.rows)
         numbers = found.number[there]
         if self._codec is not None:

@@ -54,9 +54,7 @@ DEAD_LETTER_IDS_MEMORY = IDS_MEMORY // 16
 
 @dataclass(frozen=True, slots=True)
 class OpenWrite:
-    """The open parts of the write of a partition.
-
-    :ivar encoder: makes messages of rows, for the stages
+    """
     :ivar session: finds rows that are stored already; None = without ``exactlyOnce``
     :ivar end: reports the publisher's end and gives the connection back, when nothing is in flight any more
     """
@@ -207,7 +205,6 @@ def _session(
     bridge: PublisherBridge,
     opened: contextlib.ExitStack,
 ) -> BatchSession:
-    """The session that finds rows that are stored already."""
     o, own_ids = job.options, job.plan.id is not None and codec is None
     if codec is None:
         form = "messages with ids of their own" if own_ids else "one message a row"
@@ -236,7 +233,6 @@ def _patience(o: SinkOptions) -> float:
 
 
 def _metrics(recorder: OutcomeRecorder, o: SinkOptions, opened: contextlib.ExitStack) -> PartitionMetrics | None:
-    """:raises ConfigError: the option ``metrics`` names what is not there"""
     if o.metrics == "off":
         return None
     from ...telemetry.task_metrics import PartitionMetrics
@@ -249,7 +245,6 @@ def _metrics(recorder: OutcomeRecorder, o: SinkOptions, opened: contextlib.ExitS
 def _trace_headers(
     o: SinkOptions, partition: int, report: PartitionReport, opened: contextlib.ExitStack
 ) -> TraceHeaders | None:
-    """:raises ConfigError: the option ``traceContext`` cannot be followed"""
     if o.trace_context == "off":
         return None
     from .encoding.headers import TraceHeaders
@@ -293,11 +288,8 @@ def _progress(
 
 
 def _open_bridge(bridge: PublisherBridge, destinations: MessageBatch) -> None:
-    """Open the bridge and have it look for where the first messages go.
-
-    :raises ConfigError: the user must change something
-    :raises Unavailable: the middleware does not answer
-    """
+    """Open the bridge and have it look for where the first messages go. Raises ConfigError if the user must change
+    something, Unavailable if the middleware does not answer."""
     try:
         bridge.open()
         bridge.prepare(destinations)
@@ -319,10 +311,7 @@ def check_capabilities(o: SinkOptions, can: Capabilities) -> None:
 
 
 def pack_codec(o: SinkOptions, plan: ColumnPlan, schema: pa.Schema) -> Codec:
-    """The codec of a write.
-
-    :param schema: of the rows that Spark gives
-    """
+    """The codec of a write; ``schema`` is of the rows that Spark gives."""
     kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
     names = ["value"]
     names += [] if plan.headers is None else ["headers"]

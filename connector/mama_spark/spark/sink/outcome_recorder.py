@@ -38,11 +38,7 @@ if TYPE_CHECKING:
 
 
 class OutcomeRecorder:
-    """See the module. Calls: :meth:`check_tables`, :meth:`begin`; :meth:`close`.
-
-    :ivar report: gets counts and parts
-    :ivar events: of the publisher, to the flight log and to discovery
-    """
+    """Calls: :meth:`check_tables`, :meth:`begin`; :meth:`close`. ``report`` gets counts and parts."""
 
     def __init__(self, job: SinkJob, task: TaskInfo, report: PartitionReport) -> None:
         o, write_id = job.options, report.write_id
@@ -80,11 +76,8 @@ class OutcomeRecorder:
     # --- the task's thread -----------------------------------------------------------------------------------
 
     def check_tables(self) -> None:
-        """Before the first publish.
-
-        :raises FlightLogError: a table cannot be written, or is another one
-        :raises Unavailable: storage cannot be reached
-        """
+        """Call this before the first publish. Raises FlightLogError if a table cannot be written, or is another one,
+        Unavailable if storage cannot be reached."""
         if self._staging is not None:
             self._staging.check(self._job.log_marker)
         if self._dead_letter_staging is not None:
@@ -93,7 +86,7 @@ class OutcomeRecorder:
     def begin(
         self, publisher: BatchPublisher, packs: MakePacks | None, *, with_ids: bool, content_ids: IdMaker | None = None
     ) -> None:
-        """Before the first batch of flights.
+        """Call this before the first batch of flights.
 
         :param packs: takes back packs that are too large; None = rows are not packed
         :param with_ids: messages carry ids, and the broker recognises them
@@ -107,10 +100,7 @@ class OutcomeRecorder:
             )
 
     def take_dead_letters(self, *, all_of_them: bool) -> MessageBatch | None:
-        """Dead letters to be published now; None = there are none, or too few yet.
-
-        :param all_of_them: do not wait for more
-        """
+        """Dead letters to be published now; None = there are none, or too few unless ``all_of_them``."""
         return None if self._dead_letters is None else self._dead_letters.take(all_of_them=all_of_them)
 
     @property
@@ -131,17 +121,13 @@ class OutcomeRecorder:
             self.report.dead_letter_parts = self._dead_letter_staging.close()
 
     def close_quietly(self) -> None:
-        """Close them after an error, which is the one to report."""
         with contextlib.suppress(Exception):
             self.close()
 
     # --- the publisher's thread ------------------------------------------------------------------------------
 
     def on_finished(self, flights: FlightBatch) -> None:
-        """Record flights that all have their outcome.
-
-        :raises ConfigError, Unavailable: a dead letter was not stored
-        """
+        """Record flights that have their outcome. Raises ConfigError, Unavailable if a dead letter was not stored."""
         batch, context = messages_of(flights), flights.context
         if isinstance(context, SinkBatch):
             split = None if self._packs is None else self._packs.split_too_large(flights, batch, context)
@@ -210,7 +196,6 @@ class OutcomeRecorder:
         return dead_lettered
 
     def _letter_columns(self, context: SinkBatch, rows: Int64s) -> pa.RecordBatch | None:
-        """The columns of ``flightLogColumns``, for each row of these flights."""
         if context.extra is None:
             return None
         columns = context.extra.take(pa.array(rows))
@@ -219,7 +204,6 @@ class OutcomeRecorder:
         return pa.RecordBatch.from_struct_array(columns.column(PACKED_ROWS).flatten())
 
     def _check_dead_letters(self, flights: FlightBatch) -> None:
-        """:raises ConfigError, Unavailable: one was not stored"""
         if not flights.errors:
             return
         for row in np.flatnonzero(flights.failed()).tolist():

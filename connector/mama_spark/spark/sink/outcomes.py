@@ -23,7 +23,7 @@ from mama_spark.publishing.window.retry import is_final
 
 from .job import OutcomeCounts
 
-#: Event index of the flight log by flight state; only terminal states have one.
+#: Only terminal flight states have an event of the flight log.
 _EVENT_OF_STATE = np.full(len(FlightState), 255, np.uint8)
 for _state, _name in EVENT.items():
     _EVENT_OF_STATE[_state] = EVENTS.index(_name)
@@ -32,11 +32,8 @@ _COPIED = f"{PERHAPS_TWICE}: sent while a server that may have a copy of it did 
 
 
 def with_nulls(column: pa.Array, name: str, errors: Mapping[int, PublishError]) -> pa.Array:
-    """A column of a batch, with null in place of the placeholders of rows that have null there.
-
-    :param name: of the column in :class:`~mama_spark.contracts.message.MessageBatch`
-    :param errors: by row
-    """
+    """A column of a batch (``name`` in :class:`~mama_spark.contracts.message.MessageBatch`), with null in place of the
+    placeholders of rows that have null there, by their ``errors``."""
     rows = [row for row, e in errors.items() if isinstance(e, BadRow) and e.null == name]
     if not rows:
         return column
@@ -123,7 +120,7 @@ def _unnumbered(flights: FlightBatch, capabilities: Capabilities) -> npt.NDArray
 
 
 def _level(flights: FlightBatch, capabilities: Capabilities) -> pa.Array | str:
-    """``ack_level`` of the flights: the bridge's, or less where a stream stores nothing or nobody subscribes."""
+    """``ack_level`` of the bridge, or less where a stream stores nothing or nobody subscribes."""
     level, unnumbered = capabilities.ack.value, _unnumbered(flights, capabilities)
     unwanted = flights.state == FlightState.PUBLISHED
     if not unnumbered.any() and not unwanted.any():
@@ -148,8 +145,7 @@ def _stream(flights: FlightBatch, streams: list[str]) -> pa.Array | str | None:
 
 
 def _reasons(flights: FlightBatch, doubled: Int64s | None) -> dict[int, Reason]:
-    """Reasons of flights that failed. One that was acknowledged in the end has a reason only if its id is doubled, or
-    if it may be stored twice."""
+    """Reasons of failures; of acknowledged flights, only if the id is doubled or the flight may be stored twice."""
     reasons: dict[int, Reason] = {}
     if doubled is not None:
         reasons = dict.fromkeys(doubled.tolist(), (None, None, DoubledId.label))
@@ -163,10 +159,7 @@ def _reasons(flights: FlightBatch, doubled: Int64s | None) -> dict[int, Reason]:
 def count_outcomes(
     counts: OutcomeCounts, flights: FlightBatch, batch: MessageBatch, flight_id: pa.Array, rows: Int64s | None
 ) -> None:
-    """Add the outcomes of finished flights.
-
-    :param rows: rows of each flight; 0 = it does not count; None = one each
-    """
+    """Add the outcomes of finished flights; ``rows``: rows of each flight; 0 = it does not count; None = one each."""
     weights = np.ones(flights.n, np.int64) if rows is None else rows
     states = np.bincount(flights.state, weights, minlength=len(FlightState))
     counts.rows += int(weights.sum())

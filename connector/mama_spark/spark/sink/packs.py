@@ -32,10 +32,7 @@ _LARGEST = 16 << 20
 
 
 class MakePacks(Stage):
-    """Packs of one partition. Rows that are rejected or stored already leave as flights of one row.
-
-    :param max_payload: of the middleware
-    """
+    """Packs of one partition. Rows that are rejected or stored already leave as flights of one row."""
 
     def __init__(self, o: SinkOptions, codec: Codec, max_payload: int) -> None:
         keep_freed_memory()
@@ -66,11 +63,9 @@ class MakePacks(Stage):
             yield from map(self._flights_of, self._packer.add(rows))
 
     def finish(self) -> Iterator[SinkBatch]:
-        """Packs of all rows that still wait."""
         yield from map(self._flights_of, self._packer.finish())
 
     def returned(self) -> list[SinkBatch]:
-        """Halves of packs that were rejected as too large."""
         with self._lock:
             found, self._returned = self._returned, []
         return found
@@ -104,17 +99,13 @@ class MakePacks(Stage):
         return replace(self._alone(rows.take(which)), stored=at).with_ids(batch.known_ids.take(pa.array(which)))
 
     def _alone(self, rows: Rows) -> SinkBatch:
-        """Each row in a pack of its own."""
         rows = replace(rows, columns=self._codec.normal(rows.columns))
         return flights_of(packed(self._codec, rows, np.arange(len(rows) + 1)))
 
     # --- the publisher's thread ------------------------------------------------------------------------------
 
     def split_too_large(self, flights: FlightBatch, sent: MessageBatch, context: SinkBatch) -> Bools | None:
-        """Split packs that were rejected as too large: their halves are flights of their own.
-
-        :returns: which flights were split; None = none
-        """
+        """Split packs that were rejected as too large into halves, flights of their own; returns which; None = none."""
         if context.packed is None or not flights.errors:
             return None
         rows = context.packed.rows
@@ -133,7 +124,6 @@ class MakePacks(Stage):
 
 
 def flights_of(packs: Packed) -> SinkBatch:
-    """Packs as flights."""
     return SinkBatch(packs.batch, [], packs.numbers[packs.starts[:-1]], _lists(packs.extra, packs.starts), packed=packs)
 
 
@@ -146,7 +136,7 @@ def _lists(extra: pa.RecordBatch | None, starts: Int64s) -> pa.RecordBatch | Non
 
 
 def keep_freed_memory() -> None:
-    """Keep memory that was freed in the process, instead of giving it back to the kernel and asking for it again.
+    """Keep freed memory in the process, instead of giving it back to the kernel and asking for it again.
 
     Columns of numbers of one block of packs have some hundred kilobytes each. glibc gives memory at the end of its heap
     back as soon as a few of them are freed, so the kernel had to find and clear the same pages anew for each block.

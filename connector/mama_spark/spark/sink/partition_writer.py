@@ -24,11 +24,8 @@ from .stages import SinkBatch, finished, returned, through
 
 
 def publish_partition(job: SinkJob, task: TaskInfo, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
-    """Publish all rows and wait for their outcomes.
-
-    :raises Unavailable: a retry of the task may succeed (broker or storage gone); everything else is in the report, so
-        that one bad row does not make Spark publish the partition again
-    """
+    """Publish all rows and wait for their outcomes. Raises Unavailable if a retry of the task may succeed (broker or
+    storage gone); all else is in the report, so that one bad row does not make Spark publish all again."""
     report = PartitionReport(job.write_id(task), task.partition, task.attempt)
     report.knows_ids = middleware(job.options.bridge_name).batch_ledger is not None  # until the bridge says so
     recorder = OutcomeRecorder(job, task, report)
@@ -51,9 +48,6 @@ def publish_partition(job: SinkJob, task: TaskInfo, batches: Iterator[pa.RecordB
 def _publish_rows(
     job: SinkJob, task: TaskInfo, recorder: OutcomeRecorder, batches: Iterator[pa.RecordBatch], opened: ExitStack
 ) -> None:
-    """:raises ConfigError: the user must change something
-    :raises Unavailable: a retry of the task may succeed
-    """
     first = next(batches, None)
     if first is None:  # an empty partition opens nothing
         recorder.close()
@@ -71,14 +65,12 @@ def _publish_rows(
 
 
 class PartitionWriter:
-    """Sends the rows of a partition, and their dead letters."""
-
     def __init__(self, opened: OpenWrite, recorder: OutcomeRecorder) -> None:
         self._publisher, self._stages, self._opened = opened.publisher, opened.stages, opened
         self._recorder = recorder
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """All rows, until every one has its outcome and the connection is given back."""
+        """Returns when every row has its outcome and the connection is given back."""
         first = 0
         for rows in batches:
             self._send(through(self._stages, self._opened.encoder.encode(rows, first)))

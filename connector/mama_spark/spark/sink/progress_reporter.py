@@ -19,20 +19,17 @@ from .job import TaskInfo
 
 logger = logging.getLogger("mama_spark")
 
-#: Seconds between two reports to the driver.
+#: Seconds.
 REPORT_INTERVAL = 0.5
 #: A receiver of the counts, and its interval in seconds.
 _Sink = tuple[Callable[[TaskCounts], object], float]
 
 
 class ProgressReporter:
-    """Reports every now and then, from a thread of its own, so that a standstill shows too.
-
-    Without somebody who listens there is no thread.
+    """Reports every now and then, from a thread of its own, so that a standstill shows too; without listener no thread.
 
     :param job: names the write, or the micro-batch
-    :param announce: gets the counts, too; None = nobody
-    :param announce_interval: seconds between two calls of it
+    :param announce: gets the counts, too, every ``announce_interval`` seconds; None = nobody
     """
 
     def __init__(
@@ -59,7 +56,6 @@ class ProgressReporter:
             self._thread.start()
 
     def stop(self) -> None:
-        """Report the end."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -43,8 +43,7 @@ class SinkBatch:
     :ivar extra: the columns for the flight log
     :ivar parts: of rows that are to be packed: the parts of the topic, by the name of their header
     :ivar typed: of rows that are to be packed: columns that keep their types; the payloads of ``messages`` are empty
-    :ivar doubled: flights that are sent although a row before them has their id, or the id of a row in them; None =
-        none
+    :ivar doubled: flights that are sent although a row before them has their id, or that of a row in them; None = none
     :ivar stored: flights that are stored already, and are not sent; ``known_ids``: of these, null for others
     :ivar digests: of the content of each row, shape (n, 16); None = not asked yet
     :ivar unsent_ids: given by the user, where messages are sent without ids; None = none
@@ -90,7 +89,6 @@ class SinkBatch:
 
     @property
     def good(self) -> Int64s:
-        """Flights that are not rejected."""
         return np.delete(np.arange(len(self)), [flight for flight, _ in self.rejected])
 
 

@@ -17,11 +17,9 @@ _IN_MEMORY = 32 << 20  #: bytes that are not in a file
 
 
 def last_of_each(batches: Iterable[Records], distinct: int = 0) -> Iterator[Records]:
-    """The last record of each topic, in order. All are held until the last one has come, in a file if they are many; in
-    memory stay 8 bytes of each behind ``distinct``, and the topics that may have several.
-
-    :param distinct: up to this sequence, no topic has two records
-    """
+    """The last record of each topic, in order; up to sequence ``distinct``, no topic has two. All are held until the
+    last one has come, in a file if they are many; in memory stay 8 bytes of each behind ``distinct``, and the topics
+    that may have several."""
     n, known = 0, array("q")
     with SpooledTemporaryFile(_IN_MEMORY) as file:
         for records in map(_last_in_batch, batches):
@@ -63,6 +61,5 @@ def _last_in_batch(records: Records) -> Records:
 
 
 def current_records(batches: Iterable[Records]) -> CurrentRecords:
-    """Which are the last of their topics."""
     found = [records.sequences for records in last_of_each(batches)]
     return CurrentRecords(np.concatenate([*found, np.zeros(0, np.int64)]))

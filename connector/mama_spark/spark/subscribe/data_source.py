@@ -1,6 +1,6 @@
 """The format ``mamasub``: the messages of topics as rows, in batch and in streams.
 
-A log keeps its records by number, so an offset is a number for each stream, a task is a range of numbers, and a range
+A log keeps its records by number: an offset is a number for each stream, a task is a range of numbers, and a range
 gives the same rows every time. The position of a query is in Spark's checkpoint only.
 """
 
@@ -58,25 +58,19 @@ logger = logging.getLogger("mama_spark")
 
 Resumed = dict[str, tuple[Continuity, int]]  #: by stream; see :func:`~mama_spark.contracts.record_log.resume`
 
-#: Seconds between two lookups of new streams.
+#: Seconds.
 STREAM_LOOKUP_INTERVAL = 5.0
 
 
 def schema_for(given: dict[str, str]) -> StructType:
-    """The columns with these options from Spark.
-
-    :raises ConfigError: an option is wrong; so in the functions below
-    """
+    """The columns with these options from Spark. All functions here raise ConfigError if an option is wrong."""
     return schema_of(_options(given, ANY_READ))
 
 
 def batch_reader(
     given: dict[str, str], schema: StructType, loaded_at: int, cluster_cores: int | None = None
 ) -> MamaSubReader:
-    """
-    :param loaded_at: microseconds since the epoch, of ``load()``
-    :param cluster_cores: tasks that run at once, for the number of tasks; None = not known
-    """
+    """``loaded_at``: microseconds since the epoch; ``cluster_cores``: tasks that run at once; None = not known."""
     options = _options(given, BATCH_READ)
     for name, value in (("Offsets", options.starting_offsets), ("Timestamp", options.starting_timestamp)):
         if value in ("latest", "now"):
@@ -90,7 +84,6 @@ def batch_reader(
 def stream_reader(
     given: dict[str, str], schema: StructType, loaded_at: int, cluster_cores: int | None
 ) -> MamaSubStreamReader:
-    """As :func:`batch_reader`."""
     options = _options(given, STREAM_READ).loaded_at(loaded_at).sized_for(cluster_cores)
     return MamaSubStreamReader(options, message_columns_of(schema, options))
 
@@ -104,8 +97,6 @@ def _options(given: dict[str, str], use: Use) -> SubscribeOptions:
 
 
 class MamaSubReader(LogReader, DataSourceReader):
-    """Batch reads."""
-
     @plain_errors
     def partitions(self) -> list[LogPartition]:
         def plan(bridge: RecordLogBridge) -> list[LogPartition]:
@@ -122,7 +113,7 @@ class MamaSubReader(LogReader, DataSourceReader):
         return ask_logs(self.options, plan)
 
     def records(self, log: RecordLog, partition: LogPartition, after: int) -> Iterator[Records]:
-        """See :class:`LogReader`. What is current comes when all was read: after an outage, all has come or nothing."""
+        """What is current comes when all was read: after an outage, all has come or nothing."""
         r = partition.range
         if not self.options.current:
             return super().records(log, partition, after)
@@ -135,7 +126,7 @@ class MamaSubReader(LogReader, DataSourceReader):
 
 
 class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Streaming reads. On the driver, one object for the life of the query."""
+    """On the driver, one object for the life of the query."""
 
     def __init__(
         self, options: SubscribeOptions, columns: MessageColumns, clock: Callable[[], float] = time.monotonic
@@ -149,7 +140,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, Bounds] = {}
         self._stream_names: set[str] = set()
-        self._looked_up_at = -STREAM_LOOKUP_INTERVAL  # when
+        self._looked_up_at = -STREAM_LOOKUP_INTERVAL
         self._ahead: PlanAhead[list[LogPartition]] = PlanAhead()
 
     @plain_errors
@@ -196,9 +187,9 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return n if whole is not None and whole.last >= r.up_to else 1
 
     def _list(self, log: RecordLog, snapshot: int | None) -> CurrentRecords:
-        """What is current, as it was found when this snapshot began, or when this process first asked for it. Another
-        one may have begun since, at a leader that lacked its end: Spark asks a query again where it begins until its
-        first batch is complete."""
+        """What is current, as found when this snapshot began, or when this process first asked for it. Another one may
+        have begun since, at a leader that lacked its end: Spark asks a query again where it begins until its first
+        batch is complete."""
         key = log.name, log.opened.identity, snapshot or 0
         if key not in self._listed:
             from .current_rows import current_records
@@ -208,7 +199,6 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
 
     @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit that Spark passes to ``latestOffset``, unless a trigger takes all there is."""
         limits = self.options.max_offsets_per_trigger, self.options.max_rows_per_trigger
         given = [n for n in limits if n is not None]
         return ReadMaxRows(min(given)) if given else ReadAllAvailable()
@@ -269,8 +259,6 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return ask_logs(o, end)
 
     def _with_times(self, start: Offsets, end: Offsets, bounds: Mapping[str, Bounds]) -> Offsets:
-        """``end``, with the time of the last record of each stream."""
-
         def time_in(stream: str, found: Bounds, sequence: int) -> int | None:
             if sequence == found.last and found.time is not None:
                 return found.time
@@ -292,7 +280,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return False
 
     def _count_matching(self, now: Offsets, bounds: Mapping[str, Bounds], least: int, there: int) -> int:
-        """Of ``there`` records those that are read, counted up to ``least``, if the logs can tell."""
+        """Records that are read, of ``there``, counted up to ``least``, if the logs can tell."""
         o = self.options
         if not (o.topics or o.pattern):
             return there
@@ -341,7 +329,6 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return bounds, _resumed(bridge, known, bounds)
 
     def _current_bounds(self, bridge: RecordLogBridge, known: Iterable[str]) -> dict[str, Bounds]:
-        """Bounds of the streams that are read and of new ones."""
         if (now := time.monotonic()) >= self._looked_up_at + STREAM_LOOKUP_INTERVAL:
             self._stream_names, self._looked_up_at = self._matching(bridge), now
         found = {}

@@ -53,13 +53,10 @@ class LogPartition(InputPartition):
     current: CurrentRecords | None = None
 
 
-#: Reads of a log the records behind a sequence.
 ReadLog = Callable[[RecordLog, int], Iterator[Records]]
 
 
 class LogReader:
-    """What batch and streaming have in common."""
-
     def __init__(self, options: SubscribeOptions, columns: MessageColumns) -> None:
         self.options, self.columns = options, columns
 
@@ -113,7 +110,6 @@ class LogReader:
                 span.end()
 
     def records(self, log: RecordLog, partition: LogPartition, after: int) -> Iterator[Records]:
-        """What a task reads, behind a sequence."""
         r, topics = partition.range, self.options.topics
         if partition.current is None:
             return log.read_views(after, r.up_to, topics)
@@ -121,7 +117,7 @@ class LogReader:
         return log.read_current(left, topics) if len(left) else iter(())
 
     def _puts(self, records: Records) -> Records:
-        """Without those that delete their topics."""
+        """Drop the records that delete their topics."""
         import pyarrow.compute as pc  # not at import: a driver finds the format without Arrow's functions
 
         from .message_columns import operations_of
@@ -144,7 +140,7 @@ class LogReader:
         return ReceiveSpan(self.options, r.stream)
 
     def find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
-        """The log that the range is of; None if it is lost."""
+        """None if the log of the range is lost."""
         whole = ((r.after + 1, r.up_to),)
         try:
             found = bridge.log(r.stream)
@@ -174,12 +170,11 @@ class LogReader:
         return [LogPartition(r, _within(gaps_by_stream[r.stream], r)) for r in parts]
 
     def task_count(self, rows: int) -> int:
-        """How many tasks read so many rows."""
         cores = self.options.parallelism or len(os.sched_getaffinity(0))
         return task_count(rows, self.options.min_partitions, cores)
 
     def _rows_per_sequence(self, logs: Mapping[str, RecordLog], there: list[ReadRange]) -> float:
-        """Estimate of the rows of a sequence, from the longest range, for the number of tasks."""
+        """An estimate from the longest range, for the number of tasks."""
         o = self.options
         longest = max(there, key=len, default=None)
         packed = o.unpack and (self.columns.decoded is None or self.columns.decoded.packed)
@@ -190,10 +185,7 @@ class LogReader:
         return rows_per_sequence(logs[longest.stream], longest.after, longest.up_to, o.topics)
 
     def handle_losses(self, losses: Iterable[Loss]) -> None:
-        """Raise or log, as ``failOnDataLoss`` says.
-
-        :raises DataLost: it is true
-        """
+        """Raise DataLost or log, as ``failOnDataLoss`` says."""
         found = list(losses)
         if found and self.options.fail_on_data_loss:
             raise data_lost(found, selective=bool(self.options.topics or self.options.pattern))
@@ -212,8 +204,6 @@ class LogReader:
 
 
 class ReadObserver(Protocol):
-    """Measures a read."""
-
     def watched(self, batches: Iterable[Records]) -> Iterator[Records]: ...
     def lost_connection(self) -> None: ...
 
@@ -226,14 +216,9 @@ def read_range(
     check: Callable[[RecordLog], None],
     observer: ReadObserver | None,
 ) -> Iterator[Records]:
-    """The records of a range; after an outage it continues behind the last record that came. Their payloads may be
-    binary_view arrays.
-
-    :param find: the log; None ends the read
-    :param read: of the log, the records behind a sequence
-    :param check: called with the log after the last record
-    :raises Unavailable: no record came for ``waitTimeout``
-    """
+    """The records of a range, with payloads that may be binary_view arrays; after an outage it continues behind the
+    last record that came. ``find`` ends the read with None; ``check`` is called with the log after the last record.
+    Raises Unavailable if no record came for ``waitTimeout``."""
     outage = OutageTimer(o.wait_timeout)
     while True:
         try:
@@ -257,11 +242,8 @@ def read_range(
 
 
 def most_tasks(log: RecordLog, at_least: int | None) -> int | None:
-    """How many tasks can read a log at once; None = any number.
-
-    :param at_least: of them, as option ``minPartitions`` wants it
-    :raises OptionError: the log does not take so many
-    """
+    """How many tasks can read a log at once; None = any number. Raises OptionError if it does not take ``at_least``
+    (option ``minPartitions``)."""
     limit = log.most_readers()
     if limit is None:
         return None
@@ -275,15 +257,11 @@ def most_tasks(log: RecordLog, at_least: int | None) -> int | None:
 
 
 def sequences_at(logs: Mapping[str, RecordLog], time: int | str | None) -> dict[str, int] | None:
-    """The first sequence of each log at or after a time; None where there is no time."""
     return {name: log.sequence_at(time) for name, log in logs.items()} if isinstance(time, int) else None
 
 
 def raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigError) -> None:
-    """A stream that exists but cannot be read (no permission) is no data loss.
-
-    :raises ConfigError: ``error``, if the stream exists
-    """
+    """Raise ``error`` if the stream exists: one that cannot be read (no permission) is no data loss."""
     try:
         names = bridge.names(())
     except ConfigError:
@@ -293,10 +271,7 @@ def raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigErro
 
 
 def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...] | None) -> list[Loss]:
-    """Records that were lost between the planning of a task and its end.
-
-    :param known: gaps; None: they are no loss
-    """
+    """Records lost between the planning of a task and its end. ``known``: known gaps; None: gaps are no loss."""
     bounds, gaps = (found.bounds(), []) if known is None else found.bounds_and_missing(r.after, r.up_to)
     if bounds.identity != r.identity:
         return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]

@@ -13,10 +13,7 @@ from .offsets import Offsets, advance, backlog_of, share_evenly
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """
-    :ivar records: most records of a micro-batch
-    :ivar rows: about how many rows it may have
-    """
+    """:ivar rows: about how many rows a micro-batch may have"""
 
     records: int | None
     rows: int | None
@@ -83,10 +80,7 @@ def _by_matches(
     topics: Sequence[str],
     limits: BatchLimits,
 ) -> Offsets | None:
-    """None: a log cannot tell which records match.
-
-    :param counts: what tells it
-    """
+    """``counts`` tells which records match; None: a log cannot tell."""
     last = {stream: bounds[stream].last for stream in logs}
     if limits.records is not None:
         found = _divided(counts, start, last, topics, limits.records, dict.fromkeys(logs, 1.0))
@@ -119,11 +113,7 @@ def _divided(
     limit: int,
     each: Mapping[str, float],
 ) -> dict[str, MatchRange] | None:
-    """The range of each stream, so that all together count at most ``limit``.
-
-    :param last: end of each, at most
-    :param each: what a matching record of a stream counts
-    """
+    """The ranges up to ``last`` that together count at most ``limit``; ``each``: what a matching record counts."""
 
     def part_of(stream: str, limit: int) -> MatchRange | None:
         before, most = start[stream].next - 1, max(1, int(limit / each[stream]))

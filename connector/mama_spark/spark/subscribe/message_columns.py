@@ -82,10 +82,7 @@ def rows(
 
 
 def operations_of(records: Records, key_value: str | None) -> pa.Array:
-    """What each record does to its topic or key.
-
-    :param key_value: see :class:`~.schema.MessageColumns`
-    """
+    """What each record does to its topic or key; ``key_value``: see :class:`~.schema.MessageColumns`."""
     if key_value is None:
         return pa.repeat(PUT, len(records))
     return imported(key_value).operations_of(records.headers, len(records))
@@ -119,7 +116,6 @@ def _pack_index(found: Unpacked) -> pa.Array:
 
 
 def _typed_columns(found: Unpacked, wanted: pa.Schema) -> dict[str, pa.Array]:
-    """The typed columns, null where a row has none."""
     n = len(found)
     if not len(wanted) or not found.typed:
         return {f.name: pa.nulls(n, f.type) for f in wanted}
@@ -166,7 +162,6 @@ def row_decoder(columns: MessageColumns, strict: bool) -> RowDecoder | None:
 
 
 def _pack_errors(found: Unpacked) -> pa.Array:
-    """Why a pack could not be read, null elsewhere."""
     if not found.errors:
         return pa.nulls(len(found), pa.string())
     place = np.full(len(found), -1, np.int64)

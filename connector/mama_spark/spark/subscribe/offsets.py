@@ -50,7 +50,6 @@ class StreamPosition:
 
     @property
     def in_snapshot(self) -> bool:
-        """Whether the next record to read is of the snapshot."""
         return self.snapshot is not None and self.next <= self.snapshot
 
     def resume(self, log: Callable[[], RecordLog], bounds: Bounds) -> tuple[Continuity, int]:
@@ -63,10 +62,8 @@ Offsets = dict[str, StreamPosition]
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Records of one stream with ``after < sequence <= up_to``.
-
-    :ivar snapshot: only those that were the last of their topic at this sequence; None = all
-    """
+    """Records of one stream with ``after < sequence <= up_to``; with ``snapshot``, only those that were the last of
+    their topic at this sequence."""
 
     stream: str
     identity: str
@@ -83,7 +80,6 @@ class Loss:
     """Records of one stream that the query has not read and that are gone.
 
     :ivar gaps: ranges of sequences, both ends inclusive; empty where it is not known which
-    :ivar why: the cause, for people
     """
 
     stream: str
@@ -101,10 +97,7 @@ class Loss:
 
 
 def data_lost(losses: Iterable[Loss], *, selective: bool = False) -> DataLost:
-    """The error for these losses: what is gone, and what to do.
-
-    :param selective: the query reads a part of the records only
-    """
+    """The error for these losses; ``selective``: the query reads a part of the records only."""
     unsure = "They may all be of topics that it does not read: nobody knows of which they were. " if selective else ""
     return DataLost(
         f"records that this query has not read are gone: {'; '.join(map(str, losses))}. {unsure}Either go on without "
@@ -150,11 +143,8 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
 def starting_offsets(
     bounds: Mapping[str, Bounds], wanted: RequestedOffsets, at: Mapping[str, int] | None = None
 ) -> Offsets:
-    """Where a new query begins.
-
-    :param at: the first sequence to read of each stream, where a time says it; it wins over ``wanted``
-    :raises ConfigError: the JSON names other streams than the topics, or a sequence that is yet to come
-    """
+    """Where a new query begins; ``at``: the first sequence of each stream, where a time says it; it wins over
+    ``wanted``. Raises ConfigError if the JSON names a stream that is none of the topics, or a sequence yet to come."""
     if at is not None:
         return _by_time(bounds, at)
     found = _resolve("startingOffsets", bounds, wanted, EARLIEST)
@@ -164,11 +154,7 @@ def starting_offsets(
 def ending_offsets(
     bounds: Mapping[str, Bounds], wanted: RequestedOffsets, at: Mapping[str, int] | None = None
 ) -> Offsets:
-    """Where a batch read ends: the first sequences that are not read.
-
-    :param at: as in :func:`starting_offsets`
-    :raises ConfigError: as :func:`starting_offsets`
-    """
+    """Where a batch read ends: the first sequences that are not read; the rest as :func:`starting_offsets`."""
     if at is not None:
         return _by_time(bounds, at)
     found = _resolve("endingOffsets", bounds, wanted, LATEST)
@@ -208,14 +194,13 @@ def reconcile(
     resumed: Mapping[str, tuple[Continuity, int]],
     replacing: Collection[str] = (),
 ) -> tuple[Offsets, list[Loss]]:
-    """Compare the position of the query with the bounds of the streams.
+    """Compare the position of the query with the streams: from where it can continue, and what it has lost.
 
-    A stream that is not in ``start`` is new and is read from its beginning. One that was deleted and made again is read
-    from its beginning; the position in one that is gone is kept, in case it comes back.
+    A stream that is not in ``start`` is new. A new one, and one that was deleted and made again, is read from its
+    beginning; the position in one that is gone is kept, in case it comes back.
 
     :param resumed: :meth:`StreamPosition.resume` for each stream of ``start`` that is there
     :param replacing: the streams of which nothing is lost that was removed, since newer records replaced it
-    :returns: from where the query can continue, and what it has lost
     """
     now, losses = dict(start), []
     for stream, position in start.items():
@@ -264,10 +249,7 @@ def within_snapshots(now: Offsets, bounds: Mapping[str, Bounds]) -> dict[str, Bo
 
 
 def backlog_of(start: Offsets, bounds: Mapping[str, Bounds]) -> dict[str, int]:
-    """Sequences of each stream that were not read yet.
-
-    :param start: as :func:`reconcile` gave it
-    """
+    """Sequences of each stream that were not read yet, from a ``start`` that :func:`reconcile` gave."""
     return {
         stream: max(0, bounds[stream].last + 1 - p.next)
         for stream, p in start.items()

@@ -29,15 +29,12 @@ from .schema import MessageColumns
 
 log = logging.getLogger("mama_spark")
 
-#: Sequences and payload bytes that are read to estimate the rows of a sequence.
+#: To estimate the rows of a sequence, so many sequences and payload bytes are read.
 SAMPLE_SEQUENCES, SAMPLE_BYTES = 16, 4 << 20
 
 
 class RowUnpacker:
-    """Unpacks the records of one task. For one thread.
-
-    :param stream: of the records
-    """
+    """Unpacks the records of one task. For one thread."""
 
     def __init__(self, o: SubscribeOptions, columns: MessageColumns, stream: str) -> None:
         self._o, self._columns, self._stream = o, columns, stream
@@ -52,8 +49,7 @@ class RowUnpacker:
         return self._malformed + (0 if self._decoder is None else self._decoder.bad)
 
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
-        """:raises MamaError: a message that does not fit, with ``FAILFAST``, or a bad Tango record, with
-        ``failOnCorrupt``"""
+        """Raises MamaError for a misfit with ``FAILFAST``, or a bad Tango record with ``failOnCorrupt``."""
         for some, found in self._unpacked(records):
             if some.faults:
                 found.errors.update(_faults_of_rows(some, found))
@@ -119,7 +115,6 @@ _WAYS_OUT = (
 
 
 def _type_name(kind: pa.DataType) -> str:
-    """As Spark calls it."""
     try:
         return from_arrow_type(kind, prefer_timestamp_ntz=True).simpleString()
     except PySparkException:
@@ -135,8 +130,7 @@ def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def rows_per_sequence(found: RecordLog, after: int, up_to: int, topics: Sequence[str]) -> float:
-    """Estimate of the rows of a sequence in this range, from the headers of the first few. At least 1, because the next
-    message of the topics may be far away."""
+    """Estimate from the first headers of the range. At least 1: the next message of the topics may be far away."""
     sampled = size = 0
     until = min(up_to, after + SAMPLE_SEQUENCES)
     for records in found.read(after, until, topics):
@@ -149,8 +143,7 @@ def rows_per_sequence(found: RecordLog, after: int, up_to: int, topics: Sequence
 
 
 def rows_per_record(found: RecordLog, after: int, up_to: int, topics: Sequence[str]) -> float:
-    """Estimate of the rows of a record on ``topics`` in this range, from the headers of the first few; 1 if there is
-    none."""
+    """Estimate for records on ``topics`` in this range, from the headers of the first few; 1 if there is none."""
     for records in found.read(after, up_to, topics):
         few = records.slice(0, min(len(records), SAMPLE_SEQUENCES))
         return max(1.0, float(announced_rows(few).sum()) / len(few))

@@ -21,8 +21,7 @@ class OfThisProcess(dict[K, T]):
 
 
 class PlanAhead(Generic[T]):
-    """Plans a micro-batch while Spark writes its offsets down: at most one plan, made by a thread of its own. A copy in
-    another process has none.
+    """Plans a micro-batch while Spark writes its offsets down: at most one, by a thread; none in a copy elsewhere.
 
     Between the newest offset of a micro-batch and its tasks, Spark writes a file and plans the query. A plan asks the
     broker several questions; the answers are there when Spark wants the tasks.
@@ -36,10 +35,7 @@ class PlanAhead(Generic[T]):
         return PlanAhead, ()
 
     def begin(self, key: Any, make: Callable[[], T]) -> None:
-        """Begin the plan of ``key``; one that was not taken is forgotten.
-
-        :param make: called in another thread
-        """
+        """Begin the plan of ``key``, calling ``make`` in another thread; one that was not taken is forgotten."""
         plan: Future[T] = Future()
         self._key, self._plan = key, plan
 
@@ -52,11 +48,9 @@ class PlanAhead(Generic[T]):
         Thread(target=run, name="mamasub-plan", daemon=True).start()
 
     def take(self, key: Any) -> T | None:
-        """The plan of ``key``, which is waited for. None if it was not begun, was taken, or failed: a plan that begins
-        now says why, without what changed in the middle of this one.
-
-        :raises Unavailable: the broker did not answer in time; to ask again would wait as long once more
-        """
+        """Wait for the plan of ``key``. None if it was not begun, was taken, or failed: a plan that begins now says
+        why, without what changed in the middle of this one. Raises Unavailable if the broker did not answer in time; to
+        ask again would wait as long once more."""
         plan, self._plan = self._plan, None
         if plan is None or self._key != key:
             return None

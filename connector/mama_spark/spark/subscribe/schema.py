@@ -28,9 +28,7 @@ from mama_spark.registry import record_format
 
 from ..features import arrow_schema
 
-#: Column with the trace context of each message.
 TRACE = "traceparent"
-#: Column of what a message does to its topic or key.
 OPERATION = "operation"
 _COLUMNS: dict[str, DataType] = {
     "topic": StringType(),
@@ -59,7 +57,6 @@ SCHEMA = _schema()
 PLAIN_SCHEMA = _schema("pack_index", "pack_error")
 #: Where they are decompressed, which may fail.
 DECOMPRESSED_SCHEMA = _schema("pack_index")
-#: Of a key-value bucket.
 BUCKET_SCHEMA = StructType(
     [StructField(name, _COLUMNS[name]) for name in ("key", "value", "revision", OPERATION, "timestamp", "headers")]
 )
@@ -91,7 +88,7 @@ def _columns_of(o: SubscribeOptions) -> StructType:
 
 
 def _recorded_schema(decoded: RecordFormat) -> StructType:
-    """Columns of records of a recorder. Their own column has the reason why one cannot be read."""
+    """Their own column has the reason why a record cannot be read."""
     without = ("pack_error",) if decoded.packed else ("pack_index", "pack_error")
     own = from_arrow_type(decoded.type, prefer_timestamp_ntz=True)
     return StructType([*_schema(*without).fields, StructField(decoded.column, own)])
@@ -101,10 +98,8 @@ def _recorded_schema(decoded: RecordFormat) -> StructType:
 class MessageColumns:
     """The columns that a query reads.
 
-    :ivar arrow: all of them
     :ivar typed: those of the packs' own columns, which the user's schema names
-    :ivar decoded: how records become columns, where a recorder wrote them
-    :ivar fields: what ``decoded`` makes ``typed`` of
+    :ivar decoded: how records become columns, where a recorder wrote them; ``fields``: what it makes ``typed`` of
     :ivar bucket: rows are keys; one that was deleted has no value
     :ivar key_value: module that says what a message does to its key or topic; None: each puts a value
     :ivar mode: ``failfast``, ``permissive`` or ``dropmalformed``: what happens to messages that do not fit

@@ -8,29 +8,21 @@ from itertools import pairwise
 
 from .offsets import ReadRange
 
-#: A task has at least so many rows.
 MIN_TASK_ROWS = 10_000
-#: A task has at most so many rows, since it may have to be repeated.
+#: A task may have to be repeated.
 MAX_TASK_ROWS = 250_000
 
 
 def task_count(total: int, wanted: int | None, cores: int) -> int:
-    """How many tasks read ``total`` rows.
-
-    :param wanted: ``minPartitions``
-    :param cores: tasks that run at once
-    """
+    """How many tasks read ``total`` rows; ``wanted``: ``minPartitions``; ``cores``: tasks that run at once."""
     if wanted is not None:
         return wanted
     return max(1, min(-(-total // MIN_TASK_ROWS), max(cores, -(-total // MAX_TASK_ROWS))))
 
 
 def split_ranges(whole: Iterable[ReadRange], n: int, most: Mapping[str, int | None] | None = None) -> list[ReadRange]:
-    """At least ``n`` ranges (as far as there are sequences) of about the same length. The same input gives the same
-    ranges, so that a batch that is planned again has the same tasks.
-
-    :param most: ranges of a stream, at most; None = any number
-    """
+    """At least ``n`` ranges (as far as there are sequences) of about the same length, at most ``most`` of a stream. The
+    same input gives the same ranges, so that a batch that is planned again has the same tasks."""
     whole = [r for r in whole if len(r)]
     total = sum(map(len, whole))
     found = []

@@ -33,11 +33,8 @@ TOPIC_PARTS = ("root", "source", "symbol")
 
 
 def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
-    """The plan for this DataFrame.
-
-    :raises SchemaError: a column is missing, has the wrong type, or is used by no rule; names the column, what was
-        expected, and the nearest name
-    """
+    """The plan for this DataFrame. Raises SchemaError if a column is missing, has the wrong type, or is used by no
+    rule; it names the column, what was expected, and the nearest name."""
     by_name = _unique(schema)
     if not by_name:
         raise SchemaError("the DataFrame has no columns; mamapub needs at least a topic and something to publish")
@@ -88,10 +85,8 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
 
 
 def _topic_parts(by_name: dict[str, T.StructField], options: SinkOptions) -> tuple[tuple[str, str], ...]:
-    """Part of the topic and its column; empty: the option or the column ``topic`` is the topic.
-
-    :raises SchemaError: both are given, or nothing is the topic
-    """
+    """Part of the topic and its column; empty: the option or the column ``topic`` is the topic. Raises SchemaError if
+    both are given, or nothing is the topic."""
     if "topic" in by_name:
         if options.topic is not None:
             raise SchemaError("both option topic and a column 'topic' are given; drop one of them")
@@ -108,11 +103,8 @@ def _topic_parts(by_name: dict[str, T.StructField], options: SinkOptions) -> tup
 
 
 def _id_field(by_name: dict[str, T.StructField], options: SinkOptions) -> T.StructField | None:
-    """The column of option ``idColumn``, if it names one.
-
-    Integers are ids, too: their decimal text is one to one and the same in every session. Other types have several
-    texts for a value, or texts that depend on settings.
-    """
+    """The column of option ``idColumn``. Integers are ids, too: their decimal text is one to one and the same in every
+    session. Other types have several texts for a value, or texts that depend on settings."""
     if not options.id_column:
         return None
     field = _find(options.id_column, by_name, "idColumn")
@@ -125,7 +117,6 @@ def _id_field(by_name: dict[str, T.StructField], options: SinkOptions) -> T.Stru
 
 
 def _trace_field(by_name: dict[str, T.StructField], options: SinkOptions) -> T.StructField | None:
-    """The column of option ``traceContext``, if it names one."""
     if options.trace_column is None:
         return None
     field = _find(options.trace_column, by_name, "traceContext")
@@ -137,7 +128,6 @@ def _trace_field(by_name: dict[str, T.StructField], options: SinkOptions) -> T.S
 
 
 def _plan_native(by_name: dict[str, T.StructField], options: SinkOptions, codec: RowCodec) -> ColumnPlan:
-    """For a bridge with a row codec."""
     headers = by_name.pop("headers", None) if "headers" in codec.columns else None
     if headers is not None:
         _check_type("headers", headers)
@@ -176,7 +166,6 @@ def _check_lines(by_name: dict[str, T.StructField], id_field: T.StructField | No
 
 
 def _check_json_columns(columns: list[T.StructField]) -> None:
-    """:raises SchemaError: there is none, or one has no JSON form"""
     if not columns:
         raise SchemaError("nothing to publish: no column 'value', and no other column that could become JSON")
     for f in columns:
@@ -184,7 +173,6 @@ def _check_json_columns(columns: list[T.StructField]) -> None:
 
 
 def _typed(columns: list[T.StructField], options: SinkOptions) -> tuple[str, ...]:
-    """Check the columns that are packed with their types; their names."""
     if options.id_column:
         raise SchemaError(
             "option idColumn: without a column 'value', pack=arrow sends all columns as they are, a string column 'id' "
@@ -223,7 +211,7 @@ def _check_packable(path: str, kind: T.DataType) -> None:
         )
 
 
-#: Names of types, of which a release of Spark may lack some.
+#: Some releases of Spark lack some of these types.
 _ONLY_IN_SPARK = {"variant", "geometry", "geography"}
 
 
@@ -305,7 +293,6 @@ def _refuse_unused(unused: Iterable[T.StructField], options: SinkOptions, known:
 
 
 def _check_json(path: str, kind: T.DataType) -> None:
-    """Raise for types without a JSON form, with the path to the field."""
     if isinstance(kind, T.StructType):
         if len(set(kind.names)) < len(kind.names):
             raise SchemaError(f"column {path!r} has two fields of one name, of which JSON would keep one; rename one")

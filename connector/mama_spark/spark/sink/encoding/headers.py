@@ -34,10 +34,7 @@ def one_value_lists(values: pa.Array) -> pa.Array:
 
 
 def part_entries(parts: pa.RecordBatch) -> list[HeaderEntries]:
-    """The parts of the topics as headers.
-
-    :param parts: string columns by the name of their header
-    """
+    """String columns as headers, each with the name of its column."""
     entries = []
     for name, values in zip(parts.schema.names, parts.columns, strict=True):
         there = np.flatnonzero(np.asarray(values.is_valid()))
@@ -46,13 +43,9 @@ def part_entries(parts: pa.RecordBatch) -> list[HeaderEntries]:
 
 
 def with_trace_headers(batch: MessageBatch, parent: str | None, state: str | None, max_payload: int) -> MessageBatch:
-    """The messages with a header ``traceparent``: that of ``batch.traces``, or ``parent``.
-
-    A message that has one keeps it, and one that would become too large for the middleware stays without.
-
-    :param state: ``tracestate``, beside ``parent``
-    :param max_payload: bytes of payload and headers together
-    """
+    """The messages with a header ``traceparent``: that of ``batch.traces``, or ``parent`` with the
+    ``tracestate`` in ``state``. A message that has one keeps it, and one that would exceed ``max_payload`` (bytes of
+    payload and headers together) stays without."""
     wanted = _wanted(batch, max_payload - _OVERHEAD - len(state or ""))
     values = batch.traces
     if values is not None:

@@ -22,8 +22,8 @@ from .headers import header_maps, one_value_lists, part_entries
 class RowEncoder:
     """Turns record batches into :class:`~..stages.SinkBatch`, by a plan made on the driver.
 
-    :param for_packing: rows are to be packed: parts of the topic are returned as columns, since they become headers of
-        the packed message; where rows have headers, they are headers of each row, too
+    :param for_packing: parts of the topic are returned as columns, since they become headers of the packed message;
+        where rows have headers, they are headers of each row, too
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class RowEncoder:
         self._head = topic_head(topic_prefix)
 
     def encode(self, rows: pa.RecordBatch, first: int = 0) -> SinkBatch:
-        """:param first: number of the first row in the partition"""
+        """``first`` is the number of the first row in the partition."""
         plan, rejected = self._plan, dict[int, PublishError]()
         topics = self._topics(rows, rejected)
         typed = rows.select(list(plan.typed)) if plan.typed else None
@@ -73,7 +73,6 @@ class RowEncoder:
         )
 
     def destinations(self, rows: pa.RecordBatch) -> MessageBatch:
-        """Topics and streams of the rows, without payloads."""
         ignored: dict[int, PublishError] = {}
         payloads = pa.repeat(pa.scalar(b""), rows.num_rows)
         return MessageBatch(self._topics(rows, ignored), payloads, streams=self._streams(rows, ignored))
@@ -127,10 +126,8 @@ class RowEncoder:
 def _dictionary_encoded(
     column: pa.Array, error: type[BadRow], what: str, null: str, rejected: dict[int, PublishError]
 ) -> pa.DictionaryArray:
-    """Strings as a dictionary without nulls; rows with null are rejected.
-
-    :param what: the column of messages; ``null``: why a row without it is rejected
-    """
+    """Strings as a dictionary without nulls; rows with null are rejected, for the reason ``null``; ``what`` names the
+    column."""
     coded = column.cast(pa.string()).dictionary_encode()
     if invalid := _invalid(coded.dictionary):
         same = pc.is_in(coded.indices, pa.array(invalid, coded.indices.type)).to_numpy(zero_copy_only=False)
@@ -145,8 +142,7 @@ def _dictionary_encoded(
 
 
 def _entries(column: pa.Array) -> tuple[Int64s, pa.Array]:
-    """Of the flattened children of a list or map column that count (those of null elements do not): the row, and the
-    index into the children."""
+    """Row, and index into the flattened children, of those children that count: those of null elements do not."""
     offsets = np.asarray(column.offsets).astype(np.int64)
     sizes = np.where(np.asarray(column.is_valid()), np.diff(offsets), 0)
     starts = np.repeat(offsets[:-1] - np.cumsum(sizes) + sizes, sizes)
@@ -231,7 +227,6 @@ def _invalid(column: pa.Array) -> list[int]:
 
 
 def _without(column: pa.Array, rows: list[int]) -> pa.Array:
-    """The strings with empty ones at these places."""
     return pc.if_else(np.isin(np.arange(len(column)), rows), "", column) if rows else column
 
 
@@ -250,7 +245,6 @@ class CodecRows:
         self._plan, self._codec = plan, codec
 
     def encode(self, rows: pa.RecordBatch, first: int = 0) -> SinkBatch:
-        """:param first: number of the first row in the partition"""
         encoded = self._codec.encode(self._named(rows))
         rejected, payloads = dict(encoded.bad), encoded.payloads
         ids = None
