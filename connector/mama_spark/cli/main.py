@@ -28,8 +28,6 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class SubcommandModule(Protocol):
-    """The functions of a subcommand's module."""
-
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def run(self, args: argparse.Namespace) -> int: ...
 
@@ -93,7 +91,6 @@ _OWN = {
 
 
 def _subcommands() -> dict[str, Subcommand]:
-    """Subcommands of the middlewares, and the general ones."""
     found: dict[str, Subcommand] = {}
     for middleware in MIDDLEWARES.values():
         try:
@@ -108,19 +105,13 @@ SUBCOMMANDS = _subcommands()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments, with ``run``, which executes the subcommand.
-
-    :raises ConfigError: what the subcommand needs is not installed
-    """
+    """The arguments, with ``run``, which executes the subcommand. Raises ConfigError if a package is missing."""
     return parser(argv[:1]).parse_args(argv)
 
 
 def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
-    """The parser of all subcommands.
-
-    :param loaded: subcommands whose arguments are needed; the modules of the others are not imported, for a fast start
-    :raises ConfigError: what one of these needs is not installed
-    """
+    """The parser of all subcommands; only the modules of ``loaded`` are imported, for a fast start, and only their
+    arguments are known. Raises ConfigError if what one of these needs is not installed."""
     if not SUBCOMMANDS.keys() >= {*loaded}:
         load_others()
         SUBCOMMANDS.update(_subcommands())
@@ -156,9 +147,7 @@ def _load(name: str, subcommand: Subcommand) -> SubcommandModule:
 
 @contextmanager
 def _installed(name: str) -> Iterator[None]:
-    """
-    :raises ConfigError: what the subcommand needs is not installed
-    """
+    """Raises ConfigError if what the subcommand needs is not installed."""
     try:
         yield
     except ModuleNotFoundError as e:

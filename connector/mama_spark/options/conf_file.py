@@ -40,7 +40,7 @@ def load(path: str | Path, tables: Iterable[str] = ("mamapub", "input", "reader"
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Table:
-    """Tables within a table as dotted names: TOML reads ``storage.region = 1`` as one."""
+    """Dotted names for tables within a table: TOML reads ``storage.region = 1`` as one."""
     flat: Table = {}
     for key, value in table.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
@@ -65,5 +65,4 @@ def _option(path: str | Path, table: str, key: str, value: Any) -> Any:
 
 
 def as_options(table: Mapping[str, Any]) -> dict[str, str]:
-    """The table of a format as Spark would hand it over."""
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in table.items()}

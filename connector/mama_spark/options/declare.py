@@ -20,18 +20,16 @@ from .values import Parse, nearest
 _URLS = ("url", "log")
 #: Prefix of options that are passed to delta-rs unchanged.
 STORAGE = "storage."
-#: Cache of :func:`_by_name`.
 _names: dict[type, dict[str, tuple[str, Declared]]] = {}
 _STREAM_WRITER_KEYS = frozenset({"checkpointlocation", "queryname", "outputmode"})
 #: Group of the options that every use of a format takes.
 CONNECTION = "Connection"
-#: Option sets by the format whose options they are.
 FORMATS: dict[str, type[Options]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The declaration of one option, beyond its Python type."""
+    """The declaration of one option."""
 
     parse: Parse
     kind: str  #: how the documentation names the type
@@ -43,7 +41,7 @@ class Declared:
     scope: Scope = EVERYWHERE
 
     def is_of(self, cls: type) -> bool:
-        """Whether it has an effect in the format whose option set ``cls`` is."""
+        """Whether the option has an effect in the format whose option set ``cls`` is."""
         formats, mine = self.scope.formats, getattr(cls, "FORMAT", "")
         return formats is None or not mine or mine in formats
 
@@ -79,9 +77,8 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use = ANY_USE, shared: Collection[str] = ()) -> Self:
-        """Check and convert options as Spark hands them over.
+        """Check and convert options as Spark hands them over; one that has no effect in ``use`` is an error.
 
-        :param use: the use of the options; an option that has no effect there is an error
         :param shared: names, in lower case, that a file of several uses has: left out where they have no effect
         :raises OptionError: names the option, what was expected, and for unknown names the nearest one
         """
@@ -126,7 +123,7 @@ class Options:
         return frozenset()
 
     def _check_bridges(self, stated: Collection[str]) -> None:
-        """:raises OptionError: an option has no effect over the bridge of these options"""
+        """Raises OptionError if an option has no effect over the bridge of these options."""
         mine = self.bridges
         if not mine or "memory" in mine:
             return
@@ -139,17 +136,11 @@ class Options:
                 )
 
     def _check_needs(self, stated: Collection[str]) -> None:
-        """Refuse options that have no effect without another one, in a whole read or write. ``stated``: given here, not
-        in a file of several uses.
-
-        :raises OptionError: that option is missing
-        """
+        """Raise OptionError for options that have no effect without another one that is missing, in a whole read or
+        write. ``stated``: given here, not in a file of several uses."""
 
     def _cross_check(self, given: Collection[str]) -> None:
-        """Check options against each other. ``given``: the fields that the user set.
-
-        :raises OptionError: two options do not go together
-        """
+        """Raise OptionError for options that do not go together. ``given``: the fields that the user set."""
 
     def shown(self) -> dict[str, str]:
         """Only what differs from the defaults, by option name; secrets as ``***``."""
@@ -167,7 +158,6 @@ class Options:
         return shown
 
     def __repr__(self) -> str:
-        """As :meth:`shown`."""
         return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in self.shown().items())})"
 
 
@@ -183,7 +173,6 @@ def _as_text(value: Any) -> str:
 
 
 def declarations(cls: type) -> Iterator[tuple[str, Declared]]:
-    """The options of a dataclass, by field."""
     for f in fields(cls):
         if "option" in f.metadata:
             yield f.name, f.metadata["option"]
@@ -195,7 +184,6 @@ def keeps_tables(cls: type) -> bool:
 
 
 def require(condition: bool, text: str) -> None:
-    """:raises OptionError: the condition does not hold"""
     if not condition:
         raise OptionError(text)
 
@@ -214,10 +202,7 @@ def option_names(cls: type) -> list[str]:
 
 
 def why_not_here(cls: type[Options], low: str, key: str, use: Use) -> str | None:
-    """Why an option cannot be given here; None: it can. The one place where this is decided.
-
-    :param low: its name in lower case; ``key``: as it was given
-    """
+    """Why the option ``key`` (``low``: in lower case) cannot be given here; None: it can. Only this decides it."""
     if low.startswith(STORAGE) and keeps_tables(cls) and use.takes is None:
         return None
     found = _by_name(cls).get(low)
@@ -235,7 +220,6 @@ def why_not_here(cls: type[Options], low: str, key: str, use: Use) -> str | None
 
 
 def _unknown(cls: type[Options], low: str, key: str, use: Use) -> str:
-    """Error text for a name that ``cls`` does not have."""
     if low in PATHS:
         return (
             f"option path, which .save(), .load() and .start() take too, has no effect in {use.what} of {cls.FORMAT}: "

@@ -27,7 +27,6 @@ class FileSection(NamedTuple):
 
 
 def markdown() -> str:
-    """The whole page."""
     lines = [
         "# Options",
         "",
@@ -88,7 +87,7 @@ _HEAD = ("| option | type (default) | meaning |", "|---|---|---|")
 
 
 def _rows(options: type[Options]) -> Iterator[tuple[str, Declared]]:
-    """The options of a format, each as a line of a table, with where it has an effect."""
+    """Each option as a line of a table, with where it has an effect."""
     for name, one in declarations(options):
         if one.is_of(options):
             alias = f" (or `{one.alias}`)" if one.alias else ""

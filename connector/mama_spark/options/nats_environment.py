@@ -26,10 +26,7 @@ _IGNORED = {"description", "color_scheme", "jetstream_event_prefix", "windows_ce
 def with_nats_environment(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Options completed by the first of: what ``given`` says, ``NATS_URL``, the context that ``NATS_CONTEXT`` names,
     the context that ``nats context select`` has selected. ``NATS_URL`` takes no login from a context, which may be that
-    of another server.
-
-    :raises ConfigError: the context is not there, is no JSON, or sets what is not supported
-    """
+    of another server. Raises ConfigError if the context is missing, is no JSON, or sets what is not supported."""
     if has_other_place(given):
         return dict(given)
     if url := environ.get("NATS_URL"):
@@ -42,11 +39,9 @@ def with_nats_environment(given: Mapping[str, str], environ: Mapping[str, str]) 
 
 
 def has_other_place(given: Mapping[str, str], found: Mapping[str, str] = MappingProxyType({})) -> bool:
-    """Whether ``given`` connects elsewhere than ``found``, so that it takes nothing of it, whose login is that of
-    another server. ``properties`` is a place where a ``transport`` of ``found`` is looked up.
-
-    :param found: options in lower case; none: where it would connect is not known
-    """
+    """Whether ``given`` connects elsewhere than ``found`` (options in lower case; none: it is not known where), so that
+    it takes nothing of it, whose login is that of another server. ``properties`` is a place where a ``transport`` of
+    ``found`` is looked up."""
     low = {name.lower(): value for name, value in given.items()}
     places = {*PLACES, "properties"} if "transport" in found else PLACES
     return any(found.get(place) != low[place] for place in places & low.keys())

@@ -13,7 +13,6 @@ _URL = re.compile(r"file:|[A-Za-z][A-Za-z0-9+.-]*:/", re.IGNORECASE)
 
 
 def table_path(value: str) -> str:
-    """A path, or a URL that delta-rs takes."""
     found = text(value)
     if found.lower().startswith("file:"):
         parts = urlsplit(found)
@@ -54,7 +53,6 @@ def misread(path: str) -> str | None:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether ``path`` is ``folder`` or lies in it."""
     return _plain(path).is_relative_to(_plain(folder))
 
 

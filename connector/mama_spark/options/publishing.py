@@ -1,5 +1,4 @@
-"""The options of a write, in the order of the page: :class:`~mama_spark.options.sink.SinkOptions` checks
-combinations. Pure."""
+"""The options of a write, in the order of the page. :class:`~.sink.SinkOptions` checks combinations. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ _MESSAGES, _DELIVERY, _FLIGHT_LOG = "Messages", "Delivery", "Flight log"
 
 @dataclass(frozen=True, repr=False)
 class PublishingOptions(TransportOptions):
-    """The options of a write; durations are seconds."""
+    """Durations are seconds."""
 
     # --- which topic and stream the rows go to, and how they are packed ---
 

@@ -65,8 +65,6 @@ class ReadOptions(TransportOptions):
 
 @dataclass(frozen=True, repr=False)
 class SubscribeOptions(ReadOptions, format_name="mamasub"):
-    """The options of ``mamasub``."""
-
     topics: tuple[str, ...] = option(
         "topics", topic_patterns, (), _WHAT,
         "Topics, separated by commas, with wildcards: `*` one part, `>` all that follow. Matching streams that "
@@ -186,24 +184,19 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
 
     @property
     def current(self) -> bool:
-        """Whether the last message of each topic is read."""
         return self.bucket is not None if self.latest_per_topic is None else self.latest_per_topic
 
     @property
     def starting_time(self) -> int | str | None:
-        """The time at which a query begins, in microseconds since the epoch, or ``now``; None: no time says where."""
+        """Microseconds since the epoch, or ``now``; None: no time says where a query begins."""
         return _time(self.starting_offsets, self.starting_timestamp)
 
     @property
     def ending_time(self) -> int | str | None:
-        """As :attr:`starting_time`, of the end."""
         return _time(self.ending_offsets, self.ending_timestamp)
 
     def loaded_at(self, now: int) -> Self:
-        """The same options with ``now`` in place of that word.
-
-        :param now: microseconds since the epoch
-        """
+        """The same options with ``now``, in microseconds since the epoch, in place of that word."""
         found: dict[str, Any] = {}
         if self.starting_time == NOW:
             found |= {"starting_offsets": now, "starting_timestamp": None}
@@ -212,10 +205,7 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         return replace(self, **found)
 
     def sized_for(self, cores: int | None) -> Self:
-        """The same options with ``parallelism`` where it was left out.
-
-        :param cores: None = not known
-        """
+        """The same options with ``parallelism`` where it was left out; ``cores`` None = not known."""
         return self if self.parallelism is not None else replace(self, parallelism=cores)
 
     def _cross_check(self, given: Collection[str]) -> None:
@@ -284,7 +274,6 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
 
 
 def _has_path(urls: tuple[str, ...]) -> bool:
-    """Whether one of them names a stream."""
     return any(urlsplit(url).path.strip("/") for url in urls)
 
 
@@ -294,8 +283,6 @@ def _time(offset: Offsets, timestamp: int | str | None) -> int | str | None:
 
 @dataclass(frozen=True, repr=False)
 class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
-    """The options of ``mamadiscovery``."""
-
     starting_offsets: str | tuple[tuple[str, int], ...] = option(
         "`image`, `earliest`, `latest`, JSON", offsets("image", "earliest", "latest"), "image", _WHAT,
         "Where a new query begins: with the current sources, the oldest or the next change, or a sequence, "

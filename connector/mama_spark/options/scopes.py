@@ -18,8 +18,7 @@ class Scope:
     """Where one option has an effect; None = everywhere.
 
     :ivar streaming: only in streams (True), only in batches (False)
-    :ivar formats: names of formats
-    :ivar bridges: names of bridges. ``memory`` takes the place of any of them
+    :ivar bridges: ``memory`` takes the place of any of them
     """
 
     streaming: bool | None = None
@@ -69,10 +68,7 @@ ANY_WRITE = Use("a write", spark_keys=STREAM_WRITE.spark_keys)
 
 
 def command(name: str, *takes: str) -> Use:
-    """The use by a command.
-
-    :param takes: fields that have an effect besides those of the connection
-    """
+    """The use by a command; ``takes``: fields that have an effect besides those of the connection."""
     return Use(f"mama {name}", takes=frozenset(takes), is_job=False)
 
 
@@ -101,11 +97,7 @@ KAFKA: Mapping[str, str] = MappingProxyType(
 
 
 def kafka_successor(low: str) -> str | None:
-    """The option in place of one of Spark's Kafka connector.
-
-    :param low: its name in lower case
-    :returns: None: it is none of them
-    """
+    """The option in place of one of Spark's Kafka connector, given in lower case; None: it is none of them."""
     if low in KAFKA:
         return KAFKA[low]
     return next((instead for name, instead in KAFKA.items() if name.endswith(".") and low.startswith(name)), None)

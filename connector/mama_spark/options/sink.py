@@ -15,13 +15,12 @@ from .urls import middleware_of, split_stream
 from .values import is_traceparent
 from .window import RetryPolicy, WindowConfig, usual_refill
 
-#: Where sources are announced.
 _PLACES = ("discovery_topic", "sources_stream", "events_stream", "advisories_stream")
 
 
 @dataclass(frozen=True, repr=False)
 class SinkOptions(PublishingOptions, format_name="mamapub"):
-    """The options of ``mamapub``; durations are seconds. Make it with :meth:`parse`."""
+    """Durations are seconds. Make it with :meth:`parse`."""
 
     storage: tuple[tuple[str, str], ...] = field(default=())
 
@@ -33,10 +32,8 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
 
     @property
     def window(self) -> WindowConfig:
-        """The window of these options, whatever the bridge can do (:meth:`WindowConfig.for_bridge`).
-
-        :raises ConfigError: they do not go together
-        """
+        """The window of these options, whatever the bridge can do (:meth:`WindowConfig.for_bridge`). Raises ConfigError
+        if they do not go together."""
         retry = None
         if self.retry_attempts != 0:
             retry = RetryPolicy.doubling(
@@ -54,11 +51,8 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
         return dict(self.storage)
 
     def with_tables_below(self, folder: str) -> Self:
-        """The same options with absolute paths of the tables, so that they name the same place in every process.
-
-        :param folder: where relative paths begin
-        :raises OptionError: one table lies in the other
-        """
+        """The same options with absolute paths of the tables, relative ones below ``folder``, so that they name the
+        same place in every process. Raises OptionError if one table lies in the other."""
         log, letters = (
             None if path is None else absolute_path(path, folder) for path in (self.flight_log, self.dead_letter_table)
         )
@@ -100,7 +94,6 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
         require(self.topic is None or not any(c.isspace() for c in self.topic), "option topic must not contain blanks")
 
     def _check_tango(self) -> None:
-        """:raises OptionError: an option does not go with Tango, or is for it only"""
         if self.bridge_name != "tango":
             require(self.log is None, "option log is for Tango (url=tango://source): others publish to the url itself")
             return
@@ -120,7 +113,6 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
         require(self.ack_mode != "none", "option ackMode=none does not go with Tango: a row counts when it is stored")
 
     def _check_openmama(self) -> None:
-        """:raises OptionError: an option does not go with OpenMAMA"""
         if self.bridge_name != "openmama":
             return
         for name in ("stream", "dead_letter_topic"):
@@ -133,7 +125,6 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
         )
 
     def _check_bucket(self, given: Collection[str]) -> None:
-        """:raises OptionError: an option does not go with a bucket"""
         if self.bucket is None:
             return
         for name in ("topic", "topic_prefix", "stream", "streams", "create_stream", "pack", "trace_context"):

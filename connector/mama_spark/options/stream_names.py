@@ -36,7 +36,6 @@ class StreamRange:
 
 
 def stream_range(value: str) -> StreamRange:
-    """Of the streams that a write is spread over."""
     found = _RANGE.fullmatch(text(value))
     if found is None or int(found[2]) != 0 or not _NAME.fullmatch(found[1] + "0" + found[4]):
         raise ValueError("must be names with a range of numbers from 0 on, such as orders-{0..7}")
@@ -68,10 +67,7 @@ def stream_patterns(value: str) -> tuple[str, ...]:
 
 
 def chosen_streams(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
-    """As :func:`matching_streams`.
-
-    :raises ConfigError: there is none
-    """
+    """As :func:`matching_streams`. Raises ConfigError if there is none."""
     found = matching_streams(patterns, names)
     if not found:
         raise ConfigError(f"option streams: there is no stream {', '.join(patterns)}")
@@ -79,7 +75,7 @@ def chosen_streams(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
 
 
 def matching_streams(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
-    """The names among ``names`` that one of :func:`stream_patterns` matches, sorted."""
+    """The names that one of :func:`stream_patterns` matches, sorted."""
     exact = {pattern for pattern in patterns if "*" not in pattern}
     others = [re.compile(".*".join(map(re.escape, pattern.split("*")))) for pattern in patterns if "*" in pattern]
     return sorted(name for name in names if name in exact or any(one.fullmatch(name) for one in others))

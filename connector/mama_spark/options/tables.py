@@ -20,10 +20,8 @@ _REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>\w+))\}")
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of the file.
-
-    :raises ConfigError: it cannot be read, is no TOML, names a variable that is not set or a file that cannot be read
-    """
+    """The tables of the file. Raises ConfigError if it cannot be read, is no TOML, or names a variable that is not set
+    or a file that cannot be read."""
     try:
         with Path(path).open("rb") as file:
             content = tomllib.load(file)
@@ -35,7 +33,6 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _substitute(value: Any, where: str) -> Any:
-    """The value with the environment variables and files in its texts."""
     if isinstance(value, dict):
         return {key: _substitute(one, f"{where} {key}") for key, one in value.items()}
     if isinstance(value, list):
@@ -54,7 +51,7 @@ def _substitute(value: Any, where: str) -> Any:
 
 
 def _content(path: str, where: str) -> str:
-    """Of a file, without the line break at its end."""
+    """Without the line break at its end."""
     try:
         return Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except (OSError, UnicodeDecodeError) as e:
@@ -67,10 +64,8 @@ def parse_table(
 ) -> dict[str, Any]:
     """Values by field. What the table does not name stays out, so that the class's default holds.
 
-    :param declared: dataclass whose options are the keys
+    :param declared: dataclass whose options are the keys; ``spelling``: key in the file for the name of a field
     :param where: begin of errors: the file and the table
-    :param spelling: key in the file for the name of a field
-    :param required: keys that must be there
     :raises ConfigError: no table, an unknown or missing key, or a wrong value; names the key, never a secret
     """
     if not isinstance(table, Mapping):

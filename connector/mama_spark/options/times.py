@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 NOW = "now"  #: the time of ``load()``
-#: The rule, for the page of options and the text of each.
 TIMES = (
     "A time is ISO 8601, UTC by default (whatever the time zone of the session): `2026-01-31T12:00:00Z`, "
     "`2026-01-31 13:00+01:00`, `2026-01-31`; or milliseconds since the epoch"
@@ -16,7 +15,7 @@ TIMES = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Milliseconds from 1973 to 5138; a number elsewhere counts something else.
 _MODERN_MS = range(10**11, 10**14)
-_PER_SECOND = {"seconds": 1, "microseconds": 10**6, "nanoseconds": 10**9}  #: how many are a second
+_PER_SECOND = {"seconds": 1, "microseconds": 10**6, "nanoseconds": 10**9}
 _EXPECTED = "must be now, milliseconds since the epoch, or a time like 2026-01-31T12:00:00Z"
 
 
@@ -26,10 +25,7 @@ def looks_like_a_time(value: str) -> bool:
 
 
 def time(value: str) -> int:
-    """Microseconds since the epoch.
-
-    :raises ValueError: it is no time, or a number that counts no milliseconds, with what it counts probably
-    """
+    """Microseconds since the epoch. The ValueError for a number that is no milliseconds says what it may count."""
     given = value.strip()
     if given.isdecimal():
         return _milliseconds(int(given)) * 1000
@@ -75,10 +71,7 @@ class Duration:
         return replace(self, bare=False)
 
     def __call__(self, value: Any) -> float:
-        """
-        :param value: text, a number as TOML has it, or a ``timedelta``
-        :raises ValueError: it is none of these, negative, or 0 where that is not allowed
-        """
+        """Takes text, a number as TOML has it, or a ``timedelta``. ValueError: negative, or 0 where not allowed."""
         number, unit = self._split(value)
         if not (0 <= number < _LONGEST) or (number == 0 and not self.zero) or not (unit or self.bare or number == 0):
             raise ValueError(self._expected)

@@ -25,7 +25,6 @@ _ANNOUNCED = Scope(formats=("mamapub", "mamadiscovery"))
 
 
 def _bridge(value: Any) -> str:
-    """The name of a middleware."""
     name = str(value).strip().lower()
     return name if find(name) is not None else one_of(*sorted(MIDDLEWARES))(name)
 
@@ -122,15 +121,12 @@ class TransportOptions(Options):
 
     @property
     def bridge_name(self) -> str:
-        """Name of the bridge that is named, or that the scheme of the URL picks."""
+        """The bridge that is named, or that the scheme of the URL picks."""
         return self.bridge or middleware_of(self.url).name
 
     @property
     def middleware(self) -> Middleware:
-        """The one of :attr:`bridge_name`.
-
-        :raises ConfigError: this machine lacks its package
-        """
+        """That of :attr:`bridge_name`. Raises ConfigError if this machine lacks its package."""
         return middleware_of(self.url, self.bridge)
 
     @property

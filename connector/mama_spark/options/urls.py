@@ -11,7 +11,6 @@ from ..contracts.errors import ConfigError
 from ..contracts.middlewares import SCHEMES, Middleware, find, load_others, of_url
 from ..contracts.redaction import redact_url
 
-#: The server of a connection that names none.
 DEFAULT_SERVER = "nats://127.0.0.1:4222"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?=://)")
 _ENCODED = "in a user, password or token, / ? # @ : and , are percent-encoded"
@@ -53,10 +52,7 @@ def nats_urls(value: Any) -> tuple[str, ...]:
 
 
 def middleware_of(found: tuple[str, ...], name: str | None = None) -> Middleware:
-    """The middleware of servers, as :func:`urls` gave them, or the one of a name.
-
-    :raises ConfigError: this machine lacks its package
-    """
+    """The middleware of servers from :func:`urls`, or of a name. Raises ConfigError if its package is missing."""
     middleware = of_url(found[0]) if name is None else find(name)
     if middleware is None:
         raise ConfigError(
@@ -72,7 +68,7 @@ def with_scheme(url: str, default: str = "nats") -> str:
 
 
 def _check(url: str) -> None:
-    """:raises ValueError: the URL is malformed; the text shows no login"""
+    """Raises ValueError if the URL is malformed, with a text that shows no login."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -113,11 +109,10 @@ def split_stream(found: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
 
 
 def is_port(text: str) -> bool:
-    """Whether it is the number of a port, where 0 lets the system choose. Sockets take another one for 65536 and more,
-    without a word."""
+    """Whether it is a port, where 0 lets the system choose. Sockets silently take another one for 65536 and more."""
     return text.isdecimal() and int(text) < 65_536
 
 
 def on_all_interfaces(host: str) -> bool:
-    """Whether who listens at this host is reached by every network that the machine is in."""
+    """Whether every network that the machine is in reaches a listener at this host."""
     return host.strip("[]") in ("", "*", "0.0.0.0", "::")

@@ -36,7 +36,6 @@ def topic_prefix(value: Any) -> str:
 
 
 def file_path(value: Any) -> str:
-    """Path of a file that keeps a secret or a certificate."""
     path = text(value)
     if is_content(path):
         raise ValueError("must be the path of a file, and is the content of one")
@@ -110,15 +109,12 @@ def integer(lo: int, hi: int = 2**31 - 1) -> Parse:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A TOML list of texts."""
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise ValueError("must be a list of texts")
     return tuple(value)
 
 
 def member(choices: type[Choice]) -> Callable[[Any], Choice]:
-    """One of an enumeration's values."""
-
     def parse(value: Any) -> Choice:
         try:
             return choices(value)
@@ -136,7 +132,6 @@ def string(value: Any) -> str:
 
 
 def real_number(value: Any) -> float:
-    """A TOML number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("must be a number")
     return value
@@ -175,10 +170,7 @@ _SIZES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def byte_size(value: Any) -> int:
-    """Bytes from a number or ``"64 MiB"``.
-
-    :raises ValueError: for anything else
-    """
+    """Bytes from a number or ``"64 MiB"``."""
     match = re.fullmatch(r"(\d+) ?(|KiB|MiB|GiB)", str(value))
     if isinstance(value, bool) or match is None:
         raise ValueError("must be a number of bytes, or such as '64 MiB'")
@@ -186,17 +178,13 @@ def byte_size(value: Any) -> int:
 
 
 def positive_size(value: Any) -> int:
-    """As :func:`byte_size`, above 0."""
     if not (size := byte_size(value)):
         raise ValueError("must be a number of bytes above 0, or such as '64 MiB'")
     return size
 
 
 def metrics_setup(value: Any) -> str:
-    """``off``, ``otel`` or ``module:function``.
-
-    :raises ValueError: it is none of these
-    """
+    """``off``, ``otel`` or ``module:function``."""
     word = str(value).strip()
     if word.lower() in ("off", "otel"):
         return word.lower()
@@ -217,10 +205,7 @@ def is_traceparent(text: str) -> bool:
 
 
 def trace_context(value: Any) -> str:
-    """``off``, ``true``, a ``traceparent``, or the name of a column.
-
-    :raises ValueError: it is empty
-    """
+    """``off``, ``true``, a ``traceparent``, or the name of a column."""
     word = str(value).strip()
     if not word:
         raise ValueError("must be off, true, a traceparent, or the name of a column")
@@ -253,7 +238,6 @@ def topic_name(value: str) -> str:
 
 
 def single_token(value: Any) -> str:
-    """One part of a topic."""
     name = text(value)
     if why_unpublishable(name) is not None or "." in name:
         raise ValueError("must be one word without blanks, dots and wildcards")
@@ -305,10 +289,8 @@ _OUTSIDE_BRACKETS = re.compile(r",(?![^(]*\))")
 
 
 def offsets(*words: str, times: bool = False) -> Parse:
-    """One of ``words``, or JSON: ``{"STREAM": 17}``, the first sequence to read; -2 = earliest, -1 = latest.
-
-    :param times: also :data:`NOW`, or a time
-    """
+    """One of ``words``, or JSON: ``{"STREAM": 17}``, the first sequence to read; -2 = earliest, -1 = latest; with
+    ``times`` also :data:`NOW`, or a time."""
     word = one_of(*words, *([NOW] if times else []))
 
     def parse(value: str) -> Offsets:

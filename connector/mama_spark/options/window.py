@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def is_retryable(error: PublishError) -> bool:
-    """Default of :attr:`RetryPolicy.retry_on`: the flag of the error."""
     return error.retryable
 
 
@@ -60,7 +59,7 @@ class RetryPolicy:
         return cls(attempts, (*rising, schedule.most), deadline)
 
     def backoff(self, resend: int) -> float:
-        """Seconds to wait before the ``resend``-th resend (1 = the first)."""
+        """Seconds before the ``resend``-th resend (1 = the first)."""
         return self.backoffs[min(max(resend, 1), len(self.backoffs)) - 1]
 
 

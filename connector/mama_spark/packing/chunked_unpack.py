@@ -19,19 +19,17 @@ from .pack_headers import pack_headers
 from .unpacked import Unpacked
 from .unpacker import RowTransform, unpack, unpacked_as_is
 
-#: Limits of the payload bytes and announced rows that are unpacked together, unless one record has more.
+#: Payload bytes and announced rows that are unpacked together, at most, unless one record has more.
 BATCH_BYTES, BATCH_ROWS = 8 << 20, 1 << 17
-#: Limits of a chunk, unless one row has more: rows, and bytes of topic, headers, value and typed columns.
+#: Rows, and bytes of topic, headers, value and typed columns, of a chunk, at most, unless one row has more.
 CHUNK_ROWS, CHUNK_BYTES = 1 << 16, 16 << 20
 
 
 def unpack_chunks(
     records: Records, transform: RowTransform | None = None, *, only_typed: bool = False
 ) -> Iterator[tuple[Records, Unpacked]]:
-    """All rows of ``records`` in order, chunk by chunk, each with the records that its rows point into.
-
-    :param transform: see :func:`~.unpacker.unpack`, as for ``only_typed``
-    """
+    """All rows of ``records`` in order, chunk by chunk, each with the records that its rows point into. The parameters
+    are those of :func:`~.unpacker.unpack`."""
     packs = pack_headers(records)
     if packs is None:
         yield records, unpacked_as_is(records, only_typed=only_typed)
@@ -48,8 +46,7 @@ def unpack_chunks(
 
 
 def _fits(records: Records, found: Unpacked) -> bool:
-    """Whether these rows are one chunk, even if each has the longest topic and the largest headers: an upper bound, for
-    speed."""
+    """Whether these rows are one chunk even if each has the longest topic and headers: a fast upper bound."""
     topics = records.topics
     shared = _largest(payload_sizes(topics.dictionary if pa.types.is_dictionary(topics.type) else topics))
     if found.header_pool is not None:
@@ -63,7 +60,6 @@ def _largest(sizes: Int64s) -> int:
 
 
 def _bytes(records: Records, found: Unpacked) -> Int64s:
-    """Bytes of each row."""
     topics = records.topics.cast(pa.string())
     total = payload_sizes(topics)[found.records] + payload_sizes(found.values)
     if found.header_pool is not None:

@@ -25,8 +25,8 @@ class Codec(Protocol):
     """Encodes the rows of one partition. Sizes are in bits, because a null takes one."""
 
     format: PackFormat
-    description: str  #: what a row has
-    names: Sequence[str]  #: of the columns
+    description: str
+    names: Sequence[str]
     fixed_bits: int  #: upper bound of the size of a pack without its rows
 
     def normal(self, columns: pa.RecordBatch) -> pa.RecordBatch:
@@ -45,11 +45,8 @@ class Codec(Protocol):
         """As :meth:`encode`, of rows that lie anywhere; each byte is copied once."""
 
     def decode(self, payloads: pa.Array, rows: Int64s) -> pa.RecordBatch:
-        """The rows of one or more payloads that this codec made, one after the other.
-
-        :param rows: of each payload
-        :raises BadPack: a payload is of another kind, or has another number of rows
-        """
+        """The rows of payloads that this codec made, ``rows`` of each, one after the other. Raises BadPack if a payload
+        is of another kind, or has another number of rows."""
 
 
 class LinesCodec:
@@ -94,11 +91,8 @@ class LinesCodec:
 
 
 class ArrowCodec:
-    """An Arrow IPC stream a pack: schema, one record batch, end. The schema is written once and copied.
-
-    :param schema: of the rows that come
-    :raises SchemaError: a column has a type that cannot be packed
-    """
+    """An Arrow IPC stream a pack: schema, one record batch, end. The schema is written once and copied. Raises
+    SchemaError if a column has a type that cannot be packed."""
 
     format = PackFormat.ARROW
 
@@ -163,11 +157,8 @@ class ArrowCodec:
 
 
 def values_of_packs(payloads: pa.Array, at: Int64s, rows: Int64s) -> pa.Array | None:
-    """All values of arrow packs of nothing but values, in one copy; None = they are others, or must be read one by one.
-
-    :param at: which of the payloads, a binary or binary_view array
-    :param rows: that each announces
-    """
+    """All values of arrow packs of nothing but values, at places ``at`` of a binary or binary_view array, in one copy.
+    ``rows``: that each announces. None = they are others, or must be read one by one."""
     places = PayloadPlaces.of(payloads, at)
     for frames in _VALUE_FRAMES:
         if (found := frames.read(places, rows)) is not None:
@@ -219,10 +210,8 @@ def _buffers(kind: pa.DataType) -> int:
 
 
 def codec_of(pack: str, schema: pa.Schema) -> Codec:
-    """The codec of option ``pack`` for rows of these columns.
-
-    :raises SchemaError: ``lines`` with more than the column ``value``; a type that cannot be packed
-    """
+    """The codec of option ``pack`` for rows of these columns. Raises SchemaError for ``lines`` with more than the
+    column ``value``, and for a type that cannot be packed."""
     if pack == "arrow":
         return ArrowCodec(schema)
     if schema.names != [VALUE]:

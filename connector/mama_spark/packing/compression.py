@@ -1,7 +1,6 @@
 """Compresses the packs of a batch of messages, and undoes it. Pure; ``docs/reference/packed-messages.md``, version 2.
 
-This is the last step before a pack is sent and the first after it was read: cuts, ids and rows are those of the packs
-without compression.
+The last step before a pack is sent and the first after it was read: cuts, ids and rows are those of plain packs.
 """
 
 from __future__ import annotations
@@ -16,19 +15,14 @@ from ..contracts.message import HEADERS_TYPE, MessageBatch
 from .format import ENCODINGS, MAX_PLAIN_BYTES, PACK, PACK_BYTES, PACK_ENCODING, BadPack, PackFormat
 from .gathering.value_views import PayloadPlaces, binary_of
 
-#: A name of a header and its values.
 Headers = list[tuple[str, list[str]]]
-#: One pack, headers and payload, in another version of the format; None = it stays as it is.
+#: One pack in another version of the format; None = it stays as it is.
 _Change = Callable[[Headers, pa.Buffer], tuple[Headers, pa.Buffer | bytes] | None]
 
 
 class PackCompressor:
-    """Compresses packs of either format: a pack of lines as a whole, of an arrow pack each buffer.
-
-    :param name: a key of :data:`~.format.ENCODINGS`
-    :param level: of the codec; None = its default
-    :raises ValueError: the codec has no such level
-    """
+    """Compresses packs of either format: a pack of lines as a whole, of an arrow pack each buffer. ``name`` is a key of
+    :data:`~.format.ENCODINGS`. Raises ValueError if the codec has no such level (None = its default)."""
 
     def __init__(self, name: str, level: int | None = None) -> None:
         self.name = name
@@ -36,8 +30,7 @@ class PackCompressor:
         self._options = pa.ipc.IpcWriteOptions(compression=self._codec)
 
     def compress(self, batch: MessageBatch) -> MessageBatch:
-        """The packs of ``batch``, each compressed unless it would not be smaller; messages that are no packs of version
-        1 as they are."""
+        """Compress packs, unless that makes them no smaller; what is no pack of version 1 stays as it is."""
         return _changed(batch, self._compressed)
 
     def _compressed(self, headers: Headers, payload: pa.Buffer) -> tuple[Headers, pa.Buffer | bytes] | None:
@@ -72,7 +65,6 @@ def _plain(headers: Headers, payload: pa.Buffer) -> tuple[Headers, pa.Buffer | b
 
 
 def _rewritten(payload: pa.Buffer, options: pa.ipc.IpcWriteOptions | None = None) -> pa.Buffer:
-    """The batch of an Arrow stream in another one."""
     with pa.ipc.open_stream(payload) as stream:
         rows = stream.read_next_batch()
     sink = pa.BufferOutputStream()
@@ -82,11 +74,9 @@ def _rewritten(payload: pa.Buffer, options: pa.ipc.IpcWriteOptions | None = None
 
 
 def decompressed_lines(payload: pa.Buffer, encoding: str, size: int) -> bytes:
-    """The payload of a pack of lines without compression.
-
-    :param size: bytes that it announces, at most :data:`~.format.MAX_PLAIN_BYTES`
-    :raises BadPack: unknown encoding, corrupt, or of another size
-    """
+    """The payload of a pack of lines without compression; ``size``: bytes that it announces, at most
+    :data:`~.format.MAX_PLAIN_BYTES`. Raises BadPack if the encoding is unknown, or the payload corrupt or of another
+    size."""
     if encoding not in ENCODINGS:
         raise BadPack(f"{PACK_ENCODING}: {encoding[:100]!r} is unknown here")
     if size > MAX_PLAIN_BYTES:
@@ -105,7 +95,6 @@ def decompressed_lines(payload: pa.Buffer, encoding: str, size: int) -> bytes:
 
 
 def _changed(batch: MessageBatch, change: _Change) -> MessageBatch:
-    """The loop is over packs."""
     if batch.headers is None:
         return batch
     headers, payloads, changes = batch.headers.to_pylist(), list[pa.Buffer | bytes](), 0

@@ -18,11 +18,11 @@ from .pack_headers import first_values, header_entries, with_some_entries
 
 #: The header, as HTTP spells it and as some clients write it.
 ENCODING_HEADERS = ("Content-Encoding", "content-encoding")
-#: Value of the header -> codec of Arrow. That of ``gzip`` reads the zlib format, which HTTP calls ``deflate``, too.
+#: Arrow's codec of each value of the header. That of ``gzip`` reads the zlib format, HTTP's ``deflate``, too.
 CODECS = {
     "gzip": "gzip", "x-gzip": "gzip", "deflate": "gzip", "zstd": "zstd", "br": "brotli", "lz4": "lz4", "bzip2": "bz2",
 }  # fmt: skip
-#: Payload bytes of records that are decompressed together, unless one record has more.
+#: Payload bytes that are decompressed together, unless one record has more.
 CHUNK_BYTES = 16 << 20
 _FIRST_PIECE = 64 << 10
 _Piece: TypeAlias = pa.Buffer | bytes
@@ -33,10 +33,10 @@ class BadEncoding(Exception):
 
 
 def decompressed(records: Records, limit: int) -> Iterator[tuple[Records, dict[int, str]]]:
-    """All of ``records`` in order, in pieces of bounded memory. What was decompressed has the header no more.
+    """All of ``records`` in order, in pieces of bounded memory, and why each of a piece could not be decompressed: that
+    is said of all of them or of none. What was decompressed has the header no more.
 
     :param limit: bytes of one payload, at most 1 GiB: a piece is one Arrow array, whose offsets have 32 bits
-    :returns: records, and why each of them could not be decompressed: that is said of all of them or of none
     """
     names = _encodings(records)
     if names is None:
@@ -77,10 +77,7 @@ def _encodings(records: Records) -> list[str | None] | None:
 
 
 def _decompressed(payload: pa.Buffer, name: str, limit: int) -> list[_Piece]:
-    """The bytes in pieces.
-
-    :raises BadEncoding: unknown encoding, corrupt, cut off, or more bytes than ``limit``
-    """
+    """The bytes in pieces. Raises BadEncoding: unknown encoding, corrupt, cut off, or more bytes than ``limit``."""
     codec = CODECS.get(name)
     if codec is None:
         raise BadEncoding(f"Content-Encoding: {name[:100]!r} is unknown here; known: {', '.join(CODECS)}")
@@ -100,7 +97,7 @@ def _decompressed(payload: pa.Buffer, name: str, limit: int) -> list[_Piece]:
 def _runs(
     records: Records, payloads: pa.Array, reasons: list[str | None], compressed: Bools
 ) -> Iterator[tuple[Records, dict[int, str]]]:
-    """Runs of records that could be decompressed, and of others."""
+    """Each run is of records that could be decompressed, or of others."""
     done = replace(records, payloads=payloads, headers=_without_encoding(records, compressed))
     for failed, run in groupby(range(len(reasons)), lambda i: reasons[i] is not None):
         places = list(run)

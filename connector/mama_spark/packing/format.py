@@ -1,7 +1,4 @@
-"""Header names, limits and column types of packed messages, versions 1 and 2. Pure.
-
-``docs/reference/packed-messages.md`` is their specification.
-"""
+"""Headers, limits and types of packed messages, versions 1 and 2. Pure; see ``docs/reference/packed-messages.md``."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ PACK, PACK_ROWS = "Mama-Pack", "Mama-Pack-Rows"
 PACK_ENCODING, PACK_BYTES = "Mama-Pack-Encoding", "Mama-Pack-Bytes"
 #: Of a pack of a write with ``exactlyOnce``: the topic it was published to, for it may be stored under another one.
 PACK_TOPIC = "Mama-Pack-Topic"
-#: All headers of packs.
 PACK_HEADERS = (PACK, PACK_ROWS, PACK_ENCODING, PACK_BYTES, PACK_TOPIC)
 #: Value of ``Mama-Pack-Encoding`` -> codec of Arrow. ``lz4`` is the frame format.
 ENCODINGS = {"lz4": "lz4", "zstd": "zstd"}
@@ -36,8 +32,6 @@ MESSAGE_TYPES = {VALUE: pa.binary(), HEADERS: HEADERS_TYPE, ID: pa.string()}
 
 
 class PackFormat(Enum):
-    """Value of the header ``Mama-Pack``."""
-
     LINES = "lines;v=1"  #: values joined by line feeds
     ARROW = "arrow;v=1"  #: an Arrow IPC stream of one record batch
     LINES_2 = "lines;v=2"  #: the same lines, compressed as a whole
@@ -59,7 +53,6 @@ def carries_messages(schema: pa.Schema) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Strings and bytes."""
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or is_wide(kind))
 
 
@@ -82,10 +75,8 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
 
 
 def check_types(schema: pa.Schema) -> None:
-    """Only types of which every row costs bytes, so that a message cannot announce more rows than it carries.
-
-    :raises SchemaError: another type, or no columns at all
-    """
+    """Only types of which every row costs bytes, so that a message cannot announce more rows than it carries. Raises
+    SchemaError for another type, or no columns at all."""
     if not schema.names:
         raise SchemaError("an arrow pack needs a column")
     if len(set(schema.names)) < len(schema.names):

@@ -1,9 +1,9 @@
 """Reads one arrow pack that may be malicious: announced sizes are compared with the bytes before anything is allocated.
 Pure.
 
-An Arrow reader trusts two kinds of numbers that cost the sender nothing: the announced size of a compressed buffer,
-and the rows of columns without buffers. The format has no types without buffers; version 1 has no compression, and
-version 2 limits what all buffers may announce together by a header. So every row takes bits of the announced bytes.
+An Arrow reader trusts two kinds of numbers that cost the sender nothing: the announced size of a compressed buffer, and
+the rows of columns without buffers. The format has no types without buffers; version 1 has no compression, and version
+2 limits what all buffers may announce together by a header. So every row takes bits of the announced bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ _METADATA_BYTES = 4 << 10  #: largest metadata of a record batch that is cached
 
 
 def read_pack(payload: pa.Buffer, rows: int, limit: int | None = None) -> pa.RecordBatch:
-    """The rows of an arrow pack; shares memory with ``payload`` where nothing is compressed.
+    """The rows of an arrow pack, as many as announced; shares memory with ``payload`` where nothing is compressed.
 
-    :param rows: as announced
     :param limit: bytes that compressed buffers may have together; None = nothing may be compressed
     :raises BadPack: it is no pack, or has another number of rows
     """
@@ -88,7 +87,6 @@ def _sizes_in(metadata: bytes) -> tuple[int, int, _Buffers]:
 
 
 def _record_batch(metadata: bytes) -> tuple[int, int, _Buffers]:
-    """Rows, body bytes and compressed buffers that a record batch announces."""
     if not is_record_batch(metadata):
         raise BadPack("its second message is no record batch")
     size = field(metadata, root(metadata), 3)
@@ -104,9 +102,8 @@ def _record_batch(metadata: bytes) -> tuple[int, int, _Buffers]:
 class BatchNumbers(NamedTuple):
     """Where numbers of 64 bits stand in the metadata of a record batch with one binary column.
 
-    :ivar rows: of the batch; ``node``: of the column
+    :ivar rows: of the batch; ``node``: of the column; ``body``: bytes of the body
     :ivar offsets, data: offset of each buffer, which its length follows
-    :ivar body: bytes of the body
     """
 
     rows: int

@@ -3,9 +3,8 @@
 One JSON object a row, UTF-8, keys in the order of the columns, nulls written as ``null``. Floats are the shortest text
 that reads back as the same number of the same width; NaN and infinities are the strings that Spark's ``to_json`` writes
 and its ``from_json`` reads. Decimals are numbers with all their digits, timestamps ISO 8601 in UTC with microseconds
-and ``Z`` (without zone for ``timestamp_ntz``), dates ISO 8601, binary base64, structs and maps objects.
-
-Intervals of days to seconds are the text that Spark makes of them.
+and ``Z`` (without zone for ``timestamp_ntz``), dates ISO 8601, binary base64, structs and maps objects, intervals of
+days to seconds the text that Spark makes of them.
 
 A value is written so that it can be read back, or its row is refused: text that is not UTF-8, years before 1 and after
 9999, times with parts of a microsecond, a map with one key twice.
@@ -28,7 +27,6 @@ from .format import VALUE, is_text
 
 #: Bytes of JSON that are encoded together: the Python objects of rows take several times as many.
 _TEXT_BYTES = 16 << 20
-#: Limit of the JSON of one message, in bytes.
 MAX_TEXT_BYTES = 256 << 20
 _PLAIN = 64  #: a number, a date, a time, an interval, true, false or null, with punctuation
 _ESCAPED = 6  #: bytes of JSON for one byte of a string, at most
@@ -52,11 +50,8 @@ class JsonRows(NamedTuple):
 
 
 def json_rows(batch: pa.RecordBatch, names: Sequence[str]) -> JsonRows:
-    """These columns of each row.
-
-    The loop over rows is here because orjson takes one object at a time; it is still several times faster than
-    building the text with Arrow kernels, which have no escaping of strings.
-    """
+    """These columns of each row. The loop over rows is here because orjson takes one object at a time; it is still
+    several times faster than building the text with Arrow kernels, which have no escaping of strings."""
     refused: dict[int, str] = {}
     columns = [_column(batch.column(name), name, refused) for name in names]
     if not columns:
@@ -72,10 +67,8 @@ def json_rows(batch: pa.RecordBatch, names: Sequence[str]) -> JsonRows:
 
 
 def as_json_column(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """A :data:`~.unpacker.RowTransform`: typed rows as the one column ``value``.
-
-    :raises ValueError: a value cannot be JSON, or all of it would be too large
-    """
+    """A :data:`~.unpacker.RowTransform`: typed rows as the one column ``value``. Raises ValueError if a value cannot be
+    JSON, or all of it would be too large."""
     n, names = rows.num_rows, rows.schema.names
     try:
         step = max(1, n * _TEXT_BYTES // max(_TEXT_BYTES, _check_size(rows)))
@@ -134,7 +127,7 @@ def _times(column: pa.Array) -> list[Any]:
 
 
 def _floats(column: pa.Array) -> list[Any]:
-    """Of 32 bits as numpy's, of which orjson knows the shortest text."""
+    """Floats of 32 bits as numpy's, of which orjson knows the shortest text."""
     numbers = column.to_numpy(zero_copy_only=False)
     values: list[Any] = list(numbers) if pa.types.is_float32(column.type) else numbers.tolist()
     for at in np.flatnonzero(~np.isfinite(numbers)).tolist():
@@ -171,7 +164,7 @@ def _float32(value: float) -> Any:
 
 
 def _converter(column: pa.Array) -> Convert | None:
-    """Converts Python values of the column to what orjson encodes; None = no conversion is needed."""
+    """Converts values to what orjson encodes; None = no conversion is needed."""
     kind = column.type
     if pa.types.is_float32(kind):
         return _float32
@@ -252,13 +245,9 @@ def _same(a: pa.DataType, b: pa.DataType) -> bool:
 
 
 def _check_size(rows: pa.RecordBatch) -> int:
-    """Upper bound of the size of these rows as JSON, in bytes, computed before any JSON is made.
-
-    One bit of a message can be a row, and a row of JSON repeats the name of every column: 200 kilobytes can be 60
-    gigabytes of JSON.
-
-    :raises OverflowError: above the limit
-    """
+    """Upper bound of the size of these rows as JSON, in bytes, computed before any JSON is made. Raises OverflowError
+    above the limit. One bit of a message can be a row, and a row of JSON repeats the name of every column: 200
+    kilobytes can be 60 gigabytes of JSON."""
     size: int = sum(map(_most_bytes, rows.columns)) + rows.num_rows * _name_bytes(rows.schema)
     if size > MAX_TEXT_BYTES:
         raise OverflowError(f"it may be {size / 1e6:,.0f} MB of text")

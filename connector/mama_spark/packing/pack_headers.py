@@ -24,10 +24,9 @@ class PackHeaders(NamedTuple):
     """The headers of packs, one element a record.
 
     :ivar formats: string, null = no pack
-    :ivar rows: string, null = not given; unchecked
-    :ivar counts: the same as numbers; -1 = no number from 1 to the limit
+    :ivar rows: string, null = not given; unchecked; ``counts``: as numbers; -1 = no number from 1 to the limit
     :ivar encodings: string, of compressed packs of lines; null = not given
-    :ivar plain_bytes: of compressed packs: bytes without compression; -1 = no number from 1 to the limit
+    :ivar plain_bytes: bytes of compressed packs without compression; -1 = no number from 1 to the limit
     """
 
     formats: pa.Array
@@ -67,7 +66,7 @@ def pack_headers(records: Records) -> PackHeaders | None:
 
 
 def announced_rows(records: Records) -> Int64s:
-    """Announced rows of each record, which may be wrong, limited to what its bytes could hold."""
+    """As :meth:`PackHeaders.announced`."""
     packs = pack_headers(records)
     return np.ones(len(records), np.int64) if packs is None else packs.announced(records.payloads)
 
@@ -80,7 +79,7 @@ def rows_of_messages(batch: MessageBatch) -> Int64s:
 
 
 def _numbers(texts: pa.Array, most: int) -> Int64s:
-    """Announced numbers; -1 = no number from 1 to the limit."""
+    """-1 = no number from 1 to the limit."""
 
     def number(text: str) -> int:
         found = int(text) if re.fullmatch("[1-9][0-9]{0,8}", text) else -1
@@ -127,12 +126,11 @@ def first_values(headers: pa.MapArray, *names: str) -> list[pa.Array]:
 def _first_of_few(
     n: int, names: tuple[str, ...], rows: list[int], keys: list[str], items: pa.ListArray
 ) -> list[pa.Array]:
-    """The same by a loop over the headers."""
     found: dict[str, dict[int, int]] = {name: {} for name in names}
     starts = items.offsets.to_pylist()
     for row, key, (start, end) in zip(rows, keys, pairwise(starts), strict=True):
-        if key in found and end > start:  # a name without a value is no header
-            found[key].setdefault(row, start)  # the first one counts
+        if key in found and end > start:
+            found[key].setdefault(row, start)
     first, last = starts[0], starts[-1]
     values = as_type(items.values.slice(first, last - first), pa.string()).to_pylist()
     return [

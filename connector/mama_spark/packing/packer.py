@@ -20,19 +20,19 @@ from .codec import Codec
 from .format import PACK, PACK_ROWS
 from .gathering.value_views import ValueViews, binary_of, joined
 
-#: Limit of the bytes of rows that wait for their packs to be full, in one partition.
+#: Bytes of rows that wait for their packs to be full, in one partition, at most.
 GATHER_BYTES = 32 << 20
 #: Bytes and packs that are encoded and yielded together. More than ``CUT_BYTES``, so that a cut is mostly one block:
 #: each costs some two milliseconds beside its rows.
 BLOCK_BYTES, BLOCK_PACKS = 20 << 20, 2_048
-#: New rows are cut into packs when they are so many rows or bytes, and at least half of the bytes that already wait, so
-#: that waiting rows are copied a bounded number of times.
+#: So many new rows or bytes are cut into packs, if they are at least half of the bytes that already wait, so that
+#: waiting rows are copied a bounded number of times.
 CUT_ROWS, CUT_BYTES = 65_536, 16 << 20
-#: Instead of the number of a row: it is stored already. It counts where packs are cut, so that the others are packed as
-#: they were the first time, and is in no pack.
+#: Number of a row that is stored already. It counts where packs are cut, so that the others are packed as they were the
+#: first time, and is in no pack.
 STORED = -1
 _NO_COLUMNS = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
-#: Rows are added in pieces of this size: a batch of Spark may have 64 MB, and usually has 10,000 rows.
+#: Rows are added in such pieces: a batch of Spark may have 64 MB, and usually has 10,000 rows.
 _PIECE_BYTES = 16 << 20
 
 
@@ -41,7 +41,6 @@ class Rows:
     """Rows that can be packed, in columns of equal length.
 
     :ivar topics: dictionary<int32, string>, no nulls
-    :ivar columns: of the packs
     :ivar numbers: of the rows in the partition, int64, or :data:`STORED`
     :ivar streams: dictionary<int32, string>; None = the one of the transport
     :ivar parts: string columns that become headers of the message, by the name of the header; null = no such header
@@ -83,12 +82,11 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Packs as messages, and the rows in them.
+    """Packs as messages, and the rows in them, pack by pack.
 
     :ivar batch: one message a pack, without ids
     :ivar starts: int64[packs + 1]: pack ``i`` carries ``starts[i + 1] - starts[i]`` rows
-    :ivar numbers: of all rows in the partition, pack by pack
-    :ivar extra: columns of all rows, pack by pack
+    :ivar numbers: of all rows in the partition; ``extra``: columns of all rows
     """
 
     batch: MessageBatch
@@ -101,18 +99,13 @@ class Packed:
 
     @property
     def rows(self) -> Int64s:
-        """Rows of each pack."""
         counts: Int64s = np.diff(self.starts)
         return counts
 
 
 class Packer:
-    """Packs of one partition.
-
-    :param max_rows: rows of a pack at most
-    :param max_bytes: payload bytes of a pack at most; a row that needs more travels alone
-    :param max_waiting: bytes of rows that may wait
-    """
+    """Packs of one partition, of at most ``max_rows`` rows and ``max_bytes`` payload bytes each; a row that needs more
+    travels alone. ``max_waiting``: bytes of rows that may wait."""
 
     def __init__(self, codec: Codec, *, max_rows: int, max_bytes: int, max_waiting: int = GATHER_BYTES) -> None:
         self._codec = codec
@@ -125,7 +118,6 @@ class Packer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows that wait."""
         return self._old_bytes + self._new_bytes
 
     @property
@@ -145,7 +137,6 @@ class Packer:
                 yield from self._cut(everything=False)
 
     def finish(self) -> Iterator[Packed]:
-        """Yield packs of all rows that wait."""
         if self._new or self._old is not None:
             yield from self._cut(everything=True)
 
@@ -193,9 +184,8 @@ class Packer:
 
 
 class _Waiting:
-    """Rows of which packs are made.
+    """Rows of which packs are made, one after the other.
 
-    :param rows: one after the other
     :param values: of all rows; None = a pack has more than values
     :ivar labels: the rows without what is packed
     """
@@ -242,10 +232,7 @@ def packed(codec: Codec, rows: Rows, starts: Int64s) -> Packed:
 
 
 def _messages(codec: Codec, rows: Rows, payloads: pa.Array, starts: Int64s, heads: Int64s) -> MessageBatch:
-    """A message a pack.
-
-    :param heads: places in ``rows`` of the first row of each pack
-    """
+    """A message a pack; ``heads``: places in ``rows`` of the first row of each pack."""
     return MessageBatch(
         _compacted(rows.topics.take(pa.array(heads))),
         payloads,
@@ -256,11 +243,8 @@ def _messages(codec: Codec, rows: Rows, payloads: pa.Array, starts: Int64s, head
 
 def cuts(upto: Int64s, places: Int64s, max_rows: int, max_bits: int) -> tuple[Int64s, Bools]:
     """Where packs begin, ascending, with the end of the last; and which of them are the last of their destination and
-    could take more rows.
-
-    :param upto: int64[rows + 1]: bits of all rows before
-    :param places: where the rows of each destination begin, with the end of the last
-    """
+    could take more rows. ``upto``: int64[rows + 1], bits of all rows before; ``places``: where the rows of each
+    destination begin, with the end of the last."""
     begin, end = places[:-1], places[1:]
     bits = upto[end] - upto[begin]
     long = np.flatnonzero((bits > max_bits) | (end - begin > max_rows))
@@ -301,7 +285,6 @@ def _by_destination(rows: Rows) -> tuple[Int64s | None, Int64s]:
 
 
 def ranges(starts: Int64s, ends: Int64s) -> Int64s:
-    """All numbers from each start to its end."""
     lengths = ends - starts
     first = np.cumsum(lengths) - lengths
     numbers: Int64s = np.repeat(starts - first, lengths) + np.arange(int(lengths.sum()))
@@ -309,7 +292,7 @@ def ranges(starts: Int64s, ends: Int64s) -> Int64s:
 
 
 def _concatenated(rows: list[Rows]) -> Rows:
-    """All rows as one; copies."""
+    """Copies."""
     joined: dict[str, Any] = {"numbers": np.concatenate([r.numbers for r in rows])}
     for f in fields(Rows):
         parts = [getattr(r, f.name) for r in rows]
@@ -329,7 +312,7 @@ def _one(parts: list[Any]) -> Any:
 
 
 def _taken(rows: list[Rows], index: Int64s) -> Rows:
-    """Rows at ``index``, counted through all of ``rows``, in this order. Copies."""
+    """Rows at ``index``, counted through all of ``rows``. Copies."""
     begin = sum(map(len, rows[:-1]))
     last = index >= begin
     if last.all():
@@ -342,7 +325,7 @@ def _taken(rows: list[Rows], index: Int64s) -> Rows:
 
 
 def _compact(rows: Rows) -> Rows:
-    """Without dictionary entries that no row uses."""
+    """Drops dictionary entries that no row uses."""
     streams = None if rows.streams is None else _compacted(rows.streams)
     return replace(rows, topics=_compacted(rows.topics), streams=streams)
 

@@ -43,11 +43,9 @@ def contents_of_rows(codec: Codec, rows: Rows) -> MessageBatch:
 
 
 def contents_of_records(codec: Codec, records: Records) -> tuple[MessageBatch, Int64s]:
-    """The same of the rows of packs that were read, and how many rows each has.
-
-    :param codec: of the write, whose packs alone are read; each names its topic (:func:`with_topic_header`)
-    :raises CorruptPack: a record is no pack of this write
-    """
+    """The same of the rows of packs that were read, and how many rows each has. Only packs of the write of ``codec``
+    are read; each names its topic (:func:`with_topic_header`). Raises CorruptPack if a record is no pack of this
+    write."""
     n = len(records)
     headers = [dict(one or ()) for one in ([None] * n if records.headers is None else records.headers.to_pylist())]
     try:
@@ -64,8 +62,8 @@ def contents_of_records(codec: Codec, records: Records) -> tuple[MessageBatch, I
 
 
 def with_topic_header(batch: MessageBatch) -> MessageBatch:
-    """These packs, each with a header that names the topic that it is published to: by that topic, and not by the one
-    that a stream stores it under, its rows are recognised."""
+    """These packs, each with a header that names the topic it is published to: by that topic, and not by the one that a
+    stream stores it under, its rows are recognised."""
     assert batch.headers is not None
     entries = [
         one if any(name == PACK_TOPIC for name, _ in one) else [*one, (PACK_TOPIC, [topic])]
@@ -75,12 +73,10 @@ def with_topic_header(batch: MessageBatch) -> MessageBatch:
 
 
 def row_contents(columns: pa.RecordBatch) -> pa.Array:
-    """The content of each row, binary."""
     return join_columns([_encoded(column) for column in columns.columns])
 
 
 def _encoded(column: Any) -> pa.Array:
-    """The bytes of each element."""
     valid = np.asarray(column.is_valid())
     flag = fixed_width(np.ascontiguousarray(valid.astype(np.uint8)).reshape(len(column), 1))
     if not valid.any():

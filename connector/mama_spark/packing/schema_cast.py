@@ -14,14 +14,12 @@ import pyarrow as pa
 from ..options.values import nearest
 from .format import canonical_type
 
-#: Characters of a schema in an error.
 _SHOWN = 400
 
 
 class SchemaCast:
     """A :data:`~.unpacker.RowTransform`. Packs with columns of the same types share a plan.
 
-    :param wanted: columns that are asked for
     :param type_name: name of the type in error texts
     :ivar misspelled: wanted columns that packs lack, and the column of such a pack that has nearly the same name
     """
@@ -114,5 +112,5 @@ def is_castable(given: pa.DataType, wanted: pa.DataType) -> bool:
     )
 
 
-#: Types of one kind, which differ in width or unit only.
+#: Types in one kind differ in width or unit only.
 _SAME_KIND = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_date, pa.types.is_time, pa.types.is_duration)

@@ -34,11 +34,8 @@ def halves(codec: Codec, packed: Packed, which: Int64s) -> Packed:
 
 
 def singles(batch: MessageBatch) -> tuple[MessageBatch, Int64s]:
-    """Every row of these packs as one message: value, headers, and its id if it had one (else null). A typed row has no
-    value: it becomes an arrow pack of one row.
-
-    :returns: the messages, and the pack of each
-    """
+    """Every row of these packs as one message, and the pack of each: value, headers, and its id if it had one (else
+    null). A typed row has no value: it becomes an arrow pack of one row."""
     batch, zeros = plain(batch), np.zeros(len(batch), np.int64)
     found = unpack(Records(zeros, zeros, batch.topics, batch.payloads, batch.headers))
     index = pa.array(found.records)
@@ -60,7 +57,6 @@ def singles(batch: MessageBatch) -> tuple[MessageBatch, Int64s]:
 
 
 def _with_rows(headers: pa.Array | None, rows: Int64s) -> pa.Array:
-    """The same headers with these numbers of rows."""
     assert headers is not None
     maps = [
         [(name, [str(n)] if name == PACK_ROWS else values) for name, values in entries]

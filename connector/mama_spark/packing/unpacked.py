@@ -13,11 +13,7 @@ from ..contracts.message import Int64s
 
 
 class TypedRun(NamedTuple):
-    """Typed rows of one pack.
-
-    :ivar first: their first row among the rows of :class:`Unpacked`
-    :ivar columns: of ``columns.num_rows`` rows
-    """
+    """Typed rows of one pack; ``first``: their first row among the rows of :class:`Unpacked`."""
 
     first: int
     columns: pa.RecordBatch
@@ -53,13 +49,13 @@ class Unpacked:
 
     @property
     def headers(self) -> pa.Array | None:
-        """Of each row, copied; None = no row has any."""
+        """Copied; None = no row has any."""
         if self.header_pool is None or self.header_at is None:
             return self.header_pool
         return self.header_pool.take(pa.array(self.header_at))
 
     def slice(self, start: int, stop: int) -> Unpacked:
-        """The rows from ``start`` to ``stop``; shares memory."""
+        """Shares memory."""
         n = stop - start
         pool = self.header_pool
         typed = []

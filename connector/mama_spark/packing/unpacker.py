@@ -154,9 +154,7 @@ class _Unpacking:
             self._lines(np.array(good), PayloadPlaces.of_each(found))
 
     def _lines(self, at: Int64s, payloads: PayloadPlaces) -> None:
-        """
-        :param payloads: of the records ``at``, without compression
-        """
+        """The payloads are those of the records ``at``, without compression."""
         counts = self._counts[at]
         values, there = values_of_lines(payloads, counts)
         good = there == counts
@@ -248,7 +246,6 @@ class _Unpacking:
         )
 
     def _own_headers(self) -> pa.Array | None:
-        """Headers of the records for their rows, without those of the packs themselves."""
         headers = self._records.headers
         assert headers is not None
         rows, keys, _ = header_entries(headers)
@@ -260,10 +257,7 @@ class _Unpacking:
 
 
 class _ColumnPieces:
-    """One column of the rows, gathered in pieces.
-
-    :ivar whole: an element a record, for the rows of records that have no piece; None = null
-    """
+    """One column of the rows, gathered in pieces; ``whole``: an element a record without piece; None = null."""
 
     def __init__(self, whole: pa.Array | None, n: int) -> None:
         self.whole = whole
@@ -275,22 +269,18 @@ class _ColumnPieces:
         return self.whole is not None or bool(self._pieces)
 
     def add(self, records: Int64s, counts: Int64s, rows: pa.Array) -> None:
-        """The rows of these records, one after the other."""
+        """Add the rows of these records, one after the other."""
         self._at[records] = self._length + np.cumsum(counts) - counts
         self._pieces.append(rows)
         self._length += len(rows)
 
     def add_one(self, record: int, rows: pa.Array) -> None:
-        """The rows of one record."""
         self._at[record] = self._length
         self._pieces.append(rows)
         self._length += len(rows)
 
     def placed(self, firsts: Int64s, records: Int64s, within: Int64s, kind: pa.DataType) -> pa.Array:
-        """An element a row.
-
-        :param firsts: the first row of each record
-        """
+        """An element a row; ``firsts``: the first row of each record."""
         if (self._at == firsts).all():  # every record has a piece, in order
             return self._pieces[0] if len(self._pieces) == 1 else pa.concat_arrays(self._pieces)
         begin = self._at[records]

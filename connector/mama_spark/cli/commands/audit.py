@@ -69,12 +69,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _before(age: float) -> datetime:
-    # Time of day: it is compared with that of events.
     return datetime.now(UTC) - timedelta(seconds=age)
 
 
 def _ask(question: str) -> None:
-    """:raises ConfigError: the answer is not yes, or nobody can answer"""
     if not sys.stdin.isatty():
         raise ConfigError("--delete-copies asks before it deletes; without a terminal, give --yes")
     print(question, end="", file=sys.stderr, flush=True)

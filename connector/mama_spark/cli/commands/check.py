@@ -40,10 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0, or 2 when something is not fine.
-
-    :raises ConfigError: a wrong option
-    """
+    """Exit code 0, or 2 when something is not fine. Raises ConfigError for a wrong option."""
     options = _options(args)
     require(
         args.table is None or options.bucket is not None,
@@ -85,13 +82,11 @@ def _default_master() -> str | None:
 
 
 def _topics(options: SinkOptions) -> list[str]:
-    """Topics that are known without a DataFrame."""
     topics = [topic_head(options.topic_prefix) + options.topic] if options.topic else []
     return topics + ([options.dead_letter_topic] if options.dead_letter_topic else [])
 
 
 def _tables(options: SinkOptions, master: str | None) -> list[tuple[bool, str]]:
-    """Whether flight log and dead letters can be written."""
     log, letters, storage = options.flight_log, options.dead_letter_table, options.storage_options
     found: list[tuple[bool, str]] = []
     if log is None:

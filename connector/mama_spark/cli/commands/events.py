@@ -13,7 +13,6 @@ from ...mama.messages.event_records import FIELDS, TOPIC
 from ...options import command
 
 _USE = command("events", *follow.TAKES, "advisories")
-#: Fields of an event ``counts``.
 _COUNTS = ("taken", "acked", "failed", "in_flight")
 
 
@@ -27,9 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """
-    :raises MamaError: discovery cannot be read
-    """
     with closing(follow.DiscoveryFollower.of(dict(transport(args)), _USE)) as follower:
         at = follower.initial_offset(args.begin)
         follow.say_changes(follower, at, (PUBLISHER, TOPIC, GAP), follow.as_json if args.json else line_of)
@@ -37,7 +33,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def line_of(row: DiscoveryRow) -> str:
-    """The line of one event."""
     if row.kind == GAP:
         return f"{follow.clock(row)}  gap        records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
     what = f"{follow.clock(row)}  {row.kind.ljust(9)}  {printable(row.event)}"

@@ -53,10 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """
-    :raises ConfigError: not one path, or a storage option that is none
-    :raises FlightLogError: there is no flight log
-    """
+    """Raises ConfigError for not one path or a wrong storage option, FlightLogError without a flight log."""
     storage = dict(pairs(args.storage, "--storage"))
     if args.paths[0] == "sweep" and len(args.paths) == 2:
         found = adopt_orphans(args.paths[1], storage, timedelta(seconds=args.older_than), args.dry_run)

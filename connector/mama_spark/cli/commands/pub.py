@@ -28,8 +28,6 @@ _IN_FLIGHT = 1_000
 
 
 class _Listener:
-    """Counts outcomes, and prints failures on standard error."""
-
     def __init__(self) -> None:
         self.stored: list[Flight] = []  # the last one
         self.count = self.failures = 0
@@ -82,7 +80,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say(listener: _Listener, args: argparse.Namespace) -> None:
-    """The outcome of all."""
     if args.json:
         places = [flight.publish_ack_future.result() for flight in listener.stored]
         last = {"stream": places[0].stream, "sequence": places[0].sequence} if places else {}

@@ -26,9 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """
-    :raises MamaError: discovery cannot be read
-    """
     as_json = args.json
     with closing(follow.DiscoveryFollower.of(dict(transport(args)), _USE)) as follower:
         if args.create_streams:
@@ -48,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def table(rows: list[DiscoveryRow]) -> list[str]:
-    """Head and one line a source, in columns as wide as they need to be."""
     lines = aligned([_COLUMNS, *(_cells(row) for row in rows)])
     return [*lines, f"{len(rows):,} source{'' if len(rows) == 1 else 's'}"]
 
@@ -66,7 +62,6 @@ def _cells(row: DiscoveryRow) -> tuple[str, ...]:
 
 
 def line_of(row: DiscoveryRow) -> str:
-    """The line of one change."""
     if row.kind == GAP:
         return f"{follow.clock(row)}  gap      records {row.gap_from} to {row.gap_to} of {row.origin} were lost"
     states = " ".join(text for text in (row.source_state, row.source_data_state) if text)

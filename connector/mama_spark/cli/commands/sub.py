@@ -58,10 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _begin(word: str) -> int | None:
-    """First sequence to show; None = what comes from now on.
-
-    :raises OptionError: neither a sequence nor one of the words
-    """
+    """First sequence to show; None = what comes from now on. Raises OptionError for any other word."""
     if word in ("now", "earliest"):
         return None if word == "now" else 1
     if not word.isdecimal():
@@ -70,10 +67,8 @@ def _begin(word: str) -> int | None:
 
 
 class _Cursor:
-    """The last sequence of one log that was shown, and when its record was stored, where that is known.
-
-    :raises OptionError: the sequence to begin at is yet to come
-    """
+    """The last sequence of one log that was shown, and when its record was stored, where that is known. Raises
+    OptionError if the sequence to begin at is yet to come."""
 
     def __init__(self, log: RecordLog, begin: int | None) -> None:
         bounds = log.bounds()
@@ -95,10 +90,8 @@ class _Cursor:
 
 
 def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
-    """Rows as they come. Retries during an outage, up to ``waitTimeout``, unless nothing was reached at first.
-
-    :raises Unavailable: it lasts longer
-    """
+    """Rows as they come. Retries during an outage up to ``waitTimeout``, then raises Unavailable, as it does at once
+    when nothing was reached at first."""
     cursors: list[_Cursor] = []
     outage = OutageTimer(o.wait_timeout)
     while True:

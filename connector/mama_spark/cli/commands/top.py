@@ -25,9 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """
-    :raises MamaError: the middleware cannot be reached at first, or an option is wrong
-    """
     once = args.once or args.json
     if not once:
         from ..top.app import LiveViewApp  # before it connects: it may not be installed

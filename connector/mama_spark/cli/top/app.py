@@ -28,14 +28,12 @@ _WIDEST = 40
 
 
 class LiveTable(DataTable[Text]):
-    """The table; Enter on a row shows it in full."""
+    """Enter on a row shows it in full."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "details")]
 
 
 class DetailScreen(ModalScreen[None]):
-    """One row in full."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", "back")]
 
     def __init__(self, names: tuple[str, ...], row: Cells) -> None:
@@ -51,10 +49,7 @@ class DetailScreen(ModalScreen[None]):
 
 
 class LiveViewApp(App[None]):
-    """Shows a model that a collector feeds from a thread.
-
-    :param interval: seconds between two rounds
-    """
+    """Shows a model that a collector feeds from a thread, every ``interval`` seconds."""
 
     CSS = """
     #head { height: 1; background: $primary; color: $text; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis }
@@ -152,8 +147,6 @@ class LiveViewApp(App[None]):
             f"{totals['stored_per_second']:,} stored/s  {totals['in_flight']:,} in flight  "
             f"{totals['failed']:,} failed  lag {totals['lag']:,}  {self._collector.name}"
         )
-
-    # --- keys ------------------------------------------------------------------------------------------------
 
     def on_tabs_tab_activated(self, event: Tabs.TabActivated) -> None:
         self.shown = str(event.tab.id)

@@ -30,7 +30,6 @@ class Collector:
     :param given: options as of ``mamadiscovery``
     :raises ConfigError: one is wrong
     :raises Unavailable: the middleware cannot be reached
-    :ivar name: of the middleware, for people
     :ivar without_discovery: why there are no sources, publishers and events; empty = there are
     :ivar without_streams: why there are no streams and readers; empty = there are
     """
@@ -65,10 +64,7 @@ class Collector:
         self._changes = self._follower.changes(at, sleep=lambda _: None)
 
     def collect(self) -> None:
-        """Ask for what is new.
-
-        :raises Unavailable: nobody answers; try again
-        """
+        """Ask for what is new. Raises Unavailable if nobody answers; try again."""
         if self._follower is not None and not self.without_discovery:
             self._discover()
         if not self.without_streams:
@@ -95,7 +91,6 @@ class Collector:
             raise
 
     def close(self) -> None:
-        """Give the connections back."""
         if self._follower is not None:
             self._follower.close()
         self._logs.close()
@@ -104,10 +99,8 @@ class Collector:
 def watch(
     collector: Collector, interval: float, stopped: Callable[[float], bool], show: Callable[[str], object]
 ) -> None:
-    """Collect until ``stopped``, which waits for the seconds that it is given.
-
-    :param show: called after each round, with what is wrong; empty = nothing
-    """
+    """Collect until ``stopped``, which waits for the seconds that it is given; ``show`` is called after each round,
+    with what is wrong; empty = nothing."""
     while True:
         try:
             collector.collect()

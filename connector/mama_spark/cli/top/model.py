@@ -12,9 +12,9 @@ from ...contracts.record_log import LogStatus
 from ...mama.discovery.discovery_rows import GAP, PUBLISHER, SOURCE, SOURCE_OFFLINE, DiscoveryRow
 from ...mama.messages.event_records import COUNTS, ERROR, FIELDS, TOPIC
 
-#: Rates that are kept for a sparkline; events that are kept; publishers that are kept, the latest.
+#: Limits of what is kept: rates for a sparkline, events, and the latest publishers.
 MOST_RATES, MOST_EVENTS, MOST_PUBLISHERS = 40, 500, 2_000
-#: Seconds after which counts of a publisher are no longer how it is now.
+#: Seconds after which counts of a publisher are no longer current.
 STALE = 15.0
 #: Columns of each table, and which are numbers.
 COLUMNS = {
@@ -80,14 +80,10 @@ class LiveModel:
         self._now = 0.0
 
     def set_sources(self, image: Iterable[DiscoveryRow]) -> None:
-        """Replace the sources by the current ones."""
         self._sources = {(row.source_name or "", row.source_id): row for row in image}
 
     def add_changes(self, rows: Iterable[DiscoveryRow], now: float = 0.0) -> None:
-        """Add changes, in order.
-
-        :param now: monotonic seconds
-        """
+        """Add changes, in order; ``now``: monotonic seconds."""
         self._now = max(self._now, now)
         for row in rows:
             if row.kind == SOURCE:
@@ -116,10 +112,7 @@ class LiveModel:
             del self._publishers[next(iter(self._publishers))]
 
     def set_streams(self, statuses: Iterable[LogStatus], now: float) -> None:
-        """How the streams are now.
-
-        :param now: monotonic seconds
-        """
+        """How the streams are at ``now``, monotonic seconds."""
         self._now = max(self._now, now)
         before, self._streams = self._streams, {}
         for status in statuses:
@@ -194,7 +187,6 @@ class LiveModel:
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """All of it, for JSON."""
         tables = {
             name: [dict(zip(columns, row, strict=True)) for row in self.table(name)]
             for name, columns in COLUMNS.items()

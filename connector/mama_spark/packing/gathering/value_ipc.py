@@ -18,11 +18,9 @@ _ALIGN = 8
 
 
 class ValueFrames:
-    """The frames around the values of packs.
+    """The frames around the values of packs, in a schema of one binary column.
 
-    :param schema: one binary column
-    :param begin: bytes before each message, a multiple of eight
-    :param end: bytes behind each message
+    :param begin, end: bytes before and behind each message; ``begin`` is a multiple of eight long
     """
 
     def __init__(self, schema: pa.Schema, begin: bytes, end: bytes) -> None:
@@ -38,12 +36,9 @@ class ValueFrames:
         self._end = len(end)
 
     def heads(self, sizes: Int64s, starts: Int64s) -> tuple[pa.Buffer, Int64s]:
-        """The heads before the values: begin, metadata and offsets of each pack, one after the other, and where each
-        begins, with the end of the last.
-
-        :param sizes: bytes of each value
-        :param starts: first value of each pack, with the end of the last
-        """
+        """The heads before the values (begin, metadata and offsets of each pack, one after the other), and where each
+        begins, with the end of the last. ``sizes``: bytes of each value; ``starts``: first value of each pack, with the
+        end of the last."""
         rows = np.diff(starts)
         upto = np.concatenate(([0], np.cumsum(sizes)))
         words = len(self._head) + (rows + 2) // 2  # of 64 bits: offsets of 32 bits, one more than rows, padded
@@ -58,11 +53,7 @@ class ValueFrames:
         return pa.py_buffer(out), begin * 8
 
     def ends(self, value_bytes: Int64s, buffer: int) -> tuple[Views, pa.Buffer]:
-        """Views of what stands behind the values of each pack: padding, and the end.
-
-        :param value_bytes: of the values of each pack
-        :param buffer: number that the buffer returned will have
-        """
+        """Views of padding and end behind the values of each pack; ``buffer``: number that their buffer will have."""
         table = np.zeros((_ALIGN, 4), np.int32)
         for padding in range(_ALIGN):
             text = self._closing[_ALIGN - 1 - padding :]
@@ -75,10 +66,7 @@ class ValueFrames:
 
     def read(self, payloads: PayloadPlaces, rows: Int64s) -> pa.Array | None:
         """All values of packs that were written like this, in one copy; None = one of them was not, has another number
-        of rows, or a value is short.
-
-        :param rows: that each announces
-        """
+        of rows than ``rows`` announces, or a value is short."""
         sizes = payloads.sizes
         n = 8 * len(self._head)
         if not len(sizes) or int(sizes.min()) < n + self._end or int(rows.min()) < 1:
@@ -98,7 +86,6 @@ class ValueFrames:
         return _values(payloads, pieces, n, rows, n + padded, value_bytes) if alike else None
 
     def _metadata(self, rows: Int64s, value_bytes: Int64s) -> npt.NDArray[np.int64]:
-        """Begin and metadata of each pack."""
         found = np.tile(self._head, (len(rows), 1))
         at = self._numbers
         offsets = 4 * (rows + 1)

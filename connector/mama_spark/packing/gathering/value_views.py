@@ -1,5 +1,4 @@
-"""Where values and payloads lie; joins those of several arrays, in any order and with other bytes between them, in one
-copy. Pure.
+"""Where values and payloads lie; joins those of several arrays, in any order and with other bytes between. Pure.
 
 Every value is described by a view of Arrow (BinaryView: length, four bytes, buffer, offset); the cast of an array of
 views to one of binary values, which lie side by side, is the copy.
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from ...contracts.message import Bools, Int64s, payload_bounds, payload_views
 
-#: One row an element: length, four bytes that the cast does not read, buffer, offset; or length and twelve bytes.
+#: Length, four bytes that the cast does not read, buffer, offset; or length and twelve bytes.
 Views = npt.NDArray[np.int32]
 INLINE = 12  #: bytes of the longest value that a view contains
 
@@ -35,17 +34,15 @@ class ValueViews:
 
     @property
     def sizes(self) -> Int64s:
-        """Bytes of each value."""
         return self.views[:, 0].astype(np.int64)
 
     def take(self, index: Int64s) -> ValueViews:
-        """Of the values at ``index``; copies no value."""
+        """Copies no value."""
         return ValueViews(elements(self.views)[index].view(np.int32).reshape(-1, 4), self.buffers)
 
 
 def views_of(columns: Sequence[pa.Array]) -> ValueViews | None:
-    """Views of all values of binary arrays, one array after the other; None = they have nulls or values that are too
-    short."""
+    """Views of all values of binary arrays, one array after the other; None = there are nulls or short values."""
     if any(column.null_count for column in columns):
         return None
     views = np.zeros((sum(map(len, columns)), 4), np.int32)
@@ -69,8 +66,8 @@ def views_of(columns: Sequence[pa.Array]) -> ValueViews | None:
 
 
 def elements(views: Views) -> npt.NDArray[np.complex128]:
-    """Each view as one element; shares memory. Numpy copies elements of 16 bytes by index several times as fast as
-    rows of four numbers."""
+    """Each view as one element; shares memory. Numpy copies elements of 16 bytes by index several times as fast as rows
+    of four numbers."""
     return views.view(np.complex128)[:, 0]
 
 
@@ -94,13 +91,7 @@ _ALIGNMENT = 8  #: bytes, of buffers of an Arrow IPC stream
 
 @dataclass(frozen=True, slots=True)
 class PayloadPlaces:
-    """Places of some payloads.
-
-    :ivar buffers: that the payloads lie in
-    :ivar which: buffer of each payload
-    :ivar begins: offset of each in its buffer
-    :ivar sizes: bytes of each
-    """
+    """Places of some payloads in ``buffers``: which buffer each lies in, where it begins there, and its bytes."""
 
     buffers: list[pa.Buffer]
     which: Int64s
@@ -109,12 +100,11 @@ class PayloadPlaces:
 
     @classmethod
     def of_all(cls, payloads: pa.Array) -> Self:
-        """The places of all payloads of a binary or binary_view array."""
         return cls.of(payloads, np.arange(len(payloads)))
 
     @classmethod
     def of(cls, payloads: pa.Array, at: Int64s) -> Self:
-        """The places of the payloads ``at`` of a binary or binary_view array."""
+        """Of the payloads ``at`` of a binary or binary_view array."""
         if not pa.types.is_binary_view(payloads.type):
             bounds, payload_bytes = payload_bounds(payloads), payloads.buffers()[2] or pa.py_buffer(b"")
             return cls([payload_bytes], np.zeros(len(at), np.int64), bounds[at], bounds[at + 1] - bounds[at])
@@ -127,28 +117,25 @@ class PayloadPlaces:
 
     @classmethod
     def of_each(cls, payloads: list[bytes]) -> Self:
-        """The places of payloads that lie by themselves."""
         sizes = np.array([len(payload) for payload in payloads], np.int64)
         return cls([pa.py_buffer(payload) for payload in payloads], np.arange(len(sizes)), np.zeros_like(sizes), sizes)
 
     def take(self, some: Bools) -> Self:
-        """The places of ``some`` of the payloads."""
         return replace(self, which=self.which[some], begins=self.begins[some], sizes=self.sizes[some])
 
     def pieces(self) -> list[memoryview]:
-        """The payloads; shares memory."""
+        """Shares memory."""
         held = [memoryview(buffer).cast("B") for buffer in self.buffers]
         each = zip(self.which.tolist(), self.begins.tolist(), self.sizes.tolist(), strict=True)
         return [held[which][begin : begin + size] for which, begin, size in each]
 
     def slices(self) -> list[pa.Buffer]:
-        """The payloads as buffers of Arrow, which are not aligned; shares memory. A scalar of Arrow would be a copy."""
+        """Buffers of Arrow, which are not aligned; shares memory. A scalar of Arrow would be a copy."""
         each = zip(self.which.tolist(), self.begins.tolist(), self.sizes.tolist(), strict=True)
         return [self.buffers[which].slice(begin, size) for which, begin, size in each]
 
     def aligned_copies(self) -> list[pa.Buffer]:
-        """Copies of the payloads, aligned as Arrow requires, in one allocation: to allocate a few kilobytes takes
-        longer than to copy them."""
+        """Aligned as Arrow requires, in one allocation: to allocate a few kilobytes takes longer than to copy them."""
         padded_sizes = self.sizes + -self.sizes % _ALIGNMENT
         places = np.cumsum(padded_sizes) - padded_sizes
         whole = pa.allocate_buffer(int(padded_sizes.sum()))
