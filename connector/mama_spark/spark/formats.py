@@ -123,7 +123,8 @@ class MamaSubDataSource(_MamaDataSource):
     def __init__(self, options: dict[str, str]) -> None:
         """Called by ``load()``; Spark pickles the object for all that follows."""
         super().__init__(options)
-        self.loaded_at = time.time_ns() // 1000  #: microseconds since the epoch, what "now" is in an option
+        # Time of day: what "now" is in an option.
+        self.loaded_at = time.time_ns() // 1000  #: microseconds since the epoch
 
     @classmethod
     def name(cls) -> str:

@@ -81,5 +81,6 @@ def _plot(path: str) -> str:
         from ..report.data import read_report
     except ModuleNotFoundError:
         return ""
+    # Time of day: the time of the report.
     data = read_report(path, {}, datetime.now(UTC))
     return charts.rate(data) if data.timeline else ""

@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _before(age: float) -> datetime:
+    # Time of day: it is compared with that of events.
     return datetime.now(UTC) - timedelta(seconds=age)
 
 
