@@ -34,7 +34,7 @@ _MESSAGES, _DELIVERY, _FLIGHT_LOG = "Messages", "Delivery", "Flight log"
 
 @dataclass(frozen=True, repr=False)
 class PublishingOptions(TransportOptions):
-    """Durations are seconds."""
+    """The options of a write; durations are seconds."""
 
     # --- which topic and stream the rows go to, and how they are packed ---
 

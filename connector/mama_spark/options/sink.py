@@ -20,7 +20,7 @@ _PLACES = ("discovery_topic", "sources_stream", "events_stream", "advisories_str
 
 @dataclass(frozen=True, repr=False)
 class SinkOptions(PublishingOptions, format_name="mamapub"):
-    """Durations are seconds. Make it with :meth:`parse`."""
+    """The options of ``mamapub``; durations are seconds. Make it with :meth:`parse`."""
 
     storage: tuple[tuple[str, str], ...] = field(default=())
 

@@ -45,7 +45,7 @@ class DiscoveryTables:
     """``writeStream.foreachBatch(DiscoveryTables(history, current).write)``; the session needs Delta.
 
     :param history: path of the table that every row is appended to
-    :param current: path of the table that has one row a source; ``query_id`` confirmed it, null after a gap
+    :param current: path of the table that has one row a source; ``query_id``: query that confirmed it, null after a gap
     """
 
     history: str

@@ -26,7 +26,7 @@ _Sink = tuple[Callable[[TaskCounts], object], float]
 
 
 class ProgressReporter:
-    """Reports every now and then, from a thread of its own, so that a standstill shows too; without listener no thread.
+    """Reports every now and then, from its own thread, so that a standstill shows too; without a listener there is none.
 
     :param job: names the write, or the micro-batch
     :param announce: gets the counts, too, every ``announce_interval`` seconds; None = nobody

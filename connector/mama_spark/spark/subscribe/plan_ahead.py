@@ -21,7 +21,8 @@ class OfThisProcess(dict[K, T]):
 
 
 class PlanAhead(Generic[T]):
-    """Plans a micro-batch while Spark writes its offsets down: at most one, by a thread; none in a copy elsewhere.
+    """Plans a micro-batch while Spark writes its offsets down: at most one plan, made by a thread of its own. A copy in
+    another process has none.
 
     Between the newest offset of a micro-batch and its tasks, Spark writes a file and plans the query. A plan asks the
     broker several questions; the answers are there when Spark wants the tasks.
