@@ -32,10 +32,8 @@ class BadReply(TangoError):
 
 
 class DevFailed(TangoError):
-    """The device, or the Tango library of its server, refused. Repeating the call does not help.
-
-    :ivar errors: the stack, the first cause first (TG-18)
-    """
+    """The device, or the Tango library of its server, refused: repeating the call does not help. ``errors`` is the
+    stack, the first cause first (TG-18)."""
 
     def __init__(self, errors: Sequence[DevError]) -> None:
         super().__init__("; ".join(f"{e.reason}: {e.desc}" for e in errors) or "DevFailed without a reason")

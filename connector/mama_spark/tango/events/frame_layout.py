@@ -117,11 +117,11 @@ class FrameLayout:
         qualities: npt.NDArray[np.integer[Any]],
         read: npt.NDArray[Any],
     ) -> list[bytes]:
-        """Encode many frames of this layout, of an attribute without a set value.
+        """Encode many frames of this layout, of an attribute without a set value; raises CdrError if a time does not
+        fit the 32 bits of its seconds.
 
         :param names: bytes of the attributes' names, shape (name_size,) or (n, name_size)
         :param times: nanoseconds since the epoch
-        :raises CdrError: a time does not fit the 32 bits of its seconds
         """
         block = np.zeros(len(times), self.dtype)
         for field, value in self.constants.items():
@@ -184,11 +184,11 @@ class ScalarEncoder:
         return f"<ScalarEncoder {self.data_type.name} for {self.topic}>"
 
     def frames(self, ctr: int, time: int, quality: Quality, *numbers: float) -> list[bytes]:
-        """The four frames of an event.
+        """The four frames of an event; raises CdrError if a number does not fit its type, or there are too few or too
+        many.
 
         :param time: nanoseconds since the epoch
         :param numbers: the read value, and the set value of a settable attribute
-        :raises CdrError: a number does not fit its type, or there are too few or too many
         """
         return [*self._first, usual_call(ctr, False, self.layout.little), self.data(time, quality, *numbers)]
 
