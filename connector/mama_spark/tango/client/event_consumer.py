@@ -74,8 +74,6 @@ class EventConsumer:
         self._call_pool: ThreadPoolExecutor | None = None
         self.closed = self.is_open = False
 
-    # --- open and close ---
-
     def start(self) -> None:
         """Open the sockets and start the threads; may be called twice."""
         if self._call_pool is None:
@@ -102,8 +100,6 @@ class EventConsumer:
             if thread is not threading.current_thread():
                 thread.join(_STOP_TIMEOUT)
         self._call_pool, self.is_open = None, False
-
-    # --- subscriptions ---
 
     def add(self, subscriptions: Sequence[Subscription], *, read: bool, raises_errors: bool) -> None:
         """Start to negotiate subscriptions.
@@ -189,7 +185,7 @@ class EventConsumer:
             replace(self._dispatcher.counts), delivery.dropped, delivery.callback_errors, self.connections.reconnects
         )
 
-    # --- actions of the state machine; the lock is held, so that they are executed in the order of its decisions ---
+    # --- actions of the state machine: the lock is held, so that they are executed in the order of its decisions ---
 
     def _execute(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -222,7 +218,7 @@ class EventConsumer:
                     self._subscriptions[action.id].report(online, action.errors or None)
 
     def _submit(self, call: Callable[[Any], None], action: Action) -> None:
-        """Execute an action that makes a call, in a thread of the pool."""
+        """In a thread of the pool."""
 
         def run() -> None:
             try:

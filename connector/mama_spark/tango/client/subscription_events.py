@@ -69,10 +69,7 @@ class SubscriptionEvent(NamedTuple):
 
     @property
     def event(self) -> Event | None:
-        """The decoded frames (EVENT_INFO, TG-11); None without frames.
-
-        :raises BadEvent: the frames are no valid event
-        """
+        """The decoded frames (EVENT_INFO, TG-11); None without frames. Raises BadEvent if they are no valid event."""
         if self.frames is None:
             return None
         found = decode(self.frames)
@@ -87,10 +84,7 @@ class SubscriptionEvent(NamedTuple):
 
     @property
     def value(self) -> AttributeValue:
-        """The attribute value of the event (TG-17).
-
-        :raises TypeError: the event carries no value of an attribute
-        """
+        """The attribute value of the event (TG-17); raises TypeError if it carries none."""
         data = self.data
         if not isinstance(data, AttributeValue):
             raise TypeError(f"this event carries no value: {self!r}")
@@ -115,7 +109,6 @@ class EventBatch:
 
     :ivar rows: shape (n,): indices of the events that have frames, ascending; row ``i`` of ``columns`` is
         ``events[rows[i]]``
-    :ivar columns: the n decoded events
     """
 
     events: list[SubscriptionEvent]
@@ -127,10 +120,7 @@ class EventBatch:
 
 
 def decode_events(events: list[SubscriptionEvent], decoder: BatchDecoder) -> EventBatch:
-    """Decode the frames of subscription events.
-
-    :param decoder: decoder to reuse in further calls, since it caches the layouts of frames
-    """
+    """Decode the frames of subscription events; reuse the ``decoder``, since it caches the layouts of frames."""
     framed = [event[3] for event in events]
     if None in framed:
         rows = np.array([row for row, frames in enumerate(framed) if frames is not None], np.int64)
