@@ -106,11 +106,9 @@ _GROUP = "archive"
 
 
 class Reading(NamedTuple):
-    """The compared values of one row.
+    """The compared values of one row; ``time`` is that of the value in nanoseconds since the epoch.
 
-    :ivar time: of the value, nanoseconds since the epoch
     :ivar quality: None of an error
-    :ivar numbers: elements of a number or an array of numbers
     :ivar text: stands for elements that are no numbers, and for those without thresholds
     """
 

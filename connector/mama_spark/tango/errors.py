@@ -85,11 +85,8 @@ class Completed(IntEnum):
 
 
 class SystemException(TangoError):
-    """The ORB refused: the peer has no such operation, or could not read the call.
-
-    :ivar name: as ``BAD_OPERATION``
-    :ivar minor: the ORB's number for the reason
-    """
+    """The ORB refused: the peer has no such operation, or could not read the call. ``name`` is as ``BAD_OPERATION``,
+    ``minor`` the ORB's number for the reason."""
 
     def __init__(self, name: str, minor: int = 0, completed: Completed = Completed.NO) -> None:
         super().__init__(f"{name} (minor {minor:#x}, completed {completed.name})")

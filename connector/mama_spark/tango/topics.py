@@ -43,12 +43,10 @@ def is_publishable(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A parsed topic.
+    """A parsed topic; of a heartbeat, ``event`` is None.
 
     :ivar tango_host: of the database, or host and port of a server without one
     :ivar attribute: or pipe; None of interface changes and heartbeats
-    :ivar event: None: a heartbeat
-    :ivar idl: 5 where the topic says so
     """
 
     tango_host: str

@@ -59,8 +59,6 @@ class AttributeTopics:
 
     :ivar record: topic of its records in the log; device and attribute if these are invalid
     :ivar error: why they are invalid; None: they are not, and the others are there
-    :ivar topic: Tango topic
-    :ivar frame: encoded Tango topic
     :ivar name: name of the attribute as in the row
     """
 
@@ -76,10 +74,8 @@ class AttributeTopics:
 
 class RecordCodec:
     """A :class:`~mama_spark.contracts.message.RowCodec`. It caches the topics of attributes and is not thread-safe.
-
-    :param source: name of the event source, which is the host in topics
-    :param prefix: first part of topics in the log
-    """
+    ``source`` is the name of the event source, which is the host in topics, ``prefix`` the first part of topics in the
+    log."""
 
     columns: ClassVar[Mapping[str, str]] = COLUMNS
     needed: ClassVar[Sequence[str]] = REQUIRED
@@ -173,7 +169,6 @@ class _Batch:
     :ivar codes: index of each row into ``attribute_topics``, shape (n,)
     :ivar times: nanoseconds since the epoch, shape (n,); 0: none
     :ivar datas: the fourth frames; empty until they are encoded
-    :ivar bad: row -> error
     """
 
     codes: Int64s

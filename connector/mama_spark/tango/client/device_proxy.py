@@ -60,15 +60,12 @@ def _read_nothing(_: CdrReader) -> None:
 
 
 class DeviceProxy:
-    """Proxy of one object of a server: a device, an admin device (DServer), or the database.
+    """Proxy of one object of a server, by its object key: a device, an admin device (DServer), or the database.
+    ``name`` is in error messages, ``timeout`` in seconds; None: that of the connection.
 
     Its methods raise the errors of :meth:`RpcConnection.call`; :class:`~mama_spark.tango.errors.DevFailed` if the
     device refused the call; :class:`~mama_spark.tango.errors.SystemException` if the server's ORB refused it;
-    :class:`~mama_spark.tango.errors.BadReply` if the result cannot be decoded. ``timeout`` is in seconds; None: that of
-    the connection.
-
-    :param key: object key at its server
-    :param name: name of the object in error messages
+    :class:`~mama_spark.tango.errors.BadReply` if the result cannot be decoded.
     """
 
     def __init__(self, connection: RpcConnection, key: bytes, name: str = "") -> None:
@@ -123,11 +120,8 @@ class DeviceProxy:
         source: DevSource = DevSource.DEV,
         timeout: float | None = None,
     ) -> Any:
-        """Execute a command; returns its result, None if it has none.
-
-        :param argin: argument; None: the command has none
-        :param type: type of the argument; None: ``argin`` is None, a ``str``, or a list of ``str``
-        """
+        """Execute a command; returns its result, None if it has none. Without a ``type``, ``argin`` is None (no
+        argument), a ``str``, or a list of ``str``."""
         code = type or (VOID if argin is None else STRING if isinstance(argin, str) else STRINGS)
         call = CommandCall(name, code, argin, source, self.client)
 
@@ -234,24 +228,16 @@ def open_reference(reference: Reference, name: str, *, timeout: float) -> Device
 
 def open_device(name: DeviceName | str, *, tango_host: str | None = None, timeout: float) -> DeviceProxy:
     """Connect to a device by its name; raises BadAddress if it is invalid, and the errors of :func:`reference_of` and
-    :func:`open_reference`.
-
-    :param tango_host: ``host:port`` of the database of names without a host
-    :param timeout: timeout of each step, and default timeout of calls, in seconds
-    """
+    :func:`open_reference`. ``tango_host`` is ``host:port`` of the database of names without a host; ``timeout`` is in
+    seconds, of each step, and of later calls."""
     known = parse_device(name, tango_host) if isinstance(name, str) else name
     return open_reference(reference_of(known, timeout=timeout), known.device, timeout=timeout)
 
 
 def device_names(host: str, pattern: str, timeout: float) -> set[str]:
-    """The device names in the database that match a pattern, in lower case, whether the devices run or not. Names of
-    admin devices are included only if the pattern begins with ``dserver/``. Raises the errors of :func:`open_reference`
-    and :class:`DeviceProxy`.
-
-    :param host: ``host:port`` of the database
-    :param pattern: pattern with ``*``, ``?`` and ``[ab]``, in lower case
-    :param timeout: timeout of connecting and of the call, each in seconds
-    """
+    """The device names in the database at ``host``, its ``host:port``, that match a pattern with ``*``, ``?`` and
+    ``[ab]``, all in lower case, whether the devices run or not. Names of admin devices are included only if the pattern
+    begins with ``dserver/``. Raises the errors of :func:`open_reference` and :class:`DeviceProxy`."""
     database_pattern = re.sub(r"\?|\[[^\]]*\]", "*", pattern)  # databases have no other wildcard
     reference = Reference(parse_tango_host(host), DATABASE_KEY)
     with open_reference(reference, "the database", timeout=timeout) as database:

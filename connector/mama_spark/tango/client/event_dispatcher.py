@@ -32,7 +32,6 @@ class DispatchCounts:
     :ivar duplicates: second copies of events, which were dropped
     :ivar missed: events missing in gaps of the counters
     :ivar unrouted: messages with a topic without a subscription
-    :ivar malformed: messages that are no events
     """
 
     events: int = 0

@@ -27,10 +27,8 @@ _Value = tuple[object, ...]
 
 
 class LossDetector:
-    """Compares two checks.
-
-    :param sequences: counters of the received events; told which losses are known
-    """
+    """Compares two checks. ``sequences`` are the counters of the received events; they are told which losses are
+    known."""
 
     def __init__(self, sequences: SequenceTracker) -> None:
         self._sequences = sequences
@@ -47,11 +45,8 @@ class LossDetector:
             known.pop(topic, None)
 
     def check_counter(self, topic: bytes, counter: int) -> SequenceGap | int | None:
-        """Compare what a server has sent, up to this counter, with what was received.
-
-        :returns: the events that are certain to be lost now; where nothing was received yet, the counter that was sent
-            before the first check
-        """
+        """The events that are certain to be lost, since a server has sent them up to this counter and they were not
+        received; where nothing was received yet, the counter that was sent before the first check."""
         newest = self._sequences.newest(topic)
         before, self._sent[topic] = self._sent.get(topic), (counter, newest)
         if before is None or before[1] is not newest:

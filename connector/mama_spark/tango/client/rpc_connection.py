@@ -21,9 +21,9 @@ _CHUNK = 1 << 16
 
 
 class RpcConnection:
-    """One connection. Threads may share it; their calls wait for each other.
+    """One connection to the first of these addresses that accepts it. Threads may share it; their calls wait for each
+    other.
 
-    :param addresses: addresses of the server; :meth:`open` tries them in order
     :param timeout: default timeout of a call in seconds, the wait for calls of other threads included
     :param minor: minor version of GIOP 1
     """
@@ -81,9 +81,9 @@ class RpcConnection:
     def call(
         self, key: bytes, operation: str, body: messages.Body | None = None, *, timeout: float | None = None
     ) -> tuple[messages.GiopReply, CdrReader]:
-        """Make a call; returns the reply, whatever its status, and a reader at the start of its body.
+        """Make a call of the object with this key; returns the reply, whatever its status, and a reader at the start of
+        its body.
 
-        :param key: object key
         :param body: encodes the arguments; None: there are none
         :param timeout: in seconds; None: that of the connection
         :raises ServerAway: the connection is closed, or was lost before the call was sent

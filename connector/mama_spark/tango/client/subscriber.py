@@ -66,8 +66,6 @@ class TangoSubscriber:
         )  # fmt: skip
         self.queue = self._consumer.delivery.shared_queue
 
-    # --- open and close ---
-
     def start(self) -> Self:
         """Open the sockets and start the threads; may be called twice.
 

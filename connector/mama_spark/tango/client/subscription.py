@@ -70,13 +70,8 @@ class EventSubMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriberCounts:
-    """Totals since the subscriber was made.
-
-    :ivar dispatched: totals of received messages
-    :ivar dropped: events that full queues dropped
-    :ivar callback_errors: callbacks that raised
-    :ivar reconnects: reconnections of channels
-    """
+    """Totals since the subscriber was made: of received messages, events that full queues dropped, callbacks that
+    raised, and reconnections of channels."""
 
     dispatched: DispatchCounts
     dropped: int
@@ -161,7 +156,6 @@ class EventDelivery:
     :param limit: largest number of waiting events, of the shared queue and of the queue for callbacks each
     :param max_bytes: approximate memory of the events in each queue; 0: no limit
     :ivar shared_queue: queue of the subscriptions without a callback
-    :ivar callback_queue: queue of the others
     :ivar callback_errors: number of callbacks that raised
     """
 

@@ -202,12 +202,9 @@ def frames_of(topic: str, result: Data | tuple[DevError, ...]) -> list[bytes]:
 
 
 def choose(pairs: Sequence[EndpointPair]) -> EndpointPair:
-    """The endpoints to connect to: the only pair, or the first pair that accepts connections (TG-33).
-
-    :raises MulticastRefused: all pairs are multicast endpoints
-    :raises BadEndpoint: an endpoint is no ``tcp://host:port``
-    :raises ServerAway: none of several pairs accepts connections
-    """
+    """The endpoints to connect to: the only pair, or the first pair that accepts connections (TG-33). Raises
+    MulticastRefused if all pairs are for multicast, BadEndpoint if one is no ``tcp://host:port``, ServerAway if none of
+    several accepts."""
     possible = [pair for pair in pairs if not any(map(is_multicast, pair))]
     if not possible:
         raise MulticastRefused(f"events by multicast are not supported: {pairs[0].event[:200]}")

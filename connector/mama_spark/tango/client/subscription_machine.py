@@ -41,7 +41,6 @@ class SubscriptionMachine:
     Methods that change the state return the actions to execute, in order. Reports about a cancelled subscription are
     ignored. ``now`` and deadlines are seconds of a monotonic clock.
 
-    :param timeouts: periods; None: those of cppTango
     :param seed: from 0 to 1, of the jitter of retries; None: random
     """
 

@@ -101,14 +101,8 @@ class SubscriptionRequest:
 
 @dataclass(frozen=True, slots=True)
 class NegotiatedChannel:
-    """The part of SUBSCRIPTION_INFO (TG-28) that a subscription needs.
-
-    :ivar topic: topic of the events
-    :ivar channel: heartbeat channel of the server
-    :ivar pair: the chosen endpoints
-    :ivar idl: IDL version of the device
-    :ivar hwm: high-water mark that the subscriber is to set
-    """
+    """The part of SUBSCRIPTION_INFO (TG-28) that a subscription needs: topic of the events, heartbeat channel of the
+    server, chosen endpoints, IDL version of the device, and high-water mark that the subscriber is to set."""
 
     topic: str
     channel: str
@@ -131,12 +125,8 @@ class Negotiate:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Connect to both endpoints and subscribe to the heartbeats.
-
-    :ivar heartbeats: both spellings of the heartbeat topic
-    :ivar again: the channel was connected before; replace its connection
-    :ivar hwm: high-water mark that its server sent
-    """
+    """Connect to both endpoints and subscribe to the heartbeats, whose topic has two spellings. ``again``: the channel
+    was connected before; replace its connection."""
 
     channel: str
     pair: EndpointPair
@@ -195,11 +185,8 @@ class ReportError:
 
 @dataclass(frozen=True, slots=True)
 class ReportAvailability:
-    """Deliver ONLINE or OFFLINE for this subscription.
-
-    :ivar errors: why it is OFFLINE, the cause first
-    :ivar again: OFFLINE was reported before, with another cause
-    """
+    """Deliver ONLINE, or OFFLINE with its causes, the first cause first. ``again``: OFFLINE was reported with another
+    cause."""
 
     id: int
     online: bool

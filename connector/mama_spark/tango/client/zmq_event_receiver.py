@@ -40,11 +40,8 @@ class EventSink(Protocol):
 
 class ZmqEventReceiver:
     """The SUB sockets of one subscriber. :meth:`start` opens them and starts a thread, which executes commands in
-    order.
-
-    :param hwm: high-water mark of the SUB sockets (TG-44). ZeroMQ drops further messages silently; the counters of
-        events show the loss
-    """
+    order. ZeroMQ silently drops messages above the high-water mark ``hwm`` (TG-44); the counters of events show the
+    loss."""
 
     def __init__(self, sink: EventSink, *, hwm: int) -> None:
         self._sink, self.hwm = sink, hwm
@@ -228,7 +225,6 @@ class ChannelConnections:
 
     :param hwm: high-water mark; None: of the environment, or what the server sends
     :ivar hwm: of the newest connection
-    :ivar reconnects: how often a channel was connected again
     """
 
     def __init__(self, hwm: int | None) -> None:

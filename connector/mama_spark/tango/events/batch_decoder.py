@@ -46,7 +46,6 @@ class Scalars:
     """Events with one number each, all of one kind.
 
     :ivar rows: their rows in the batch, ascending
-    :ivar read: read values, in the numpy type of the kind
     :ivar written: set values; None if the attributes are not settable
     :ivar names: of the attributes, Latin-1 (numpy ``S``)
     """

@@ -81,10 +81,7 @@ def write_call(call: CallInfo, little: bool) -> bytes:
 
 
 def usual_call(ctr: int, is_except: bool = False, little: bool = True) -> bytes:
-    """:func:`write_call` of a usual call info, ten times as fast.
-
-    :raises CdrError: the counter is no u32
-    """
+    """:func:`write_call` of a usual call info, ten times as fast; raises CdrError if the counter is no u32."""
     try:
         return _USUAL[little].pack(VERSION, ctr, 1, 0, 0, is_except)
     except struct.error:
@@ -124,11 +121,7 @@ Data = AttributeValue | AttributeConfig | DataReady | InterfaceChange | PipeData
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event.
-
-    :ivar data: of the type that the topic's event has; None if there are errors instead
-    :ivar errors: instead of data (``call_is_except``)
-    """
+    """One event with data of the type of its topic, or errors instead (``call_is_except``)."""
 
     topic: Topic
     call: CallInfo

@@ -38,12 +38,8 @@ _VALUES_AT = 12  # magic, discriminator, count
 
 @dataclass(frozen=True)
 class FrameLayout:
-    """One such layout.
-
-    :ivar idl: 5, or 4: without the data type
-    :ivar settable: the set value follows the read value
-    :ivar name_size: bytes of the attribute's name, without its NUL
-    """
+    """One such layout. ``idl`` is 5, or 4 without the data type; the set value of a settable attribute follows the read
+    value; ``name_size`` counts bytes without the NUL."""
 
     little: bool
     idl: int
@@ -157,11 +153,8 @@ def value_idl(topic: Topic) -> int:
 
 
 class ScalarEncoder:
-    """Encodes events of one attribute, with one number each (and one set value).
-
-    :param name: of the attribute, as its device spells it
-    :raises CdrError: values of this type are no numbers, or the topic carries no values
-    """
+    """Encodes events of one attribute, with one number each (and one set value); raises CdrError if values of this type
+    are no numbers, or the topic carries no values. ``name`` is the attribute's, as its device spells it."""
 
     def __init__(
         self, topic: Topic, name: str, data_type: DataType, settable: bool = False, little: bool = True

@@ -54,11 +54,8 @@ class SequenceRestart(NamedTuple):
 
 
 class SequenceResult(NamedTuple):
-    """The decision of a subscriber about an event.
-
-    :ivar deliver: False: the event is a duplicate of the last one
-    :ivar marker: to be delivered before the event
-    """
+    """Whether a subscriber delivers an event (else it is a duplicate of the last one), and the marker to deliver before
+    it."""
 
     deliver: bool
     marker: SequenceGap | SequenceRestart | None = None

@@ -218,10 +218,7 @@ class CdrReader:
 
 class CdrWriter:
     """Encoder of consecutive values. Every method raises :class:`CdrError` for a value that does not fit its type.
-
-    :param head: bytes before the first value
-    :param base: offset from which alignment counts
-    """
+    ``head`` are bytes before the first value; alignment counts from the offset ``base``."""
 
     __slots__ = ("_base", "_data", "little")
 

@@ -66,12 +66,8 @@ class Language(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClientIdent:
-    """ClntIdent (Tango IDL): identity of a client.
-
-    :ivar pid: process id of a C++ client
-    :ivar main_class: main class of a Java client
-    :ivar uuid: both halves of the UUID of a Java client
-    """
+    """ClntIdent (Tango IDL): identity of a client: process id in C++; main class, and both halves of a UUID, in
+    Java."""
 
     language: Language = Language.CPLUSPLUS
     pid: int = 0

@@ -81,8 +81,7 @@ class SubscriptionInfo:
     :ivar release: release of the server's Tango library; 1033 is 10.3.3
     :ivar device_idl: IDL version of the device
     :ivar hwm: high-water mark that the subscriber is to set
-    :ivar rate: rate of multicast; undefined if the server has no database
-    :ivar ivl: interval of multicast; undefined if the server has no database
+    :ivar rate: rate of multicast; undefined if the server has no database, as is ``ivl``, its interval
     :ivar zmq: release of the server's ZeroMQ; 435 is 4.3.5; 0: unknown
     :ivar endpoints: the preferred pair, then alternates (TG-33)
     :ivar topic: topic of the events (EVENT_CHANNEL, TG-35); None: the server is old, see :meth:`completed`
@@ -126,11 +125,8 @@ class SubscriptionInfo:
         return cls(release, idl, hwm, rate, ivl, zmq, pairs, topic, channel)
 
     def completed(self, tango_host: str, dbase: bool, subscriber: SubscriberInfo, admin: str) -> SubscriptionInfo:
-        """Add topic and channel, which clients of servers before 9.3 construct themselves.
-
-        :param tango_host: host in topics: ``host:port`` of the database; without a database, of the server
-        :param admin: name of the admin device
-        """
+        """Add topic and channel, which clients of servers before 9.3 construct themselves; ``tango_host`` is the host
+        in topics: ``host:port`` of the database; without a database, of the server."""
         if self.topic is not None:
             return self
         idl = min(subscriber.idl, self.device_idl)

@@ -27,11 +27,8 @@ _MISSING = (DevError("API_EventTimeout", Severity.ERR, "heartbeats are missing",
 
 
 class RecordedDevice(NamedTuple):
-    """Identity of a recorded device.
-
-    :ivar tango_host: ``host:port`` of the database; of the server if it has none
-    :ivar name: ``domain/family/member``
-    """
+    """Identity of a recorded device: ``name`` is ``domain/family/member``, ``tango_host`` ``host:port`` of its
+    database, or of its server if it has none."""
 
     tango_host: str
     name: str

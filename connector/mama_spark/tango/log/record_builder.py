@@ -17,11 +17,8 @@ _NO_FRAMES = (b"", b"", b"", b"")
 
 @dataclass(slots=True)
 class RecordBuilder:
-    """Records that are not encoded yet: one list a column, one element a record.
-
-    :ivar received: nanoseconds since the epoch
-    :ivar gaps: row -> numbers of a gap or restart
-    """
+    """Records that are not encoded yet: one list a column, one element a record; ``received`` in nanoseconds since the
+    epoch."""
 
     topics: list[str] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)

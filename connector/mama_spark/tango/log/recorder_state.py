@@ -60,7 +60,6 @@ class BadState(MamaError):
 class RecorderState:
     """Counters, pending gaps and device states of one recorder.
 
-    :param prefix: first part of topics in the log
     :param error_period: seconds between two summaries of a series of errors; 0: every error is a record
     :ivar topic: topic of the records about the recorder itself
     :ivar gaps: number of gap records so far

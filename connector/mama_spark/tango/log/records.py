@@ -252,9 +252,6 @@ def _check(
     return good
 
 
-# --- topics ------------------------------------------------------------------------------------------------
-
-
 class RecordTopic(NamedTuple):
     """The parsed topic of a record.
 

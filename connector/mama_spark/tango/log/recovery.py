@@ -21,14 +21,9 @@ _BESIDE_US = 300_000_000  #: microseconds before the newest state in which state
 
 @dataclass(frozen=True, slots=True)
 class WriterState:
-    """Newest complete state of one recorder in a log.
-
-    :ivar state: content of its STATE records
-    :ivar first: sequence of the first of these records
-    :ivar last: sequence of the last of these records
-    :ivar time: when the last one was stored, microseconds since the epoch
-    :ivar stopped: the recorder has stopped since
-    """
+    """Newest complete state of one recorder in a log: its content, the sequences of its first and last STATE record,
+    the time in microseconds since the epoch when the last one was stored, and whether the recorder has stopped
+    since."""
 
     state: dict[str, Any]
     first: int

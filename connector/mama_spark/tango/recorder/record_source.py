@@ -170,11 +170,8 @@ _INTERFACE_TOPIC = f".{EventType.INTERFACE_CHANGE.wire_name}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TangoRecorderCounts(RecorderCounts):
-    """Totals of a recorder of Tango events.
-
-    :ivar not_accepted: subscriptions that their servers refused
-    :ivar dropped: events that the full queue dropped
-    """
+    """Totals; ``not_accepted`` are the subscriptions that servers refused, ``dropped`` the events that the full queue
+    dropped."""
 
     METRICS: ClassVar = {
         "subscriptions": ("subscriptions", "subscriptions that were made"),

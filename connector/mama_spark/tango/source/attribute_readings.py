@@ -35,11 +35,8 @@ from .device import Attribute
 
 @dataclass(slots=True, eq=False)
 class AttributeReading:
-    """Value of one attribute, or errors instead.
-
-    :ivar numbers: read value, and set value of a settable attribute, if these are single numbers; else None
-    :ivar time: nanoseconds since the epoch
-    """
+    """Value of one attribute, or errors instead, at a time in nanoseconds since the epoch. ``numbers`` are the read
+    value, and set value of a settable attribute, if these are single numbers; else None."""
 
     numbers: tuple[float, ...] | None
     _content: Content

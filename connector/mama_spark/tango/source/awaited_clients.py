@@ -38,13 +38,8 @@ class AwaitedSubscription:
 
 @dataclass(slots=True)
 class Undelivered:
-    """Records that were pushed while clients were missing.
-
-    :ivar first: sequence of the first one
-    :ivar last: sequence of the last one
-    :ivar events: events that were not delivered: one for each event and missing client
-    :ivar missing: number of clients that missed the last one
-    """
+    """Events that were not delivered, one for each event and missing client; sequences of the first and last record
+    whose events these are; and number of clients that missed the last one."""
 
     first: int
     last: int
@@ -54,11 +49,8 @@ class Undelivered:
 
 @dataclass
 class AwaitedClients:
-    """Subscriptions that a source waits for.
-
-    :ivar wanted: subscriptions of clients that have not all come back
-    :ivar not_delivered: events that were not delivered, one for each event and missing client
-    """
+    """Subscriptions that a source waits for: ``wanted`` of clients that have not all come back, and the number of
+    events that were not delivered, one for each event and missing client."""
 
     wanted: dict[Place, AwaitedSubscription] = field(default_factory=dict)
     not_delivered: int = 0

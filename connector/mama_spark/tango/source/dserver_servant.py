@@ -37,11 +37,7 @@ ZMQ_RELEASE = 435  #: ZeroMQ release that the source sends: 4.3.5
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The client of a call.
-
-    :ivar host: its address
-    :ivar endpoints: endpoints for this client, the preferred pair first (TG-33)
-    """
+    """The client of a call: its address, and the endpoints for it, the preferred pair first (TG-33)."""
 
     host: str
     endpoints: tuple[EndpointPair, ...]
@@ -49,12 +45,8 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The source as its admin device describes it.
-
-    :ivar host_name: name of the machine
-    :ivar hwm: high-water mark for subscribers
-    :ivar release: Tango release
-    """
+    """The source as its admin device describes it: name of the machine, high-water mark for subscribers, Tango
+    release."""
 
     host_name: str
     hwm: int

@@ -74,8 +74,6 @@ class TangoEventSource(EventServer):
         with self._lock:
             return self._supplier.device(device).declaration.dev_class
 
-    # --- devices and attributes ------------------------------------------------------------------------------
-
     @property
     def devices(self) -> tuple[str, ...]:
         """Names of the devices."""

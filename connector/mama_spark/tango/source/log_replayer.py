@@ -97,8 +97,7 @@ def _detecting(criteria: Criteria) -> Criteria:
 class ReplayCounts:
     """Totals since the replayer was made.
 
-    :ivar skipped: records of other sources or of other kinds
-    :ivar recorded: records among the skipped ones that a recorder wrote
+    :ivar skipped: records of other sources or of other kinds; those that a recorder wrote are also ``recorded``
     :ivar bad: records that cannot be decoded, or with values that the attribute does not accept
     :ivar reasons: errors of the first bad records
     """

@@ -85,10 +85,8 @@ class StartPosition:
 
 
 class ReplayService:
-    """Serves one log until ``stop`` is set.
+    """Serves one log until ``stop`` is set; ``say`` prints a line of progress, ``warn`` a warning.
 
-    :param say: prints a line of progress
-    :param warn: prints a warning
     :ivar unregister: remove the source from its database at the end
     """
 
