@@ -42,11 +42,8 @@ COLUMNS = [
 
 
 def rows(spark: SparkSession, options: dict[str, str], devices: list[str]) -> DataFrame:
-    """Records of the devices, and those that cannot be read, before :data:`COLUMNS` are taken of them.
-
-    :param options: of ``mamasub``
-    :param devices: names with ``*``; none = all devices
-    """
+    """Records of the devices, names with ``*`` (none: all devices), and records that cannot be read, before
+    :data:`COLUMNS` are taken of them; ``options`` are those of ``mamasub``."""
     read = spark.readStream.format("mamasub").options(**options).option("tango", "true")
     named = read.load().selectExpr(
         "*", "tango.kind AS kind", "tango.device AS device", "tango.attribute AS attribute", "tango.event AS event",
@@ -109,11 +106,9 @@ _GROUP = "archive"
 
 
 class Reading(NamedTuple):
-    """The compared values of one row.
+    """The compared values of one row; ``time`` is that of the value in nanoseconds since the epoch.
 
-    :ivar time: of the value, nanoseconds since the epoch
     :ivar quality: None of an error
-    :ivar numbers: elements of a number or an array of numbers
     :ivar text: stands for elements that are no numbers, and for those without thresholds
     """
 
@@ -147,10 +142,7 @@ class Strategy:
     rel_change: float = option("number", _change, 0.0, _GROUP, "Least change, in percent of the reading kept before.")
 
     def keeps(self, last: Reading | None, now: Reading) -> bool:
-        """Whether to keep a reading.
-
-        :param last: that was kept before; None: none was
-        """
+        """Whether to keep a reading after the ``last`` one that was kept; None: none was."""
         if last is None or (last.quality, len(last.numbers)) != (now.quality, len(now.numbers)):
             return True
         since = (now.time - last.time) / 1e9
@@ -174,10 +166,10 @@ class Strategy:
 
 
 def parse_strategies(table: Mapping[str, Any]) -> list[tuple[str, Strategy]]:
-    """Strategies of the table ``[strategies]``, in the order of the file.
+    """Strategies of the table ``[strategies]``, in the order of the file; raises ConfigError, which names the key, if a
+    key is unknown or a value is invalid.
 
     :param table: ``<pattern>.<key>`` -> value, where a pattern is ``domain/family/member/attribute`` with ``*``, ``?``
-    :raises ConfigError: a key is unknown, or a value is invalid; the message names it
     """
     by_pattern: dict[str, dict[str, Any]] = {}
     for name, value in table.items():
@@ -192,18 +184,13 @@ def parse_strategies(table: Mapping[str, Any]) -> list[tuple[str, Strategy]]:
 
 
 def strategy_of(strategies: Sequence[tuple[str, Strategy]], attribute: str) -> Strategy | None:
-    """The first strategy whose pattern matches; None: all readings are kept.
-
-    :param attribute: ``domain/family/member/attribute``
-    """
+    """The first strategy whose pattern matches ``domain/family/member/attribute``; None: all readings are kept."""
     return next((found for pattern, found in strategies if fnmatchcase(attribute.lower(), pattern)), None)
 
 
 def thin_out(events: DataFrame, table: dict[str, Any]) -> DataFrame:
-    """Keep the readings that the strategies want: of each attribute and type of event beside the last one kept.
-
-    :param table: ``[strategies]`` of the configuration; empty = all are kept
-    """
+    """Keep the readings that the strategies want, of each attribute and type of event beside the last one kept;
+    ``table`` is ``[strategies]`` of the configuration, and keeps all if empty."""
     if not table:
         return events
     strategies = parse_strategies(table)

@@ -32,10 +32,8 @@ class BadReply(TangoError):
 
 
 class DevFailed(TangoError):
-    """The device, or the Tango library of its server, refused. Repeating the call does not help.
-
-    :ivar errors: the stack, the first cause first (TG-18)
-    """
+    """The device, or the Tango library of its server, refused: repeating the call does not help. ``errors`` is the
+    stack, the first cause first (TG-18)."""
 
     def __init__(self, errors: Sequence[DevError]) -> None:
         super().__init__("; ".join(f"{e.reason}: {e.desc}" for e in errors) or "DevFailed without a reason")
@@ -87,11 +85,8 @@ class Completed(IntEnum):
 
 
 class SystemException(TangoError):
-    """The ORB refused: the peer has no such operation, or could not read the call.
-
-    :ivar name: as ``BAD_OPERATION``
-    :ivar minor: the ORB's number for the reason
-    """
+    """The ORB refused: the peer has no such operation, or could not read the call. ``name`` is as ``BAD_OPERATION``,
+    ``minor`` the ORB's number for the reason."""
 
     def __init__(self, name: str, minor: int = 0, completed: Completed = Completed.NO) -> None:
         super().__init__(f"{name} (minor {minor:#x}, completed {completed.name})")

@@ -43,13 +43,10 @@ def is_publishable(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A parsed topic.
+    """A parsed topic; of a heartbeat, ``event`` is None.
 
     :ivar tango_host: of the database, or host and port of a server without one
     :ivar attribute: or pipe; None of interface changes and heartbeats
-    :ivar event: None: a heartbeat
-    :ivar dbase: the server has a database
-    :ivar idl: 5 where the topic says so
     """
 
     tango_host: str
@@ -74,32 +71,23 @@ class Topic:
 def event_topic(
     tango_host: str, device: str, attribute: str | None, event: EventType, dbase: bool = True, idl: int = IDL
 ) -> Topic:
-    """The topic that a server publishes to, in lower case.
-
-    :param idl: of client or device, whichever is lower
-    :raises BadEventTopic: a name is not allowed in topics
-    """
+    """The topic that a server publishes to, in lower case; raises BadEventTopic if a name is not allowed there. ``idl``
+    is that of client or device, whichever is lower."""
     version = IDL if idl >= IDL and event in VERSIONED else None
     name = None if attribute is None or event is EventType.INTERFACE_CHANGE else attribute.lower()
     return parse(str(Topic(tango_host.lower(), device.lower(), name, event, dbase, version)))
 
 
 def heartbeat_topics(channel: str) -> tuple[str, str]:
-    """Both spellings of the topic of a server's heartbeats, the given one first: servers name the channel without
-    ``#dbase=no``, and send heartbeats with it.
-
-    :param channel: ``tango://<host>/dserver/<exe>/<instance>``, with or without ``#dbase=no``
-    """
+    """Both spellings of the topic of a server's heartbeats, the given one first: servers name the channel
+    ``tango://<host>/dserver/<exe>/<instance>`` without ``#dbase=no``, and send heartbeats with it."""
     bare = channel.lower().removesuffix(NO_DATABASE)
     spellings = (f"{bare}.{HEARTBEAT}", f"{bare}{NO_DATABASE}.{HEARTBEAT}")
     return spellings if bare == channel.lower() else spellings[::-1]
 
 
 def parse(text: str) -> Topic:
-    """Parse a topic, in any case.
-
-    :raises BadEventTopic: it is no topic
-    """
+    """Parse a topic, in any case; raises BadEventTopic if it is none."""
     rest, _, name_part = text.lower().rpartition(".")
     bare = rest.removesuffix(NO_DATABASE)
     host, *names = bare.removeprefix(SCHEME).split("/")
@@ -131,10 +119,7 @@ _parse_known = lru_cache(16384)(parse)
 
 
 def read_topic(frame: bytes) -> Topic:
-    """Parse the first frame; known topics are cached.
-
-    :raises BadEventTopic: it is no topic
-    """
+    """Parse the first frame; known topics are cached. Raises BadEventTopic if it is no topic."""
     if len(frame) > 4096:
         raise BadEventTopic(f"a topic of {len(frame)} bytes")
     try:
@@ -142,8 +127,6 @@ def read_topic(frame: bytes) -> Topic:
     except UnicodeDecodeError:
         raise BadEventTopic(f"no topic of Tango: {frame[:200]!r}") from None
 
-
-# --- endpoints --------------------------------------------------------------------------------------------
 
 #: Only hosts that ZeroMQ accepts.
 _ENDPOINT = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.%a-z]+\]|[0-9A-Za-z][0-9A-Za-z._-]*):(?P<port>[0-9]{1,5})")
@@ -163,11 +146,8 @@ def is_multicast(endpoint: str) -> bool:
 
 
 def check_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of an endpoint (TG-08, TG-32).
-
-    :raises MulticastRefused: it is for multicast
-    :raises BadEndpoint: it is no ``tcp://host:port``
-    """
+    """Host and port of an endpoint (TG-08, TG-32); raises MulticastRefused if it is for multicast, BadEndpoint if it is
+    no ``tcp://host:port``."""
     if is_multicast(endpoint):
         raise MulticastRefused(f"events by multicast are not supported: {endpoint[:200]}")
     found = _ENDPOINT.fullmatch(endpoint)

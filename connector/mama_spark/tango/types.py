@@ -203,7 +203,6 @@ def same_content(one: Content, other: Content) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Equality of two values with a content."""
     if type(one) is not type(other):
         return False
     rest = (getattr(one, name) == getattr(other, name) for name in one.__slots__ if name != "content")
@@ -216,7 +215,6 @@ class AttributeValue:
 
     :ivar content: the read value, followed by the set value, by :attr:`kind`: a numpy array, a tuple, one state, or
         None for NO_DATA
-    :ivar time: nanoseconds since the epoch
     :ivar data_type: None in AttributeValue_4 and _3; an unknown number stays a number
     :ivar format: UNKNOWN in AttributeValue_3
     :ivar errors: why the attribute could not be read
@@ -296,11 +294,8 @@ class ArchiveCriteria:
 
 @dataclass(frozen=True, slots=True)
 class AttributeConfig:
-    """Properties of an attribute, AttributeConfig_5 (ATT_CONF_DATA, TG-13).
-
-    ``memorized``, ``mem_init``, ``root_attr_name`` and ``enum_labels`` are missing in AttributeConfig_3, which keeps
-    their defaults.
-    """
+    """Properties of an attribute, AttributeConfig_5 (ATT_CONF_DATA, TG-13). AttributeConfig_3 has no ``memorized``,
+    ``mem_init``, ``root_attr_name`` and ``enum_labels``, which keep their defaults."""
 
     name: str
     writable: Writable = Writable.READ
@@ -387,7 +382,7 @@ class PipeBlob:
 
 @dataclass(frozen=True, slots=True)
 class PipeData:
-    """DevPipeData (PIPE_DATA, TG-14; the wire has no size). ``time`` in nanoseconds since the epoch."""
+    """DevPipeData (PIPE_DATA, TG-14; the wire has no size)."""
 
     name: str
     time: int

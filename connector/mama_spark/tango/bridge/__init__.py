@@ -18,10 +18,7 @@ __all__ = ["RecordCodec", "TangoBridge", "publisher_bridge", "row_codec"]
 
 
 class TangoBridge(PublisherBridge):
-    """A :class:`~mama_spark.contracts.bridge.PublisherBridge` on the bridge of a log.
-
-    :param log: bridge of the log; this bridge opens and closes it
-    """
+    """A :class:`~mama_spark.contracts.bridge.PublisherBridge` on the bridge of a log, which it opens and closes."""
 
     def __init__(self, log: PublisherBridge) -> None:
         self._log = log
@@ -38,10 +35,7 @@ class TangoBridge(PublisherBridge):
         self._log.open()
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        """Validate a batch; see :class:`~mama_spark.contracts.bridge.PublisherBridge`.
-
-        :raises ConfigError: the log does not store messages
-        """
+        """Raises ConfigError if the log does not store messages."""
         prepared = self._log.prepare(batch)
         ack = self._log.capabilities.ack  # it may depend on the topics of the batch
         if ack is not Ack.STORED:
@@ -61,7 +55,6 @@ class TangoBridge(PublisherBridge):
         return self._log.poll(timeout, want)
 
     def explain_missing_acks(self) -> str:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return self._log.explain_missing_acks()
 
     def duplicate_window(self) -> float | None:
@@ -72,13 +65,10 @@ class TangoBridge(PublisherBridge):
 
 
 def publisher_bridge(o: SinkOptions, log: PublisherBridge) -> TangoBridge:
-    """Make the publisher bridge.
-
-    :param log: bridge of the log in option ``log``
-    """
+    """The publisher bridge on the bridge of the log in option ``log``."""
     return TangoBridge(log)
 
 
 def row_codec(o: SinkOptions) -> RecordCodec:
-    """Make the row codec from the options of a query."""
+    """The row codec of the options of a query."""
     return RecordCodec(urlsplit(o.url[0]).netloc, o.topic_prefix or PREFIX)

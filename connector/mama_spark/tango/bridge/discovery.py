@@ -67,7 +67,6 @@ def _is_later(event: DiscoveryEvent, before: DiscoveryEvent | None) -> bool:
 
 
 def _from_state(origin: str, device: RecordedDevice, kind: RecordKind, sequence: int) -> DiscoveryEvent:
-    """Discovery event of a device's state in a STATE record."""
     topic = device_topic(*device)
     payload = encode(RecordHeads(kind, 0), RecordFrames.of([(topic.encode(), b"\1", b"", b"")]))[0].as_py()
     what, source = DiscoveryEventKind.RECORD, source_key(device)

@@ -59,8 +59,6 @@ class AttributeTopics:
 
     :ivar record: topic of its records in the log; device and attribute if these are invalid
     :ivar error: why they are invalid; None: they are not, and the others are there
-    :ivar topic: Tango topic
-    :ivar frame: encoded Tango topic
     :ivar name: name of the attribute as in the row
     """
 
@@ -76,10 +74,8 @@ class AttributeTopics:
 
 class RecordCodec:
     """A :class:`~mama_spark.contracts.message.RowCodec`. It caches the topics of attributes and is not thread-safe.
-
-    :param source: name of the event source, which is the host in topics
-    :param prefix: first part of topics in the log
-    """
+    ``source`` is the name of the event source, which is the host in topics, ``prefix`` the first part of topics in the
+    log."""
 
     columns: ClassVar[Mapping[str, str]] = COLUMNS
     needed: ClassVar[Sequence[str]] = REQUIRED
@@ -127,10 +123,7 @@ class RecordCodec:
         return EncodedRows(topics, payloads, sorted(bad.items()))
 
     def _find_topics(self, rows: pa.RecordBatch, bad: Bad) -> tuple[Int64s, list[AttributeTopics]]:
-        """Find the topics of each row.
-
-        :returns: index of each row into the topics, shape (n,); and the topics
-        """
+        """Index of each row into the topics, shape (n,); and the topics."""
         parts = []
         for name in ("device", "attribute"):
             column = rows.column(name)
@@ -154,10 +147,7 @@ class RecordCodec:
 
 
 def attribute_topics_of(source: str, prefix: str, device: str, attribute: str) -> AttributeTopics:
-    """Make the topics of an attribute.
-
-    :raises BadTopic: Tango does not allow the name of the device or attribute
-    """
+    """Raises BadTopic if Tango does not allow the name of the device or attribute."""
     if device.count("/") != 2 or not all(device.split("/")):
         raise BadTopic(f"invalid device name, it must be domain/family/member: {device[:200]!r}")
     if not attribute or "/" in attribute:
@@ -179,7 +169,6 @@ class _Batch:
     :ivar codes: index of each row into ``attribute_topics``, shape (n,)
     :ivar times: nanoseconds since the epoch, shape (n,); 0: none
     :ivar datas: the fourth frames; empty until they are encoded
-    :ivar bad: row -> error
     """
 
     codes: Int64s
@@ -194,7 +183,6 @@ class _Batch:
         return self.attribute_topics[int(self.codes[row])]
 
     def is_state(self, row: int) -> bool:
-        """Whether the value is the text of the attribute State."""
         return self.form.data_type is DataType.STRING and self.topics(row).is_one_of(("state",))
 
     def write(self, row: int, kind: ValueKind, content: Content, r_dim: Dim, data_type: DataType) -> None:
@@ -210,11 +198,8 @@ class _Batch:
             self.bad[row] = BadRow(f"the value cannot be encoded: {e}")
 
 
-# --- columns -----------------------------------------------------------------------------------------------
-
-
 def _times(rows: pa.RecordBatch, bad: Bad) -> Int64s:
-    """Times in nanoseconds since the epoch, shape (n,); 0: none."""
+    """In nanoseconds since the epoch, shape (n,); 0: none."""
     if "time" not in rows.schema.names:
         return np.zeros(rows.num_rows, np.int64)
     column = rows.column("time")
@@ -228,7 +213,7 @@ def _times(rows: pa.RecordBatch, bad: Bad) -> Int64s:
 
 
 def _qualities(rows: pa.RecordBatch, bad: Bad) -> npt.NDArray[np.uint32]:
-    """Qualities, shape (n,); VALID for rows without a quality."""
+    """Shape (n,); VALID for rows without a quality."""
     if "quality" not in rows.schema.names:
         return np.zeros(rows.num_rows, np.uint32)
     coded = rows.column("quality").fill_null(Quality.VALID.name).dictionary_encode()
@@ -249,9 +234,6 @@ def _have_values(values: pa.Array, qualities: npt.NDArray[np.uint32], bad: Bad) 
         bad.setdefault(row, BadRow("the value is null, which is allowed only with the quality INVALID"))
     has_value: npt.NDArray[np.bool_] = ~null & ~invalid
     return has_value
-
-
-# --- values ------------------------------------------------------------------------------------------------
 
 
 def _write_numbers(batch: _Batch, values: pa.Array, rows: Int64s) -> None:
@@ -276,7 +258,6 @@ def _frames(batch: _Batch, length: int, rows: Int64s, read: npt.NDArray[Any]) ->
 
 
 def _write_invalid(batch: _Batch, rows: Int64s) -> None:
-    """Encode INVALID events, which have no data."""
     for row in rows.tolist():
         data_type = DataType.STATE if batch.is_state(row) else batch.form.data_type
         batch.write(row, ValueKind.NO_DATA, None, NO_DIM, data_type)

@@ -44,7 +44,6 @@ class EventConsumer:
     """Executes the subscriptions of one subscriber; see the module. Its parameters are those of
     :class:`~mama_spark.tango.client.subscriber.TangoSubscriber`.
 
-    :ivar delivery: its queues; ``connections``: those of the channels
     :ivar is_open: :meth:`start` was called and :meth:`close` was not
     """
 
@@ -74,8 +73,6 @@ class EventConsumer:
         self._call_pool: ThreadPoolExecutor | None = None
         self.closed = self.is_open = False
 
-    # --- open and close ---
-
     def start(self) -> None:
         """Open the sockets and start the threads; may be called twice."""
         if self._call_pool is None:
@@ -103,14 +100,9 @@ class EventConsumer:
                 thread.join(_STOP_TIMEOUT)
         self._call_pool, self.is_open = None, False
 
-    # --- subscriptions ---
-
     def add(self, subscriptions: Sequence[Subscription], *, read: bool, raises_errors: bool) -> None:
-        """Start to negotiate subscriptions.
-
-        :param read: read the value of each attribute and deliver it before events
-        :param raises_errors: the caller raises errors of the first negotiation, so they are not delivered as events
-        """
+        """Start to negotiate subscriptions. ``read``: read the value of each attribute and deliver it before events;
+        ``raises_errors``: the caller raises errors of the first negotiation, so they are not delivered as events."""
         requests = [
             SubscriptionRequest(str(s.device), s.device.device, s.attribute, s.event, read) for s in subscriptions
         ]
@@ -189,7 +181,7 @@ class EventConsumer:
             replace(self._dispatcher.counts), delivery.dropped, delivery.callback_errors, self.connections.reconnects
         )
 
-    # --- actions of the state machine; the lock is held, so that they are executed in the order of its decisions ---
+    # --- actions of the state machine: the lock is held, so that they are executed in the order of its decisions ---
 
     def _execute(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -222,7 +214,7 @@ class EventConsumer:
                     self._subscriptions[action.id].report(online, action.errors or None)
 
     def _submit(self, call: Callable[[Any], None], action: Action) -> None:
-        """Execute an action that makes a call, in a thread of the pool."""
+        """In a thread of the pool."""
 
         def run() -> None:
             try:

@@ -27,10 +27,8 @@ _Value = tuple[object, ...]
 
 
 class LossDetector:
-    """Compares two checks.
-
-    :param sequences: counters of the received events; told which losses are known
-    """
+    """Compares two checks. ``sequences`` are the counters of the received events; they are told which losses are
+    known."""
 
     def __init__(self, sequences: SequenceTracker) -> None:
         self._sequences = sequences
@@ -46,15 +44,9 @@ class LossDetector:
         for known in (self._sent, self._different, self._delivered):
             known.pop(topic, None)
 
-    # --- counters ---
-
     def check_counter(self, topic: bytes, counter: int) -> SequenceGap | int | None:
-        """Compare what a server has sent with what was received.
-
-        :param counter: of the newest event that the server has sent
-        :returns: the events that are certain to be lost now; where nothing was received yet, the counter that was sent
-            before the first check
-        """
+        """The events that are certain to be lost, since a server has sent them up to this counter and they were not
+        received; where nothing was received yet, the counter that was sent before the first check."""
         newest = self._sequences.newest(topic)
         before, self._sent[topic] = self._sent.get(topic), (counter, newest)
         if before is None or before[1] is not newest:
@@ -65,18 +57,13 @@ class LossDetector:
             return before[0]
         return self._sequences.lose(topic, before[0])
 
-    # --- values ---
-
     def value_was_read(self, frames: Sequence[bytes]) -> None:
         """Note that a value was read and delivered, outside checks."""
         if is_kept(frames[3]):
             self._delivered[frames[0]] = (self._sequences.newest(frames[0]), frames)
 
     def check_value(self, frames: Sequence[bytes]) -> bool:
-        """Whether to deliver a value that was read now.
-
-        :param frames: of the value, as in an event
-        """
+        """Whether to deliver a value that was read now, in the frames of an event."""
         topic = frames[0]
         value, newest = _value(frames), self._sequences.newest(topic)
         known = self._known(topic, newest)
@@ -92,8 +79,7 @@ class LossDetector:
         return again
 
     def _known(self, topic: bytes, newest: object) -> _Value | None:
-        """The value that users know: the newest event, or a value that was delivered after it. None: neither, or it is
-        too large to be kept."""
+        """The newest event, or a value that was delivered after it. None: neither, or it is too large to be kept."""
         delivered = self._delivered.get(topic)
         if delivered is not None and delivered[0] is newest:
             return _value(delivered[1])

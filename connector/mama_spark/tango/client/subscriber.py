@@ -66,8 +66,6 @@ class TangoSubscriber:
         )  # fmt: skip
         self.queue = self._consumer.delivery.shared_queue
 
-    # --- open and close ---
-
     def start(self) -> Self:
         """Open the sockets and start the threads; may be called twice.
 
@@ -93,8 +91,6 @@ class TangoSubscriber:
         if consumer is not None and consumer.is_open:
             warnings.warn("a TangoSubscriber was not closed", ResourceWarning, stacklevel=2)
 
-    # --- subscriptions ---
-
     def subscribe(
         self,
         device: str,
@@ -111,8 +107,7 @@ class TangoSubscriber:
         :param event: event type, or its name in topics such as ``change`` or ``user_event``
         :param mode: what the method waits for and whether it raises
         :param callback: called with each subscription event; one thread runs all callbacks. Its exceptions are logged
-            and counted.
-            Without it, events wait for :meth:`take`.
+            and counted. Without it, events wait for :meth:`take`
         :raises ClientClosed: the subscriber is not open
         :raises BadAddress: the device name is invalid
         :raises ConfigError: attribute or event type is invalid
@@ -193,15 +188,12 @@ class TangoSubscriber:
         at least as far apart as an event may be on its way. Servers of Tango 10 tell the counters of their newest
         events: losses are delivered as GAP. Of older servers, change and archive events of up to 4 kB are checked by
         reading the attribute: a value that twice differs from the newest one is delivered as CHECK, which is no proof
-        of a loss.
-        Blocks for calls; servers that do not answer are skipped.
+        of a loss. Blocks for calls; servers that do not answer are skipped.
 
         :raises ClientClosed: the subscriber is not open
         """
         self._check_open()
         self._consumer.check_losses()
-
-    # --- received events ---
 
     def take(self, limit: int = 10_000, timeout: float | None = 0.0) -> list[SubscriptionEvent]:
         """Remove and return events of the subscriptions without a callback, in order of arrival.

@@ -41,7 +41,6 @@ class SubscriptionMachine:
     Methods that change the state return the actions to execute, in order. Reports about a cancelled subscription are
     ignored. ``now`` and deadlines are seconds of a monotonic clock.
 
-    :param timeouts: periods; None: those of cppTango
     :param seed: from 0 to 1, of the jitter of retries; None: random
     """
 
@@ -68,8 +67,6 @@ class SubscriptionMachine:
             times += [channel.next_check] if channel.confirming else [channel.next_check, channel.next_confirm]
         return min(times)
 
-    # --- requests of users ---
-
     def subscribe(self, requests: list[SubscriptionRequest]) -> tuple[list[int], list[Action]]:
         """Add subscriptions; returns their ids, and the negotiations to make."""
         added = [Member(id, request) for id, request in enumerate(requests, self._newest_id + 1)]
@@ -85,8 +82,6 @@ class SubscriptionMachine:
         subscription.apply(MachineEvent.CANCEL)
         self._retries.forget(id)
         return list(self._unsubscribe_topic(subscription))
-
-    # --- results of actions, and messages that the sockets received ---
 
     def on_negotiated(self, now: float, id: int, negotiated: NegotiatedChannel) -> list[Action]:
         """The server accepted a subscription (TG-28, TG-29)."""
@@ -169,11 +164,8 @@ class SubscriptionMachine:
     def on_confirmed(
         self, now: float, channel: str, refused: Mapping[int, tuple[DevError, ...]] | None = None
     ) -> list[Action]:
-        """The server answered a confirmation.
-
-        :param refused: ids that the server refused, with its error stacks; these errors are reported, and all ids are
-            confirmed again at the next check
-        """
+        """The server answered a confirmation. The errors of ids that it refused are reported, and all ids confirmed
+        again at the next check."""
         found = self._channels.get(channel_key(channel))
         if found is None:
             return []
@@ -197,8 +189,6 @@ class SubscriptionMachine:
         if unsupported:
             found.can_confirm, found.next_confirm = False, now
         return [] if unsupported or unreachable else [ReportError(id, errors) for id in found.members]
-
-    # --- time ---
 
     def tick(self, now: float) -> list[Action]:
         """Check heartbeats, confirm and retry, as far as these are due."""
@@ -238,10 +228,8 @@ class SubscriptionMachine:
         else:
             yield from _negotiate(connected)
 
-    # --- parts of transitions ---
-
     def _stale_channel(self, subscription: Member) -> Channel | None:
-        """Channel of a subscription whose heartbeats are missing; None: it has no such channel."""
+        """None: its heartbeats arrive, or it has no channel."""
         negotiated = subscription.negotiated
         channel = None if negotiated is None else self._channels.get(channel_key(negotiated.channel))
         return channel if channel is not None and channel.stale else None
@@ -296,7 +284,6 @@ class SubscriptionMachine:
 
 
 def _negotiate(subscriptions: list[Member]) -> Iterator[Negotiate]:
-    """One for each device."""
     by_device: dict[str, list[int]] = {}
     for subscription in subscriptions:
         by_device.setdefault(subscription.request.full_name, []).append(subscription.id)

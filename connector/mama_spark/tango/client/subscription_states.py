@@ -101,14 +101,8 @@ class SubscriptionRequest:
 
 @dataclass(frozen=True, slots=True)
 class NegotiatedChannel:
-    """The part of SUBSCRIPTION_INFO (TG-28) that a subscription needs.
-
-    :ivar topic: topic of the events
-    :ivar channel: heartbeat channel of the server
-    :ivar pair: the chosen endpoints
-    :ivar idl: IDL version of the device
-    :ivar hwm: high-water mark that the subscriber is to set
-    """
+    """The part of SUBSCRIPTION_INFO (TG-28) that a subscription needs: topic of the events, heartbeat channel of the
+    server, chosen endpoints, IDL version of the device, and high-water mark that the subscriber is to set."""
 
     topic: str
     channel: str
@@ -121,9 +115,6 @@ class IllegalTransition(MamaError):
     """An event without a transition in :data:`TABLE` for this state: a defect of this package."""
 
 
-# --- actions -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Negotiate:
     """Negotiate these subscriptions of one device with its server; report the result of each by
@@ -134,12 +125,8 @@ class Negotiate:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Connect to both endpoints and subscribe to the heartbeats.
-
-    :ivar heartbeats: both spellings of the heartbeat topic
-    :ivar again: the channel was connected before; replace its connection
-    :ivar hwm: high-water mark that its server sent
-    """
+    """Connect to both endpoints and subscribe to the heartbeats, whose topic has two spellings. ``again``: the channel
+    was connected before; replace its connection."""
 
     channel: str
     pair: EndpointPair
@@ -198,11 +185,8 @@ class ReportError:
 
 @dataclass(frozen=True, slots=True)
 class ReportAvailability:
-    """Deliver ONLINE or OFFLINE for this subscription.
-
-    :ivar errors: why it is OFFLINE, the cause first
-    :ivar again: OFFLINE was reported before, with another cause
-    """
+    """Deliver ONLINE, or OFFLINE with its causes, the first cause first. ``again``: OFFLINE was reported with another
+    cause."""
 
     id: int
     online: bool
@@ -212,11 +196,8 @@ class ReportAvailability:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmSubscription:
-    """Confirm these subscriptions of one channel (TG-37); report the result by :meth:`SubscriptionMachine.on_confirmed`
-    or :meth:`SubscriptionMachine.on_confirmation_failed`.
-
-    :ivar confirmations: one for each of ``ids``
-    """
+    """Confirm these subscriptions of one channel (TG-37), in the order of ``ids``; report the result by
+    :meth:`SubscriptionMachine.on_confirmed` or :meth:`SubscriptionMachine.on_confirmation_failed`."""
 
     channel: str
     ids: tuple[int, ...]
@@ -237,9 +218,6 @@ Action = (
 )
 
 
-# --- what the machine keeps ----------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Member:
     """One subscription as the state machine keeps it."""
@@ -255,10 +233,8 @@ class Member:
     cause: str = ""  #: reason that was reported last for OFFLINE
 
     def apply(self, event: MachineEvent) -> SubscriptionState:
-        """Apply an event; returns the state before it.
-
-        :raises IllegalTransition: the table has no transition for this event in this state
-        """
+        """Apply an event; returns the state before it. Raises IllegalTransition if the table has no transition for it
+        here."""
         before, after = self.state, TABLE[self.state].get(event)
         if after is None:
             raise IllegalTransition(f"{event.name} in {self.state.name}")
@@ -275,8 +251,6 @@ class Member:
         assert self.negotiated is not None
         event = self.negotiated.topic.rpartition(".")[2]
         return Confirmation(self.request.device, self.request.attribute, event)
-
-    # --- what is reported and read ---
 
     def report_error(self, now: float, errors: tuple[DevError, ...], period: float) -> Iterator[Action]:
         """The first error at once, further ones once per period (TG-41, TG-42)."""
@@ -318,7 +292,7 @@ class Channel:
     disconnected: bool = False  #: the heartbeat connection ended
     confirming: bool = False  #: a confirmation is in progress
     can_confirm: bool = True  #: the server has the command EventConfirmSubscription
-    members: dict[int, Member] = field(default_factory=dict)  #: its subscriptions
+    members: dict[int, Member] = field(default_factory=dict)
     failures: int = 0  #: consecutive attempts to reach the missing server
     next_attempt: float = 0.0  #: to reach the missing server, by one of its devices
 

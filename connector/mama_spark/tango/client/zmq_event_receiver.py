@@ -40,12 +40,8 @@ class EventSink(Protocol):
 
 class ZmqEventReceiver:
     """The SUB sockets of one subscriber. :meth:`start` opens them and starts a thread, which executes commands in
-    order.
-
-    :param sink: gets received messages and reports
-    :param hwm: high-water mark of the SUB sockets (TG-44). ZeroMQ drops further messages silently; the counters of
-        events show the loss
-    """
+    order. ZeroMQ silently drops messages above the high-water mark ``hwm`` (TG-44); the counters of events show the
+    loss."""
 
     def __init__(self, sink: EventSink, *, hwm: int) -> None:
         self._sink, self.hwm = sink, hwm
@@ -85,10 +81,8 @@ class ZmqEventReceiver:
     # --- commands, from any thread ---
 
     def connect(self, pair: EndpointPair, heartbeats: tuple[str, str], hwm: int) -> None:
-        """Connect to both endpoints and subscribe to the heartbeats. Replaces an existing connection.
-
-        :param hwm: high-water mark of the new event connection
-        """
+        """Connect to both endpoints and subscribe to the heartbeats; replaces an existing connection. ``hwm`` is the
+        high-water mark of the new event connection."""
         self.execute(lambda: self._connect(pair, heartbeats, hwm))
 
     def disconnect(self, pair: EndpointPair, heartbeats: tuple[str, str]) -> None:
@@ -104,10 +98,7 @@ class ZmqEventReceiver:
         self.execute(lambda: self._events.setsockopt(zmq.UNSUBSCRIBE, topic))
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all commands so far were executed; returns False if they were not executed in time.
-
-        :param timeout: seconds
-        """
+        """Wait until all commands so far were executed; False: they were not after ``timeout`` seconds."""
         done = threading.Event()
         self.execute(done.set)
         return done.wait(timeout)
@@ -122,10 +113,8 @@ class ZmqEventReceiver:
                     self._wakeup.send(b"", zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Stop the thread and close the sockets. May be called twice, and before :meth:`start`.
-
-        :raises Unavailable: the thread did not end in time
-        """
+        """Stop the thread and close the sockets, also twice and before :meth:`start`; raises Unavailable if the thread
+        did not end in time."""
         if self._thread is None:
             return
         self.execute(self._stop)
@@ -203,8 +192,8 @@ class ZmqEventReceiver:
 
 
 def _receive_frames(socket: zmq.Socket[bytes]) -> list[bytes]:
-    """Receive the frames of all waiting messages, up to a burst. RCVMORE is only read at the end, since that takes
-    several times as long as receiving a frame."""
+    """The frames of all waiting messages, up to a burst. RCVMORE is only read at the end, since that takes several
+    times as long as receiving a frame."""
     frames: list[bytes] = []
     receive, flags, burst_bytes = socket.recv, int(zmq.NOBLOCK), 0
     with contextlib.suppress(zmq.Again):
@@ -218,7 +207,7 @@ def _receive_frames(socket: zmq.Socket[bytes]) -> list[bytes]:
 
 
 def _receive_messages(socket: zmq.Socket[bytes]) -> list[list[bytes]]:
-    """Receive all waiting messages of a socket that receives few."""
+    """Of a socket that receives few."""
     found: list[list[bytes]] = []
     with contextlib.suppress(zmq.Again):
         while len(found) < _BURST:
@@ -236,7 +225,6 @@ class ChannelConnections:
 
     :param hwm: high-water mark; None: of the environment, or what the server sends
     :ivar hwm: of the newest connection
-    :ivar reconnects: how often a channel was connected again
     """
 
     def __init__(self, hwm: int | None) -> None:

@@ -1,9 +1,9 @@
 """Decodes batches of events: columns of frames in, columns of values out. Pure.
 
-Events with a single number are decoded together into numpy arrays, without an object per row; all others are decoded
-one by one. The layout of a topic's first event is remembered as a
-:class:`~mama_spark.tango.events.frame_layout.FrameLayout`; later events are compared with it all together, and those
-that differ anywhere are decoded by the general decoder, so that both always agree.
+Events with a single number are decoded together into numpy arrays, without an object per row; all others one by one.
+The layout of a topic's first event is remembered as a :class:`~mama_spark.tango.events.frame_layout.FrameLayout`; later
+events are compared with it all together, and those that differ anywhere are decoded by the general decoder, so that
+both always agree.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class Scalars:
     """Events with one number each, all of one kind.
 
     :ivar rows: their rows in the batch, ascending
-    :ivar read: read values, in the numpy type of the kind
     :ivar written: set values; None if the attributes are not settable
     :ivar names: of the attributes, Latin-1 (numpy ``S``)
     """
@@ -60,14 +59,14 @@ class Scalars:
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """A decoded batch of events. Each row is in one of ``scalars``, in ``others`` or in ``bad``.
+    """A decoded batch of events. Each row is in one of ``scalars``, in ``others`` or in ``bad`` (rows that are no
+    events).
 
     :ivar ctr: counters of the events; 0 in bad rows
     :ivar time: of values and pipes, nanoseconds since the epoch; else 0
     :ivar quality: of values; else -1
     :ivar data_type: of values, if the server sent it; else -1
     :ivar others: all that is no single number: spectra, texts, errors, configurations, heartbeats
-    :ivar bad: rows that are no events
     """
 
     ctr: npt.NDArray[np.uint32]

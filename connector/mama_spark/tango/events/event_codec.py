@@ -57,10 +57,7 @@ class CallInfo:
 
 
 def read_call(frame: bytes, little: bool) -> CallInfo:
-    """Decode the third frame.
-
-    :raises CdrError: it is no call info, or too long
-    """
+    """Decode the third frame; raises CdrError if it is no call info, or too long."""
     if len(frame) == CALL_SIZE:
         version, ctr, size, nul, oid_bytes, flag = _USUAL[little].unpack(frame)
         if size == 1 and not nul and not oid_bytes and flag < 2:
@@ -84,10 +81,7 @@ def write_call(call: CallInfo, little: bool) -> bytes:
 
 
 def usual_call(ctr: int, is_except: bool = False, little: bool = True) -> bytes:
-    """:func:`write_call` of a usual call info, ten times as fast.
-
-    :raises CdrError: the counter is no u32
-    """
+    """:func:`write_call` of a usual call info, ten times as fast; raises CdrError if the counter is no u32."""
     try:
         return _USUAL[little].pack(VERSION, ctr, 1, 0, 0, is_except)
     except struct.error:
@@ -95,10 +89,7 @@ def usual_call(ctr: int, is_except: bool = False, little: bool = True) -> bytes:
 
 
 def read_order(frame: bytes) -> bool:
-    """Decode the second frame: True for little endian.
-
-    :raises BadEvent: it is no byte order
-    """
+    """Decode the second frame: True for little endian; raises BadEvent if it is no byte order."""
     if frame == LITTLE:
         return True
     if frame != BIG:
@@ -107,11 +98,9 @@ def read_order(frame: bytes) -> bool:
 
 
 def split(frames: Sequence[bytes]) -> list[Sequence[bytes]]:
-    """Split the frames of consecutive whole messages into messages.
-
-    A message begins with a topic, of several in a row with the last one: no other frame of an event looks like a topic,
-    and a SUB socket receives no message without one.
-    """
+    """Split the frames of consecutive whole messages into messages. A message begins with a topic, of several in a row
+    with the last one: no other frame of an event looks like a topic, and a SUB socket receives no message without
+    one."""
     topics = list(map(_is_topic, frames))
     if topics == [True, False, False, False] * (len(frames) // 4):  # nothing but events
         return list(zip(*[iter(frames)] * 4, strict=True))
@@ -132,11 +121,7 @@ Data = AttributeValue | AttributeConfig | DataReady | InterfaceChange | PipeData
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event.
-
-    :ivar data: of the type that the topic's event has; None if there are errors instead
-    :ivar errors: instead of data (``call_is_except``)
-    """
+    """One event with data of the type of its topic, or errors instead (``call_is_except``)."""
 
     topic: Topic
     call: CallInfo
@@ -154,14 +139,9 @@ class Heartbeat:
     little: bool = True
 
 
-# --- reading -----------------------------------------------------------------------------------------------
-
-
 def decode(frames: Sequence[bytes]) -> Event | Heartbeat:
-    """Decode the frames of an event or heartbeat.
-
-    :raises BadEvent: there are neither three nor four frames, or one is invalid, or longer than its content
-    """
+    """Decode an event or heartbeat; raises BadEvent if there are neither three nor four frames, or one is invalid, or
+    longer than its content."""
     if len(frames) not in (3, 4):
         raise BadEvent(f"{len(frames)} frames")
     is_event = len(frames) == 4
@@ -180,19 +160,13 @@ def decode(frames: Sequence[bytes]) -> Event | Heartbeat:
 
 
 def read_except(frame: bytes, little: bool) -> tuple[DevError, ...]:
-    """Decode the fourth frame of an event with errors.
-
-    :raises CdrError: it contains no errors
-    """
+    """Decode the fourth frame of an event with errors; raises CdrError if it contains none."""
     at = 2 * len(MAGIC) if frame.startswith(MAGIC, len(MAGIC)) else len(MAGIC)  # in events of pipes, twice
     return _read_all(frame, little, at, read_errors)
 
 
 def read_data(topic: Topic, frame: bytes, little: bool) -> Data:
-    """Decode the fourth frame of an event without errors.
-
-    :raises CdrError: it contains no data of such an event
-    """
+    """Decode the fourth frame of an event without errors; raises CdrError if it contains no data of such an event."""
     forms = _forms(topic)
     for form in forms[:-1]:
         try:
@@ -214,14 +188,9 @@ def _read_all(frame: bytes, little: bool, at: int, read: Callable[[CdrReader], _
     return data
 
 
-# --- writing -----------------------------------------------------------------------------------------------
-
-
 def encode(event: Event | Heartbeat) -> list[bytes]:
-    """Encode an event or a heartbeat.
-
-    :raises CdrError: a value does not fit its field, or the data are of another type
-    """
+    """Encode an event or a heartbeat; raises CdrError if a value does not fit its field, or the data are of another
+    type."""
     head = [event.topic.encode(), LITTLE if event.little else BIG, write_call(event.call, event.little)]
     if isinstance(event, Heartbeat):
         return head
@@ -240,10 +209,8 @@ def write_except(errors: Sequence[DevError], little: bool = True) -> bytes:
 
 
 def write_data(topic: Topic, data: Data, little: bool = True) -> bytes:
-    """Encode the fourth frame of an event without errors, in the newest form that the topic allows.
-
-    :raises CdrError: a value does not fit its field, or the data are of another type
-    """
+    """Encode the fourth frame of an event without errors, in the newest form that the topic allows; raises CdrError as
+    :func:`encode`."""
     form = _forms(topic)[0]
     if not isinstance(data, form.cls):
         raise CdrError(f"{type(data).__name__} on {topic}")
@@ -255,9 +222,6 @@ def write_data(topic: Topic, data: Data, little: bool = True) -> bytes:
 def heartbeat(topic: bytes, little: bool = True) -> list[bytes]:
     """Encode a heartbeat on a topic of :func:`~mama_spark.tango.topics.heartbeat_topics`."""
     return [topic, LITTLE if little else BIG, usual_call(0, False, little)]
-
-
-# --- the forms of data -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +251,7 @@ _OTHER = {
 
 
 def _forms(topic: Topic) -> tuple[_Form, ...]:
-    """The forms that data on this topic may have, the most probable first.
-
-    :raises CdrError: the topic of a heartbeat
-    """
+    """The most probable form first; raises CdrError for the topic of a heartbeat."""
     if topic.event is None:
         raise CdrError(f"events of {topic} have no data")
     if topic.event is EventType.ATTR_CONF:

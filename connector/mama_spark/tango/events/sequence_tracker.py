@@ -54,11 +54,8 @@ class SequenceRestart(NamedTuple):
 
 
 class SequenceResult(NamedTuple):
-    """The decision of a subscriber about an event.
-
-    :ivar deliver: False: the event is a duplicate of the last one
-    :ivar marker: to be delivered before the event
-    """
+    """Whether a subscriber delivers an event (else it is a duplicate of the last one), and the marker to deliver before
+    it."""
 
     deliver: bool
     marker: SequenceGap | SequenceRestart | None = None
@@ -108,11 +105,8 @@ class SequenceTracker:
         self._lost: dict[object, int] = {}  #: topic -> last counter after the newest event that is known to be lost
 
     def track(self, topic: object, ctr: int, call: bytes, data: bytes) -> SequenceResult:
-        """Compare an event with the last one of its topic, and remember it.
-
-        :param call: the third frame
-        :param data: the fourth frame
-        """
+        """Compare an event with the last one of its topic, and remember it; ``call`` and ``data`` are its third and
+        fourth frame."""
         kept = data if is_kept(data) else xxhash.xxh3_128_digest(data)
         before = self._last.get(topic)
         self._last[topic] = (ctr, call, kept)

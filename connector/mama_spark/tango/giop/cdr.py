@@ -40,10 +40,7 @@ def _members(enum: type[_E]) -> dict[int, _E]:
 
 
 def enum_of(enum: type[_E], value: int) -> _E:
-    """Return the member with this number.
-
-    :raises CdrError: the enumeration has no such member
-    """
+    """The member with this number; raises CdrError if there is none."""
     found: _E | None = _members(enum).get(value)  # three times as fast as calling the enumeration
     if found is None:
         raise CdrError(f"{value} is no {enum.__name__}")
@@ -51,7 +48,6 @@ def enum_of(enum: type[_E], value: int) -> _E:
 
 
 def _read(code: str, kind: type[_N]) -> Callable[[CdrReader], _N]:
-    """A method that reads one number."""
     little, big = struct.Struct(f"<{code}"), struct.Struct(f">{code}")
     size = little.size
 
@@ -63,7 +59,6 @@ def _read(code: str, kind: type[_N]) -> Callable[[CdrReader], _N]:
 
 
 def _write(code: str) -> Callable[[CdrWriter, _Float], None]:
-    """A method that writes one number."""
     little, big = struct.Struct(f"<{code}"), struct.Struct(f">{code}")
     size = little.size
 
@@ -78,14 +73,11 @@ def _write(code: str) -> Callable[[CdrWriter, _Float], None]:
 
 
 class CdrReader:
-    """Decoder of consecutive values.
+    """Decoder of consecutive values. Every method raises :class:`CdrError` alone, for truncated or invalid data.
 
-    Every method raises :class:`CdrError` for truncated or invalid data, and no other exception.
-
-    :param at: offset of the first value
+    :param at: offset of the first value; then of the next byte
     :param base: offset from which alignment counts
     :param end: offset of the end; None: all of ``data``
-    :ivar at: offset of the next byte
     """
 
     __slots__ = ("_base", "_data", "_end", "at", "little")
@@ -129,26 +121,20 @@ class CdrReader:
 
     short = _read("h", int)
     ushort = _read("H", int)
-    long = _read("i", int)  #: 32 bits
-    ulong = _read("I", int)  #: 32 bits
+    long = _read("i", int)
+    ulong = _read("I", int)
     longlong = _read("q", int)
     ulonglong = _read("Q", int)
-    float = _read("f", _Float)  #: 32 bits
+    float = _read("f", _Float)
     double = _read("d", _Float)
 
     def enum(self, kind: type[_E]) -> _E:
-        """A member of an enumeration.
-
-        :raises CdrError: the enumeration has no member with this number
-        """
+        """A member of an enumeration; raises CdrError if none has this number."""
         return enum_of(kind, self.ulong())
 
     def count(self, octets_each: int = 1) -> int:
-        """The count of a sequence.
-
-        :param octets_each: smallest size of an element
-        :raises CdrError: fewer bytes are left than so many elements need
-        """
+        """The count of a sequence; raises CdrError if fewer bytes are left than elements of ``octets_each`` bytes or
+        more need."""
         count = self.ulong()
         if count * octets_each > self._end - self.at:
             raise CdrError(f"truncated: the count is {count}, and {self._end - self.at} bytes are left")
@@ -182,8 +168,8 @@ class CdrReader:
         return [self.string() for _ in range(self.count(5))]
 
     def text(self) -> str:
-        """A string for people, without its NUL: of a configuration or an error. PyTango sends UTF-8, other libraries
-        Latin-1; what is no UTF-8 is Latin-1."""
+        """A string for people, of a configuration or an error. PyTango sends UTF-8, other libraries Latin-1; what is no
+        UTF-8 is Latin-1."""
         found = self.string()
         if found.isascii():
             return found
@@ -197,8 +183,8 @@ class CdrReader:
         return [self.text() for _ in range(self.count(5))]
 
     def array(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """A sequence of numbers or booleans as an array of shape (count,) in native byte order. It is read-only;
-        it is a view of the data if the data has native byte order."""
+        """Numbers or booleans of shape (count,) in native byte order: read-only; a view of the data if that has this
+        order."""
         kind = np.dtype(dtype)
         size = kind.itemsize
         count = self.count(size)
@@ -231,13 +217,8 @@ class CdrReader:
 
 
 class CdrWriter:
-    """Encoder of consecutive values; the inverse of :class:`CdrReader`.
-
-    Every method raises :class:`CdrError` for a value that does not fit its type.
-
-    :param head: bytes before the first value
-    :param base: offset from which alignment counts
-    """
+    """Encoder of consecutive values. Every method raises :class:`CdrError` for a value that does not fit its type.
+    ``head`` are bytes before the first value; alignment counts from the offset ``base``."""
 
     __slots__ = ("_base", "_data", "little")
 
@@ -274,11 +255,11 @@ class CdrWriter:
 
     short = _write("h")
     ushort = _write("H")
-    long = _write("i")  #: 32 bits
-    ulong = _write("I")  #: 32 bits
+    long = _write("i")
+    ulong = _write("I")
     longlong = _write("q")
     ulonglong = _write("Q")
-    float = _write("f")  #: 32 bits
+    float = _write("f")
     double = _write("d")
     count = ulong  #: of a sequence
 
@@ -334,10 +315,8 @@ class CdrWriter:
             self.string(text)
 
     def array(self, values: npt.ArrayLike, dtype: npt.DTypeLike) -> None:
-        """A sequence of numbers or booleans, flattened in C order.
-
-        :raises CdrError: a value does not fit ``dtype``, or is no number
-        """
+        """A sequence of numbers or booleans, flattened in C order; raises CdrError if a value does not fit
+        ``dtype``, or is no number."""
         kind = np.dtype(dtype)
         found = _converted(values, kind).ravel()
         self.count(len(found))
@@ -346,15 +325,12 @@ class CdrWriter:
             self._data += found.astype(kind.newbyteorder("<" if self.little else ">")).tobytes()
 
     def encapsulation(self, inner: CdrWriter) -> None:
-        """Write an encapsulation: the content of a writer that :meth:`inner` made."""
+        """Write the content of a writer that :meth:`inner` made."""
         self.octets(inner._data)
 
 
 def _converted(values: npt.ArrayLike, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Convert to an array of this type.
-
-    :raises CdrError: a value would change by more than rounding to float
-    """
+    """Raises CdrError if a value would change by more than rounding to float."""
     try:
         given = np.asarray(values)
         if given.dtype == kind or not given.size:

@@ -32,7 +32,7 @@ class Address(NamedTuple):
 class Reference:
     """Reference to an object that is called by IIOP.
 
-    :ivar addresses: addresses of its server, at least one; clients try them in order
+    :ivar addresses: at least one; clients try them in order
     :ivar key: object key at its server
     :ivar type_id: repository id such as ``IDL:Tango/Device_5:1.0``; empty: unknown
     :ivar minor: newest minor version of GIOP 1 that its server accepts
@@ -44,14 +44,8 @@ class Reference:
     minor: int = 2
 
 
-# --- IOR -----------------------------------------------------------------------------------------------------
-
-
 def parse_ior(text: str) -> Reference:
-    """Parse a stringified IOR: ``IOR:`` and hexadecimal digits.
-
-    :raises BadAddress: the text is no IOR, or has no IIOP profile
-    """
+    """Parse ``IOR:`` and hexadecimal digits; raises BadAddress if the text is no IOR or has no IIOP profile."""
     try:
         if text[:4].upper() != "IOR:":
             raise ValueError("it must begin with IOR:")
@@ -64,10 +58,7 @@ def parse_ior(text: str) -> Reference:
 
 
 def read_reference(reader: CdrReader) -> Reference:
-    """Decode an IOR in a message, such as a LOCATION_FORWARD.
-
-    :raises CdrError: the IOR is truncated or has no IIOP profile
-    """
+    """Decode an IOR in a message; raises CdrError if it is truncated or has no IIOP profile."""
     type_id, found = reader.string(), None
     for _ in range(reader.count(8)):
         tag = reader.ulong()
@@ -131,20 +122,17 @@ def _address(host: str, port: str | int, text: str) -> Address:
     return Address(host.strip("[]"), number)
 
 
-# --- names of devices ----------------------------------------------------------------------------------------
-
 _NAME = re.compile("(?:tango:)?//(?P<hosts>[^/]*)/(?P<rest>.*)|(?P<bare>[^:]*)", re.IGNORECASE)
 _SUFFIX = re.compile(r"#dbase=(?P<dbase>yes|no)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceName:
-    """Name of a device, or of one of its attributes.
+    """Name of a device or attribute.
 
     :ivar address: address of the database; if ``dbase`` is false, of the device's server
     :ivar device: ``domain/family/member``, in lower case
     :ivar attribute: in lower case; None for the name of a device
-    :ivar dbase: whether the device's server uses a database
     :ivar alternates: other addresses of the same database, tried if the first one cannot be reached
     """
 
@@ -170,10 +158,8 @@ class DeviceName:
 
 
 def parse_tango_host(text: str) -> tuple[Address, ...]:
-    """Parse the value of ``TANGO_HOST``: ``host:port``, or a list of these with commas, which are tried in order.
-
-    :raises BadAddress: the text is no ``host:port``
-    """
+    """Parse ``TANGO_HOST``: ``host:port``, or a list of these with commas. Raises BadAddress if the text is something
+    else."""
     found = []
     for one in text.split(","):
         host, _, port = one.strip().rpartition(":")

@@ -65,11 +65,7 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GiopMessage:
-    """Base of all messages.
-
-    :ivar minor: minor version of GIOP 1
-    :ivar little: byte order
-    """
+    """Base of all messages; ``minor`` is the minor version of GIOP 1."""
 
     minor: int = 2
     little: bool = True
@@ -129,10 +125,7 @@ class MessageError(GiopMessage):
 
 
 class MessageHeader(NamedTuple):
-    """GIOP header: the first 12 bytes of a message.
-
-    :ivar size: size of the rest of the message in bytes
-    """
+    """GIOP header: the first 12 bytes of a message; ``size`` is that of the rest in bytes."""
 
     minor: int
     flags: int
@@ -154,10 +147,7 @@ class MessageHeader(NamedTuple):
 
 
 def read_header(data: BytesLike) -> MessageHeader:
-    """Decode the GIOP header.
-
-    :raises CdrError: the data does not begin with a header of GIOP 1.0 to 1.2
-    """
+    """Decode the GIOP header; raises CdrError if the data does not begin with a header of GIOP 1.0 to 1.2."""
     if len(data) < HEADER:
         raise CdrError(f"truncated: {len(data)} bytes, a GIOP header has {HEADER}")
     magic, major, minor, flags, kind, size = struct.unpack_from("<4sBBBBI", data)
@@ -171,8 +161,6 @@ def read_header(data: BytesLike) -> MessageHeader:
         size = int.from_bytes(size.to_bytes(4, "little"), "big")
     return MessageHeader(minor, flags, MessageType(kind), size)
 
-
-# --- headers of messages ----------------------------------------------------------------------------------------
 
 #: How a part of a header is read and written.
 _Part = tuple[Callable[[CdrReader], Any], Callable[[CdrWriter, Any], None]]
@@ -247,10 +235,8 @@ _CLASSES = {kind: cls for cls, (kind, _) in _HEADERS.items()}
 
 
 def decode(data: BytesLike) -> tuple[GiopMessage, CdrReader]:
-    """Decode a whole message; returns its header fields, and a reader at the start of its body.
-
-    :raises CdrError: the data is no GIOP message, or a fragment of one
-    """
+    """The header fields of a whole message, and a reader at its body; raises CdrError if it is no GIOP message, or a
+    fragment."""
     header = read_header(data)
     if header.size != len(data) - HEADER:
         raise CdrError(f"the header gives a size of {header.size} bytes, {len(data) - HEADER} follow it")
@@ -267,11 +253,7 @@ def decode(data: BytesLike) -> tuple[GiopMessage, CdrReader]:
 
 
 def encode(message: GiopMessage, body: Body | None = None) -> bytes:
-    """Encode a message.
-
-    :param body: writes the body; None: there is none
-    :raises CdrError: a value does not fit its type, or the message is larger than 4 GiB
-    """
+    """Encode a message; raises CdrError if a value does not fit its type, or the message is larger than 4 GiB."""
     writer = CdrWriter(message.little, bytes(HEADER))
     kind, headers = _HEADERS[type(message)]
     for name, (_, write) in headers[message.minor].items():
@@ -290,9 +272,7 @@ MAX_PARTS = 64  #: incomplete messages of one connection at a time
 
 
 class MessageAssembler:
-    """Assembler of the messages of one connection.
-
-    After a :class:`~mama_spark.tango.giop.cdr.CdrError` the rest of the stream cannot be read: close the connection.
+    """Assembler of the messages of one connection; after a CdrError, close it: the rest of the stream cannot be read.
 
     :param limit: largest size of the body of a message, and of all incomplete messages together, in bytes
     """
@@ -308,10 +288,8 @@ class MessageAssembler:
         self._data += data
 
     def next_message(self) -> bytes | None:
-        """Return the next complete message, fragments joined; None if more bytes are needed.
-
-        :raises CdrError: the bytes are not GIOP messages, or a message exceeds the limit
-        """
+        """The next complete message, fragments joined; None if more bytes are needed. Raises CdrError if the bytes are
+        not GIOP, or a message exceeds the limit."""
         while len(self._data) >= HEADER:
             header = read_header(self._data)
             if header.size > self._limit:

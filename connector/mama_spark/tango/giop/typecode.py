@@ -1,7 +1,8 @@
 """CORBA TypeCodes (CORBA 3.0, 15.3.5), and the ``any`` of command arguments: a TypeCode and a value of that type. Pure.
 
 Types are strings, numbers, enumerations, sequences of these, and structures. Python values are numbers, ``str``, numpy
-arrays (sequences of numbers), ``bytes`` (sequences of octet), lists of ``str``, and tuples (structures).
+arrays (sequences of numbers), ``bytes`` (sequences of octet), lists of ``str``, and tuples (structures). Readers raise
+:class:`CdrError` for data that is truncated or of a type that Tango does not use, writers for a value of another type.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class TypeKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TypeCode:
-    """TypeCode: the description of a type.
+    """Description of a type.
 
     :ivar id: repository id such as ``IDL:Tango/DevVarStringArray:1.0``; empty for basic types
     :ivar names: names of the members of a structure, or labels of an enumeration
@@ -95,15 +96,8 @@ LONGS = sequence_of("DevVarLongArray", TypeCode(TypeKind.LONG))
 LONGS_AND_STRINGS = _tango(TypeKind.STRUCT, "DevVarLongStringArray", ("lvalue", "svalue"), LONGS, STRINGS)
 
 
-# --- types ---------------------------------------------------------------------------------------------------
-
-
 def read_typecode(reader: CdrReader, depth: int = _DEPTH) -> TypeCode:
-    """Decode a TypeCode.
-
-    :param depth: most levels of nested types
-    :raises CdrError: the TypeCode is truncated, nested too deeply, or of a kind that Tango does not use
-    """
+    """Decode a TypeCode of at most ``depth`` nested levels."""
     number = reader.ulong()
     if number not in _KINDS:
         raise CdrError(f"Tango does not use TypeCodes of kind {number}")
@@ -163,32 +157,20 @@ def write_typecode(writer: CdrWriter, code: TypeCode) -> None:
     writer.encapsulation(inner)
 
 
-# --- values --------------------------------------------------------------------------------------------------
-
-
 def read_any(reader: CdrReader) -> tuple[TypeCode, Any]:
-    """Decode an ``any``; returns its type and value. The value of VOID is None.
-
-    :raises CdrError: the data is truncated, or of a type that Tango does not use
-    """
+    """Type and value of an ``any``; the value of VOID is None."""
     code = read_typecode(reader)
     return code, read_value(reader, code)
 
 
 def write_any(writer: CdrWriter, code: TypeCode, value: Any) -> None:
-    """The inverse of :func:`read_any`.
-
-    :raises CdrError: the value is not of this type
-    """
+    """The inverse of :func:`read_any`."""
     write_typecode(writer, code)
     write_value(writer, code, value)
 
 
 def read_value(reader: CdrReader, code: TypeCode) -> Any:
-    """Decode a value of this type.
-
-    :raises CdrError: the data is truncated
-    """
+    """Decode a value of this type."""
     code = code.real
     if code.kind in _NUMBERS:
         return _NUMBERS[code.kind][1](reader)
@@ -208,10 +190,7 @@ def _read_sequence(reader: CdrReader, element: TypeCode) -> Any:
 
 
 def write_value(writer: CdrWriter, code: TypeCode, value: Any) -> None:
-    """The inverse of :func:`read_value`.
-
-    :raises CdrError: the value is not of this type
-    """
+    """The inverse of :func:`read_value`."""
     code = code.real
     try:
         if code.kind in _NUMBERS:

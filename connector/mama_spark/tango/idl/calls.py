@@ -1,7 +1,8 @@
 """CORBA operations of a Tango device (Tango IDL, interfaces Device to Device_6): arguments, results, exceptions. Pure.
 
-The module encodes and decodes bodies of GIOP messages, for client and server. The commands of admin devices that
-negotiate subscriptions are in :mod:`~mama_spark.tango.idl.negotiation`.
+The module encodes and decodes bodies of GIOP messages, for client and server; decoding raises :class:`CdrError` for
+data that is truncated or invalid. The commands of admin devices that negotiate subscriptions are in
+:mod:`~mama_spark.tango.idl.negotiation`.
 """
 
 from __future__ import annotations
@@ -65,12 +66,8 @@ class Language(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClientIdent:
-    """ClntIdent (Tango IDL): identity of a client.
-
-    :ivar pid: process id of a C++ client
-    :ivar main_class: main class of a Java client
-    :ivar uuid: both halves of the UUID of a Java client
-    """
+    """ClntIdent (Tango IDL): identity of a client: process id in C++; main class, and both halves of a UUID, in
+    Java."""
 
     language: Language = Language.CPLUSPLUS
     pid: int = 0
@@ -79,10 +76,7 @@ class ClientIdent:
 
 
 def read_client(reader: CdrReader) -> ClientIdent:
-    """Decode the identity of a client, the last argument of a call. Skips the fields that IDL 6 added.
-
-    :raises CdrError: the data is truncated, or the language is unknown
-    """
+    """Decode the identity of a client, the last argument of a call. Skips the fields that IDL 6 added."""
     language = reader.enum(Language)
     if language in (Language.CPLUSPLUS, Language.CPLUSPLUS_6):
         found = ClientIdent(language, reader.ulong())
@@ -94,10 +88,7 @@ def read_client(reader: CdrReader) -> ClientIdent:
 
 
 def write_client(writer: CdrWriter, client: ClientIdent) -> None:
-    """The inverse of :func:`read_client`.
-
-    :raises CdrError: the client is one of IDL 6, which is not supported
-    """
+    """The inverse of :func:`read_client`; raises CdrError for a client of IDL 6, which is not supported."""
     writer.ulong(client.language)
     if client.language is Language.CPLUSPLUS:
         writer.ulong(client.pid)
@@ -109,15 +100,9 @@ def write_client(writer: CdrWriter, client: ClientIdent) -> None:
         raise CdrError(f"the identity of a client of {client.language.name} cannot be encoded")
 
 
-# --- commands ------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class CommandCall:
-    """Arguments of ``command_inout`` (``_2`` added the source, ``_4`` the client).
-
-    :ivar type: type of ``argin``
-    """
+    """Arguments of ``command_inout`` (``_2`` added the source, ``_4`` the client); ``type`` is that of ``argin``."""
 
     name: str
     type: TypeCode
@@ -127,11 +112,7 @@ class CommandCall:
 
 
 def read_command(reader: CdrReader, operation: str) -> CommandCall:
-    """Decode the arguments of ``command_inout``.
-
-    :param operation: its version
-    :raises CdrError: the data is truncated or invalid
-    """
+    """Decode the arguments of this version of ``command_inout``."""
     name = reader.string()
     code, argin = read_any(reader)
     source = DevSource.DEV if operation == Operation.COMMAND else reader.enum(DevSource)
@@ -148,8 +129,6 @@ def write_command(writer: CdrWriter, call: CommandCall, operation: str = Operati
         write_client(writer, call.client or ClientIdent())
 
 
-# --- reading attributes --------------------------------------------------------------------------------------
-
 _IDL_OF = {Operation.READ_3: 3, Operation.READ_4: 4, Operation.READ_5: 5}
 
 
@@ -160,10 +139,7 @@ def reading(idl: int) -> Operation:
 
 @dataclass(frozen=True, slots=True)
 class ReadCall:
-    """Arguments of ``read_attributes`` (``_4`` added the client).
-
-    :ivar names: names of attributes
-    """
+    """Arguments of ``read_attributes`` (``_4`` added the client); ``names`` are those of attributes."""
 
     names: tuple[str, ...]
     source: DevSource = DevSource.CACHE_DEV
@@ -171,11 +147,7 @@ class ReadCall:
 
 
 def read_reading(reader: CdrReader, operation: str) -> ReadCall:
-    """Decode the arguments of ``read_attributes``.
-
-    :param operation: its version
-    :raises CdrError: the data is truncated or invalid
-    """
+    """Decode the arguments of this version of ``read_attributes``."""
     names, source = tuple(reader.strings()), reader.enum(DevSource)
     return ReadCall(names, source, None if operation == Operation.READ_3 else read_client(reader))
 
@@ -189,11 +161,7 @@ def write_reading(writer: CdrWriter, call: ReadCall, operation: str = Operation.
 
 
 def read_values(reader: CdrReader, operation: str = Operation.READ_5) -> list[AttributeValue]:
-    """Decode the result of ``read_attributes``: one value for each name. The value of an attribute that could not be
-    read has ``errors``.
-
-    :raises CdrError: the data is truncated or invalid
-    """
+    """Decode the result of ``read_attributes``: one value for each name, with ``errors`` if it could not be read."""
     idl = _IDL_OF[Operation(operation)]
     return [read_value(reader, idl) for _ in range(reader.count(_VALUE_SIZE))]
 
@@ -205,15 +173,9 @@ def write_values(writer: CdrWriter, values: list[AttributeValue], operation: str
         write_value(writer, value, _IDL_OF[Operation(operation)])
 
 
-# --- about a device ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """DevInfo (Tango IDL); DevInfo_3 added ``dev_type``.
-
-    :ivar server_version: IDL version of the device
-    """
+    """DevInfo (Tango IDL); DevInfo_3 added ``dev_type``. ``server_version`` is the IDL version of the device."""
 
     dev_class: str
     server_id: str
@@ -224,9 +186,6 @@ class DeviceInfo:
 
 
 INFO, INFO_3 = Struct(DeviceInfo, "dev_type"), Struct(DeviceInfo)
-
-
-# --- replies that are exceptions -----------------------------------------------------------------------------
 
 
 class Forwarded(TangoError):
@@ -240,7 +199,7 @@ class Forwarded(TangoError):
 
 
 def check(reply: GiopReply, reader: CdrReader) -> CdrReader:
-    """Return the reader if the reply carries a result; else raise the exception that it carries.
+    """The reader if the reply carries a result; else raises the exception that it carries.
 
     :raises DevFailed: the device refused the call
     :raises SystemException: the server's ORB refused the call

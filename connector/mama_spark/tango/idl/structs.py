@@ -1,6 +1,7 @@
 """Structures of the Tango IDL as CDR: attribute configurations, interface changes, data ready, commands, pipes. Pure.
 
-The dataclass of a flat structure is the table that one decoder and one encoder follow.
+The dataclass of a flat structure is the table that one decoder and one encoder follow. Decoding raises
+:class:`CdrError` for data that is truncated or out of range, encoding for a value that does not fit its field.
 """
 
 from __future__ import annotations
@@ -42,22 +43,16 @@ class Struct:
         self._codecs = [(name, *_codec(kind)) for name, kind in self.fields.items()]
 
     def read(self, reader: CdrReader) -> Any:
-        """Decode a structure.
-
-        :raises CdrError: the data is truncated, or a value is out of range
-        """
+        """Decode a structure."""
         return self.cls(**{name: read(reader) for name, read, _ in self._codecs})
 
     def write(self, writer: CdrWriter, value: Any) -> None:
-        """The inverse of :meth:`read`.
-
-        :raises CdrError: a value does not fit its field
-        """
+        """The inverse of :meth:`read`."""
         for name, _, write in self._codecs:
             write(writer, getattr(value, name))
 
     def read_all(self, reader: CdrReader) -> tuple[Any, ...]:
-        """Decode a sequence of structures; as :meth:`read`."""
+        """Decode a sequence of structures."""
         return tuple(self.read(reader) for _ in range(reader.count(self._least)))
 
     def write_all(self, writer: CdrWriter, values: Sequence[Any]) -> None:
@@ -84,10 +79,7 @@ CONFIG_3 = Struct(AttributeConfig, "memorized mem_init root_attr_name enum_label
 
 
 def read_interface(reader: CdrReader) -> InterfaceChange:
-    """Decode DevIntrChange, the data of an interface change (TG-16).
-
-    :raises CdrError: the data is truncated
-    """
+    """Decode DevIntrChange, the data of an interface change (TG-16)."""
     return InterfaceChange(reader.boolean(), COMMAND_INFO.read_all(reader), CONFIG_5.read_all(reader))
 
 
@@ -99,10 +91,7 @@ def write_interface(writer: CdrWriter, change: InterfaceChange) -> None:
 
 
 def read_pipe(reader: CdrReader) -> PipeData:
-    """Decode DevPipeData, the data of a pipe event (TG-14).
-
-    :raises CdrError: the data is truncated, or has more than :data:`MAX_DEPTH` levels of blobs
-    """
+    """Decode DevPipeData, the data of a pipe event (TG-14), with at most :data:`MAX_DEPTH` levels of blobs."""
     return PipeData(reader.text(), read_time(reader), PipeBlob(reader.text(), _read_elements(reader, MAX_DEPTH)))
 
 

@@ -2,7 +2,8 @@
 
 The versions differ in what carries the data type: 4 the union, 5 the union and a field, 3 the TypeCode of an ``any``.
 AttrValUnion is also the value of an element of a pipe. Counts are checked before memory is allocated, so decoding takes
-at most a small multiple of the size of the data.
+at most a small multiple of the size of the data. Decoding raises :class:`CdrError` for data that is truncated or
+invalid, encoding for a content of another kind or a value that does not fit its field.
 """
 
 from __future__ import annotations
@@ -36,19 +37,13 @@ _ENCODED_SIZE = 12
 
 
 def read_union(reader: CdrReader) -> tuple[ValueKind, Content]:
-    """Decode AttrValUnion; returns discriminator and content.
-
-    :raises CdrError: the data is truncated or invalid
-    """
+    """Discriminator and content of an AttrValUnion."""
     kind = reader.enum(ValueKind)
     return kind, read_content(reader, kind)
 
 
 def read_content(reader: CdrReader, kind: ValueKind) -> Content:
-    """Decode the content of an AttrValUnion: an array of shape (n,) for numbers, a tuple for other sequences.
-
-    :raises CdrError: the data is truncated or invalid
-    """
+    """Decode the content of an AttrValUnion: an array of shape (n,) for numbers, a tuple for other sequences."""
     dtype = DTYPES.get(kind)
     if dtype is not None:
         return reader.array(dtype)
@@ -72,19 +67,13 @@ def _read_states(reader: CdrReader) -> tuple[DevState, ...]:
 
 
 def write_union(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
-    """The inverse of :func:`read_union`.
-
-    :raises CdrError: the content is not of this kind
-    """
+    """The inverse of :func:`read_union`."""
     writer.ulong(kind)
     write_content(writer, kind, content)
 
 
 def write_content(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
-    """The inverse of :func:`read_content`.
-
-    :raises CdrError: the content is not of this kind
-    """
+    """The inverse of :func:`read_content`."""
     dtype = DTYPES.get(kind)
     if kind is ValueKind.NO_DATA:
         if content is not None:
@@ -145,10 +134,7 @@ _KINDS = {code.real.members[0].kind: kind for kind, code in _SEQUENCES.items()}
 
 
 def read_any(reader: CdrReader) -> tuple[ValueKind, Content]:
-    """Decode an ``any``; returns kind and content. A void one has the kind NO_DATA.
-
-    :raises CdrError: the data is truncated, or of a type that no attribute has
-    """
+    """Kind and content of an ``any``; a void one has the kind NO_DATA."""
     code = read_typecode(reader).real
     if code.kind in (TypeKind.NULL, TypeKind.VOID):
         return ValueKind.NO_DATA, None
@@ -161,10 +147,7 @@ def read_any(reader: CdrReader) -> tuple[ValueKind, Content]:
 
 
 def write_any(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
-    """The inverse of :func:`read_any`.
-
-    :raises CdrError: the content is of another kind, or AttributeValue_3 does not have the kind (DevEncoded)
-    """
+    """The inverse of :func:`read_any`; raises CdrError also for DevEncoded, which AttributeValue_3 does not have."""
     if kind is ValueKind.NO_DATA:
         write_typecode(writer, VOID)
         return
@@ -190,14 +173,8 @@ _BEFORE_NAME = {5: _both("II4i"), 4: _both("II3i"), 3: _both("I3i")}
 _DIMS = _both("4i")
 
 
-# --- errors and time ---------------------------------------------------------------------------------------
-
-
 def read_errors(reader: CdrReader) -> tuple[DevError, ...]:
-    """Decode DevErrorList, an error stack (TG-18).
-
-    :raises CdrError: the data is truncated or invalid
-    """
+    """Decode DevErrorList, an error stack (TG-18)."""
     count = reader.count(_ERROR_SIZE)
     if not count:
         return ()
@@ -227,15 +204,8 @@ def write_time(writer: CdrWriter, time: int) -> None:
     writer.long(rest % 1000)
 
 
-# --- the whole value ---------------------------------------------------------------------------------------
-
-
 def read_value(reader: CdrReader, idl: int = 5) -> AttributeValue:
-    """Decode AttributeValue_5, _4 or _3 (TG-17).
-
-    :param idl: 5, 4 or 3
-    :raises CdrError: the data is truncated or invalid, or the dimensions exceed the content
-    """
+    """Decode AttributeValue_5, _4 or _3 (TG-17); raises CdrError also if the dimensions exceed the content."""
     kind, content = read_any(reader) if idl == 3 else read_union(reader)
     # unpacked together, since every event has them
     *fields, seconds, micro, nano = _numbers(reader, _BEFORE_NAME[idl])
@@ -265,10 +235,7 @@ def _check_dims(content: Content, r_dim: Dim, w_dim: Dim) -> None:
 
 
 def write_value(writer: CdrWriter, value: AttributeValue, idl: int = 5) -> None:
-    """The inverse of :func:`read_value`.
-
-    :raises CdrError: a value does not fit its field, or the data type is unknown, which IDL 5 needs
-    """
+    """The inverse of :func:`read_value`; raises CdrError also for an unknown data type, since IDL 5 needs it."""
     if idl == 3:
         write_any(writer, value.kind, value.content)
     else:

@@ -27,12 +27,8 @@ _MISSING = (DevError("API_EventTimeout", Severity.ERR, "heartbeats are missing",
 
 
 class RecordedDevice(NamedTuple):
-    """Identity of a recorded device.
-
-    :ivar tango_host: ``host:port`` of the database; of the server if it has none
-    :ivar name: ``domain/family/member``
-    :ivar dbase: whether the server has a database
-    """
+    """Identity of a recorded device: ``name`` is ``domain/family/member``, ``tango_host`` ``host:port`` of its
+    database, or of its server if it has none."""
 
     tango_host: str
     name: str
@@ -45,16 +41,14 @@ class RecordedDevice(NamedTuple):
 
 
 class DeviceStates:
-    """States of all recorded devices of one recorder. ``now`` is nanoseconds since the epoch.
-
-    :param prefix: first part of topics in the log
-    """
+    """States of all recorded devices of one recorder. ``now`` is nanoseconds since the epoch, ``prefix`` the first part
+    of topics in the log."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._states: dict[RecordedDevice, RecordKind] = {}
         self._online: dict[RecordedDevice, bool] = {}
-        self._errors: dict[RecordedDevice, dict[bytes, Errors]] = {}  #: device -> topic -> errors of its last event
+        self._errors: dict[RecordedDevice, dict[bytes, Errors]] = {}  # device -> topic -> errors of its last event
         self._causes: dict[RecordedDevice, Errors] = {}  #: why heartbeats of a device are missing
         self._written: dict[RecordedDevice, str] = {}  #: cause in the last OFFLINE record of a device
         self._refused: set[RecordedDevice] = set()  #: devices whose state record the log rejected
@@ -63,34 +57,24 @@ class DeviceStates:
         """Copy of the states."""
         return dict(self._states)
 
-    # --- restored from the log ---
-
     def state(self) -> list[tuple[str, str, bool, str]]:
         """The states as a STATE record contains them."""
         return [(*device, kind.name) for device, kind in self._states.items()]
 
     def restore(self, state: Iterable[Any]) -> None:
-        """The inverse of :meth:`state`.
-
-        :raises ValueError, TypeError, KeyError: the state is invalid
-        """
+        """The inverse of :meth:`state`; raises ValueError, TypeError or KeyError if the state is invalid."""
         self._states = {RecordedDevice(h, d, bool(b)): RecordKind[k] for h, d, b, k in state}
 
     def replay(self, device: RecordedDevice, kind: RecordKind) -> None:
         """Apply the record of a device's state that the log contains."""
         self._states[device] = kind
 
-    # --- events ---
-
     def any_errors(self) -> bool:
         """Whether a device is SUSPECT, or would be if its heartbeats arrived."""
         return any(self._errors.values())
 
     def availability(self, records: RecordBuilder, topic: Topic, online: bool, now: int, cause: Errors = ()) -> None:
-        """Note that heartbeats for a subscription arrive again or are missing.
-
-        :param cause: why they are missing; empty: unknown
-        """
+        """Note that heartbeats for a subscription arrive again, or are missing with this cause (empty: unknown)."""
         device = RecordedDevice.of(topic)
         self._online[device] = online
         self._causes[device] = () if online else cause or _MISSING
@@ -110,7 +94,6 @@ class DeviceStates:
             self._update(records, device, now)
 
     def _update(self, records: RecordBuilder, device: RecordedDevice, now: int) -> None:
-        """Add a record if the state of the device changed."""
         by_topic = self._errors.get(device)
         errors = next(iter(by_topic.values())) if by_topic else ()
         kind = RecordKind.OFFLINE
@@ -123,15 +106,10 @@ class DeviceStates:
             self._states[device], self._written[device] = kind, cause
             self._write(records, device, kind, errors, now)
 
-    # --- devices that are no longer recorded, and rejected records ---
-
     def end_unless(
         self, records: RecordBuilder, is_recorded: Callable[[RecordedDevice], bool], reason: str, now: int
     ) -> None:
-        """Set devices OFFLINE that are no longer recorded, and forget them.
-
-        :param reason: text in the error of their records
-        """
+        """Set devices OFFLINE that are no longer recorded, with ``reason`` as text of the error, and forget them."""
         for device in [device for device in self._states if not is_recorded(device)]:
             if self._states.pop(device) is not RecordKind.OFFLINE:
                 errors = (DevError("NotRecorded", Severity.WARN, reason, ""),)

@@ -17,13 +17,8 @@ _NO_FRAMES = (b"", b"", b"", b"")
 
 @dataclass(slots=True)
 class RecordBuilder:
-    """Records that are not encoded yet: one list a column, one element a record.
-
-    :ivar topics: topics in the log
-    :ivar kinds: :class:`~mama_spark.tango.log.records.RecordKind` numbers
-    :ivar received: nanoseconds since the epoch
-    :ivar gaps: row -> numbers of a gap or restart
-    """
+    """Records that are not encoded yet: one list a column, one element a record; ``received`` in nanoseconds since the
+    epoch."""
 
     topics: list[str] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
@@ -38,13 +33,8 @@ class RecordBuilder:
     def add(
         self, kind: RecordKind, topic: str, received: int, frames: Sequence[bytes] = _NO_FRAMES, ctr: int = 0
     ) -> None:
-        """Append a record.
-
-        :param topic: topic in the log
-        :param received: nanoseconds since the epoch
-        :param frames: no frames, or up to four
-        :param ctr: counter of an event; 0: none
-        """
+        """Append a record with no frames, or up to four. ``received`` is nanoseconds since the epoch; ``ctr`` 0:
+        none."""
         self.topics.append(topic)
         self.kinds.append(kind)
         self.received.append(received)
@@ -59,7 +49,7 @@ class RecordBuilder:
         self.add(kind, topic, received, frames)
 
     def messages(self) -> MessageBatch:
-        """Encode all records, of which there must be at least one, as messages without ids."""
+        """All records, of which there must be at least one, as messages without ids."""
         columns = {name: np.zeros(len(self), np.int64) for name in ("first", "last", "count", "cause")}
         for row, numbers in self.gaps.items():
             for column, number in zip(columns.values(), numbers, strict=True):

@@ -60,8 +60,6 @@ class BadState(MamaError):
 class RecorderState:
     """Counters, pending gaps and device states of one recorder.
 
-    :param name: name of the recorder
-    :param prefix: first part of topics in the log
     :param error_period: seconds between two summaries of a series of errors; 0: every error is a record
     :ivar topic: topic of the records about the recorder itself
     :ivar gaps: number of gap records so far
@@ -85,20 +83,17 @@ class RecorderState:
         self.others: dict[str, tuple[int, int]] = {}
         self.is_stale = False
 
-    # --- restored from the log ----------------------------------------------------------------------------------
-
     def restore(
         self,
         state: dict[str, Any] | None,
         tail: Iterable[DecodedRecords],
         is_recorded: Callable[[RecordedDevice], bool] = lambda device: True,
     ) -> None:
-        """Restore the state of the last recorder of this name.
+        """Restore the state of the last recorder of this name; raises BadState if it is invalid.
 
-        :param state: its last state; None: the log contains none
+        :param state: None: the log contains none
         :param tail: all records after that state
         :param is_recorded: whether a device is this recorder's, not that of another one
-        :raises BadState: the state is invalid
         """
         if state is not None:
             try:
@@ -113,7 +108,7 @@ class RecorderState:
 
         @cache
         def is_own(frame: bytes) -> bool:
-            """Whether the device is this recorder's. Servers without a database have another host in topics."""
+            """Servers without a database have another host in topics."""
             try:
                 device = RecordedDevice.of(read_topic(frame))
             except BadEventTopic:
@@ -150,14 +145,8 @@ class RecorderState:
         if is_counted(last):
             self._last[topic] = last
 
-    # --- records about the recorder -----------------------------------------------------------------------------
-
     def started(self, now: int, is_recorded: Callable[[str], bool]) -> RecordBuilder:
-        """Return STARTED, and OFFLINE for devices that are no longer recorded.
-
-        :param now: nanoseconds since the epoch
-        :param is_recorded: whether a device name is recorded
-        """
+        """STARTED, and OFFLINE for devices that are no longer recorded; ``now`` is nanoseconds since the epoch."""
         records = RecordBuilder()
         records.add(RecordKind.STARTED, self.topic, now)
         self._devices.end_unless(records, lambda d: is_recorded(d.name), "the device is no longer recorded", now)
@@ -185,8 +174,6 @@ class RecorderState:
         }  # fmt: skip
         for part in state_parts(self._last, more):
             records.add(RecordKind.STATE, self.topic, now, (self.topic.encode(), LITTLE, b"", part))
-
-    # --- subscription events ----------------------------------------------------------------------------------
 
     def record(self, batch: EventBatch) -> RecordBuilder:
         """Return the records of subscription events, in order."""
@@ -229,7 +216,6 @@ class RecorderState:
         return record_topic(topic, self.prefix), is_counted_type(topic.event), RecordedDevice.of(topic)
 
     def _resume(self, records: RecordBuilder, topic: bytes, ctr: int, now: int) -> None:
-        """Record what is missing before the first event of a topic since the recorder started."""
         self._resumed.discard(topic)
         last = self._last[topic]
         missing = discontinuity(last, ctr) if is_counted(ctr) and is_counted(last) else None
@@ -251,8 +237,6 @@ class RecorderState:
         self.gaps += kind is RecordKind.GAP
         frames = (topic.encode(), LITTLE, usual_call(0))
         records.add_gap(kind, record_topic(topic, self.prefix, kind), now, frames, numbers)
-
-    # --- by kind, see _RECORD ---
 
     def _record_read(self, records: RecordBuilder, event: SubscriptionEvent) -> None:
         frames = event.frames
@@ -313,8 +297,6 @@ class RecorderState:
         attribute = subscription.attribute or None
         return event_topic(self._hosts.get(address, address), name.device, attribute, subscription.event, name.dbase)
 
-    # --- devices ---
-
     def _errors_of(self, batch: EventBatch) -> dict[int, Errors] | None:
         """Event -> errors that make its device SUSPECT. None if no event has errors and no device is SUSPECT."""
         columns = batch.columns
@@ -333,20 +315,15 @@ class RecorderState:
         else:
             self._devices.failed(records, device, topic, errors, now)
 
-    # --- records that the log rejected --------------------------------------------------------------------------
-
     def refused(self, records: DecodedRecords, reasons: Sequence[str] = ()) -> None:
-        """Note that the log rejected these records.
-
-        :param reasons: why, one text a record; empty: unknown
-        """
+        """Note that the log rejected these records, and why: one text a record; empty: unknown."""
         self._pending_gaps.refused(records, reasons)
         for row in np.flatnonzero(np.isin(records.kind, DEVICE_STATES)).tolist():
             self._devices.refused(RecordedDevice.of(read_topic(records.frames.topics[row])))
 
     def report_pending(self, now: int) -> RecordBuilder:
-        """Return gap records for the rejected records, once an error with the reason for each topic, and the device
-        states that the log rejected."""
+        """Gap records for the rejected records, one error with the reason for each topic, and the rejected device
+        states."""
         records = RecordBuilder()
         for topic, reason in self._pending_gaps.take_reasons():
             errors = (DevError(RECORD_REFUSED, Severity.ERR, f"the log does not take it: {reason}", self.name),)

@@ -141,12 +141,11 @@ class RecordFrames:
 
 @dataclass(frozen=True, slots=True)
 class RecordHeads:
-    """Fields of the heads of ``n`` records: each an array of shape (n,), or one number for all records.
+    """Fields of the heads of ``n`` records, each an array of shape (n,) or one number for all; see the table of the
+    module.
 
-    :ivar kind: :class:`RecordKind`
     :ivar received: nanoseconds since the epoch
     :ivar ctr: counter of an event; 0: none
-    :ivar first: see the table of the module, as for ``last``, ``count``, ``cause``
     """
 
     kind: Numbers
@@ -178,9 +177,6 @@ class DecodedRecords:
 
     def __len__(self) -> int:
         return len(self.kind)
-
-
-# --- payloads ----------------------------------------------------------------------------------------------
 
 
 def encode(heads: RecordHeads, frames: RecordFrames) -> pa.Array:
@@ -256,9 +252,6 @@ def _check(
     return good
 
 
-# --- topics ------------------------------------------------------------------------------------------------
-
-
 class RecordTopic(NamedTuple):
     """The parsed topic of a record.
 
@@ -275,10 +268,7 @@ class RecordTopic(NamedTuple):
 
 @lru_cache(16384)
 def record_topic(topic: Topic, prefix: str = PREFIX, kind: RecordKind = RecordKind.EVENT) -> str:
-    """Topic in the log of the records of a Tango topic.
-
-    :param prefix: first part of topics in the log, one token
-    """
+    """Topic in the log of the records of a Tango topic; ``prefix`` is one token."""
     event = HEARTBEAT if topic.event is None else topic.event.wire_name
     if kind in (RecordKind.GAP, RecordKind.RESTART):
         event = GAP if kind is RecordKind.GAP else RESTART
@@ -339,11 +329,7 @@ _EMPTY: Mapping[str, Any] = {"devices": [], "hosts": {}, "owed": []}  #: in all 
 
 
 def state_parts(counters: Mapping[bytes, int], more: Mapping[str, Any]) -> Iterator[bytes]:
-    """The contents of the records.
-
-    :param counters: Tango topic -> counter of its last event
-    :param more: further fields of the first one
-    """
+    """Contents of the records: ``counters`` by Tango topic, and ``more`` fields, which the first record has."""
     topics = list(counters.items())
     of = max(1, -(-len(topics) // _TOPICS_IN_PART))
     for number in range(of):
@@ -354,11 +340,8 @@ def state_parts(counters: Mapping[bytes, int], more: Mapping[str, Any]) -> Itera
 
 
 def newest_state(parts: Sequence[bytes]) -> tuple[dict[str, Any], int, int] | None:
-    """The newest complete state among the STATE records of a recorder, and the indices of its first and last record;
-    None if none is complete.
-
-    :param parts: contents of the records, in order
-    """
+    """The newest complete state among the contents of a recorder's STATE records, which are in order, and the indices
+    of its first and last record; None if none is complete."""
     open_parts: list[dict[str, Any]] = []
     newest: tuple[dict[str, Any], int, int] | None = None
     for at, data in enumerate(parts):

@@ -1,7 +1,5 @@
-"""Recovery from a log: the last states of the recorders that write it, and the state of one of them. Pure.
-
-The caller passes the log; the module does no other I/O.
-"""
+"""Recovery from a log, which the caller passes: the last states of the recorders that write it, and the state of one.
+Pure."""
 
 from __future__ import annotations
 
@@ -23,14 +21,9 @@ _BESIDE_US = 300_000_000  #: microseconds before the newest state in which state
 
 @dataclass(frozen=True, slots=True)
 class WriterState:
-    """Newest complete state of one recorder in a log.
-
-    :ivar state: content of its STATE records
-    :ivar first: sequence of the first of these records
-    :ivar last: sequence of the last of these records
-    :ivar time: when the last one was stored, microseconds since the epoch
-    :ivar stopped: the recorder has stopped since
-    """
+    """Newest complete state of one recorder in a log: its content, the sequences of its first and last STATE record,
+    the time in microseconds since the epoch when the last one was stored, and whether the recorder has stopped
+    since."""
 
     state: dict[str, Any]
     first: int
@@ -77,12 +70,9 @@ def _newest(rows: list[tuple[int, int, int, bytes]]) -> WriterState | None:
 
 
 def writer_states(log: RecordLog, first: int, last: int) -> dict[str, WriterState]:
-    """Find the last state of every recorder of a log: of those that wrote one lately, and of those that these know.
-
-    :param first: first sequence of the log
-    :param last: last sequence to search
-    :returns: topic of the records about a recorder -> its state
-    """
+    """The last state of every recorder of a log, by the topic of its records: of the recorders that wrote a state
+    lately, and of those that these know. ``first`` is the first sequence of the log, ``last`` the last one to
+    search."""
     found, low = _search(log, first, last, WRITERS)
     states = found.states()
     if not states:
@@ -118,7 +108,6 @@ def restore(
     :param state: empty state; its name selects the STATE records
     :param is_recorded: whether a device is this recorder's, not that of another one
     :raises ConfigError: the last state is invalid
-    :raises MamaError: the log cannot be read
     """
     bounds = log.bounds()
     found, _ = _search(log, bounds.first, bounds.last, state.topic)

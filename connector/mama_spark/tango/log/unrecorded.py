@@ -29,11 +29,10 @@ class _Series:
 
 
 class ErrorSeries:
-    """Series of errors by topic. Its methods add the summaries that are due.
+    """Series of errors by Tango topic. Its methods add the summaries that are due.
 
     :param period_ns: between two summaries of a series that goes on; 0: every error is a record
     :param name: topic in the log of the records of a Tango topic
-    :ivar open: Tango topic -> its series
     """
 
     def __init__(self, period_ns: int, name: Callable[[bytes], str]) -> None:
@@ -44,11 +43,8 @@ class ErrorSeries:
         self, records: RecordBuilder, topic: bytes, errors: Sequence[DevError], received: int, frames: Sequence[bytes],
         ctr: int,
     ) -> bool:  # fmt: skip
-        """Whether an error begins a series: then it is to be recorded. Else it is counted.
-
-        :param received: nanoseconds since the epoch
-        :param ctr: counter of its event; 0: none
-        """
+        """Whether an error begins a series, and is to be recorded; else it is counted. ``received`` is nanoseconds
+        since the epoch, ``ctr`` 0: none."""
         if not self._period_ns:
             return True
         reasons, series = tuple(error.reason for error in errors), self.open.get(topic)
@@ -67,10 +63,7 @@ class ErrorSeries:
                 self._sum_up(records, topic, self.open.pop(topic))
 
     def due(self, records: RecordBuilder, now: int) -> None:
-        """Sum up the series that go on and whose period is over.
-
-        :param now: nanoseconds since the epoch
-        """
+        """Sum up the series that go on and whose period is over; ``now`` is nanoseconds since the epoch."""
         for topic, series in self.open.items():
             if now >= series.next_summary:
                 self._sum_up(records, topic, series)
@@ -98,10 +91,7 @@ class PendingGaps:
         self._reasons: dict[bytes, str] = {}  #: those that are not recorded yet; empty: it is
 
     def refused(self, records: DecodedRecords, reasons: Sequence[str] = ()) -> None:
-        """Add rejected records: events, values that were read, and gaps.
-
-        :param reasons: why, one text a record; empty: unknown
-        """
+        """Add rejected events, values that were read, and gaps, and why: one text a record; empty: unknown."""
         for row, reason in enumerate(reasons):
             topic = records.frames.topics[row]
             if is_own_error(records, row) or (records.kind[row] in _FROM_SERVERS and topic not in self._reasons):
@@ -136,25 +126,20 @@ class PendingGaps:
         self._reasons.update((topic, "") for topic, _ in found)
         return found
 
-    # --- restored from the log ---
-
     def state(self) -> list[tuple[str, int, int, int]]:
         """The gaps as a STATE record contains them."""
         return [(topic.decode("latin-1"), *numbers) for topic, numbers in self._gaps.items()]
 
     def restore(self, state: Iterable[Any]) -> None:
-        """The inverse of :meth:`state`.
-
-        :raises ValueError: the state is invalid
-        """
+        """The inverse of :meth:`state`; raises ValueError if the state is invalid."""
         self._gaps = {str(t).encode("latin-1"): (int(f), int(last), int(n)) for t, f, last, n in state}
 
     def replay(self, topic: bytes, ctr: int, last: int) -> int:
-        """Apply an event that the log contains. If counters before it are missing, the log rejected these events and
-        the recorder ended before it reported the gap; or they follow later, if the log does not keep the order.
+        """Apply an event that the log contains; returns the newest counter. If counters before it are missing, the log
+        rejected these events and the recorder ended before it reported the gap; or they follow later, if the log does
+        not keep the order.
 
         :param last: newest counter before the event, or last counter of a reported gap; 0: unknown
-        :returns: newest counter
         """
         first, until, count = self._gaps.get(topic, (0, 0, 0))
         if first <= ctr <= until and ctr < last:

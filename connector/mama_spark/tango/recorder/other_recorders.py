@@ -29,10 +29,7 @@ _SILENT = 3  #: a recorder that has missed so many states has ended
 
 
 def about(settings: TangoRecorderSettings, started: int) -> dict[str, Any]:
-    """The entry of a recorder about itself in its state.
-
-    :param started: when it started, nanoseconds since the epoch
-    """
+    """The entry of a recorder about itself in its state; ``started`` is nanoseconds since the epoch."""
     return {
         "started": started, "host": settings.databases, "dbase": settings.dbase, "prefix": settings.prefix,
         "devices": list(settings.devices), "every": settings.state_every,
@@ -40,11 +37,8 @@ def about(settings: TangoRecorderSettings, started: int) -> dict[str, Any]:
 
 
 def conflict(settings: TangoRecorderSettings, topic: str, states: Mapping[str, WriterState], now: int) -> str | None:
-    """Why a recorder must not run beside the others of the log; None: it may.
-
-    :param topic: of the records about this recorder
-    :param now: microseconds since the epoch
-    """
+    """Why a recorder must not run beside the others of the log; None: it may. ``topic`` is that of the records about
+    this recorder, ``now`` microseconds since the epoch."""
     for other, state in states.items():
         settings_there = state.state.get("recorder", {})
         age = (now - state.time) / 1e6
@@ -99,10 +93,7 @@ class OtherRecorders:
         self.task = BackgroundTask("tango-other-recorders", "watches other recorders", self._watch)
 
     def begin(self, states: Mapping[str, WriterState], after: int) -> None:
-        """Note the recorders that the log has, before the thread starts.
-
-        :param after: sequence up to which the log was read
-        """
+        """Note the recorders of the log, which was read up to the sequence ``after``, before the thread starts."""
         self.found = {topic: (one.first, one.last) for topic, one in states.items() if topic != self._topic}
         self._after = after
 
@@ -129,7 +120,7 @@ class OtherRecorders:
 
 
 def _start_of(record: tuple[int, int, int, bytes]) -> int:
-    """When the recorder started that wrote this record, nanoseconds since the epoch; 0: unknown."""
+    """In nanoseconds since the epoch; 0: unknown."""
     _, _, kind, data = record
     if kind != RecordKind.STATE:
         return 0

@@ -47,7 +47,6 @@ class TangoRecorderSettings:
     """Settings of a recorder. Durations are in seconds. :meth:`of` makes them from a table.
 
     :ivar host: ``host:port`` of the database; of the one server if ``dbase`` is false
-    :ivar dbase: whether there is a database
     :ivar alternates: other addresses of the database, tried if the first one cannot be reached
     """
 
@@ -111,11 +110,8 @@ class TangoRecorderSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> TangoRecorderSettings:
-        """Make settings from the table of a file.
-
-        :param given: key -> value in the table
-        :raises ConfigError: a key is unknown or missing, or a value is invalid; the message names the key
-        """
+        """Make settings from a table; raises ConfigError, which names the key, if a key is unknown or missing, or a
+        value is invalid."""
         rest = {key: value for key, value in given.items() if key != "url"}
         values = parse_table(cls, rest, "[recorder]", camel, required=("devices",))
         if "url" not in given:
@@ -166,10 +162,7 @@ class TangoRecorderSettings:
         return [device for device in self.devices if _WILD.search(device)]
 
     def wants(self, device: str) -> bool:
-        """Whether a device is recorded.
-
-        :param device: ``domain/family/member`` in lower case
-        """
+        """Whether a device, ``domain/family/member`` in lower case, is recorded."""
         return device in self.devices or any(fnmatchcase(device, pattern) for pattern in self.device_patterns)
 
     def records(self, device: RecordedDevice) -> bool:

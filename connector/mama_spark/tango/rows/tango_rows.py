@@ -93,11 +93,10 @@ class TangoColumns:
     def columns(
         self, payloads: pa.Array, topics: pa.Array, sequences: Int64s, faults: Mapping[int, str] = _NO_FAULTS
     ) -> dict[str, pa.Array]:
-        """The column, if it is wanted.
+        """The column, if it is wanted; raises CorruptRecord if a record is corrupt, with ``strict``.
 
         :param topics: of the records, for those whose frames do not say
         :param faults: record -> what is wrong with its headers, without which it can be read
-        :raises CorruptRecord: a record is corrupt, with ``strict``
         """
         if self._type is None:
             return {}
@@ -198,9 +197,6 @@ def _from_topic(text: str) -> _Name | None:
     return found.tango_host, found.device, found.attribute, found.event
 
 
-# --- values ------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class _Lists:
     """One column of lists of numbers, in pieces."""
@@ -274,7 +270,6 @@ class _Values:
                 self._types[row] = _TYPE_NAMES.get(kind, kind.name)
 
     def describe(self, row: int, fields: dict[str, int]) -> None:
-        """Set the detail of a row."""
         self._details[row] = orjson.dumps(fields).decode()
 
     def _other(self, row: int, event: Event) -> None:
@@ -332,7 +327,7 @@ def _type_name(number: int) -> str | None:
 
 
 def _named(numbers: npt.NDArray[np.int8], names: list[str]) -> pa.Array:
-    """Names instead of numbers; null for those below 0."""
+    """Null for those below 0."""
     index = pa.array(numbers.astype(np.int32), mask=numbers < 0)
     return pa.DictionaryArray.from_arrays(index, pa.array(names)).cast(pa.string())
 

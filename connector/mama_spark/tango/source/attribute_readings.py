@@ -35,11 +35,8 @@ from .device import Attribute
 
 @dataclass(slots=True, eq=False)
 class AttributeReading:
-    """Value of one attribute, or errors instead.
-
-    :ivar numbers: read value, and set value of a settable attribute, if these are single numbers; else None
-    :ivar time: nanoseconds since the epoch
-    """
+    """Value of one attribute, or errors instead, at a time in nanoseconds since the epoch. ``numbers`` are the read
+    value, and set value of a settable attribute, if these are single numbers; else None."""
 
     numbers: tuple[float, ...] | None
     _content: Content
@@ -73,12 +70,12 @@ class AttributeReading:
 
     @classmethod
     def failed(cls, errors: Sequence[DevError], time: int) -> AttributeReading:
-        """Make a reading with errors instead of a value."""
+        """A reading with errors instead of a value."""
         return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM, tuple(errors))
 
     @classmethod
     def invalid(cls, time: int) -> AttributeReading:
-        """Make a reading without a value, with the quality INVALID."""
+        """A reading without a value, with the quality INVALID."""
         return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM)
 
 
@@ -94,8 +91,8 @@ class ReadingFactory:
         self._code = struct.Struct("<" + STRUCT_CODES[attribute.kind] * self._count) if single else None
 
     def make(self, value: Any, time: int, quality: Quality = Quality.VALID, written: Any = None) -> AttributeReading:
-        """Make a reading from a Python value: a number, text, array of shape (x,) or (y, x), :class:`Encoded`, bytes,
-        or :class:`DevState`.
+        """Make a reading from a number, text, array of shape (x,) or (y, x), :class:`Encoded`, bytes, or
+        :class:`DevState`.
 
         :param time: nanoseconds since the epoch
         :param written: set value of a settable attribute; None: there is none, or zero for a scalar
@@ -125,7 +122,6 @@ class ReadingFactory:
         return AttributeReading(None, both, time, quality, r_dim, w_dim)
 
     def _elements(self, value: Any) -> tuple[Any, Dim]:
-        """Elements and dimensions of the read or set value."""
         kind, name = self.attribute.kind, self.attribute.name
         dtype = DTYPES.get(kind)
         if dtype is not None:
@@ -173,7 +169,7 @@ def _checked(value: Any, cls: type[Any], name: str) -> Any:
 
 
 def _converted(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
-    """Convert to an array of this type. It is a copy, so that later changes of the caller's array have no effect."""
+    """A copy of this type, so that later changes of the caller's array have no effect."""
     try:
         given = np.asarray(value)
         if given.dtype.kind == "f" and dtype == np.uint64 and not isinstance(value, np.ndarray):

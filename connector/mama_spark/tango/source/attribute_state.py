@@ -48,11 +48,8 @@ _ALARMS = frozenset((Quality.ALARM, Quality.WARNING))
 
 
 class ChangeFilter:
-    """Filter of the change or archive events of one attribute. Times are seconds of a monotonic clock.
-
-    :ivar criteria: criteria of this event type
-    :ivar due: end of the period; None: there is no period, or no value was sent yet
-    """
+    """Filter of the change or archive events of one attribute. Times are seconds of a monotonic clock; ``due`` is the
+    end of the period, None if there is no period, or no value was sent yet."""
 
     __slots__ = ("_attribute", "_last", "_limits", "criteria", "due")
 
@@ -63,10 +60,7 @@ class ChangeFilter:
         self.due: float | None = None
 
     def accepts(self, reading: AttributeReading, now: float) -> bool:
-        """Whether to send this value. If so, the caller then calls :meth:`was_sent`.
-
-        :param now: seconds of a monotonic clock
-        """
+        """Whether to send this value; if so, the caller then calls :meth:`was_sent`."""
         last = self._last
         if last is None or reading.quality is not last.quality or bool(reading.errors) is not bool(last.errors):
             return True
@@ -129,7 +123,6 @@ Channels = dict[EventType, EventChannel]
 class AttributeState:
     """One attribute of one device at run time.
 
-    :ivar attribute: its declaration
     :ivar reading: its last value
     :param channels: of an attribute of this name that was here before
     :ivar channels: event channels of the event types that clients subscribed to
@@ -174,8 +167,6 @@ class AttributeState:
         channel = self.channels.get(event)
         return channel if channel is not None and channel.confirmed else None
 
-    # --- encode the events of a value: the messages of one after the other ---
-
     def pushed(self, event: EventType, reading: AttributeReading, now: float) -> Iterator[list[Frames]]:
         """The event of this type if it has subscriptions, and the alarm event of a change."""
         channel, filter_ = self.active_channel(event), self.filters.get(event)
@@ -209,7 +200,6 @@ class AttributeState:
 class DeviceState:
     """One device at run time.
 
-    :ivar declaration: its declaration
     :ivar attributes: name in topics -> state; State and Status included
     :ivar channel: event channel of interface changes; None: no client subscribed to them
     :ivar pipes: name -> event channel and last value
@@ -256,9 +246,7 @@ class DeviceState:
         }
 
     def interface(self, started: bool) -> InterfaceChange:
-        """Data of an interface change (TG-16): the commands and attributes of the device.
-
-        :param started: the device was started
-        """
+        """Data of an interface change (TG-16): the commands and attributes of the device, and whether it was
+        started."""
         configs = tuple(state.config for state in self.attributes.values())
         return InterfaceChange(started, DEVICE_COMMANDS, configs)

@@ -1,5 +1,5 @@
-"""Clients that were subscribed before a source restarted: who has come back, and what was not delivered to the others.
-Pure.
+"""Clients that were subscribed before a source restarted: which ones have come back, and what was not delivered to the
+others. Pure.
 
 Neither of two numbers alone tells whether a client is back. It negotiates before its subscription reaches the socket,
 and the connections of a socket do not say whose they are. So a subscription is complete when as many clients as before
@@ -29,11 +29,8 @@ class AwaitedSubscription:
     clients: frozenset[str] = frozenset()
 
     def missing(self, connections: int, clients: frozenset[str]) -> int:
-        """Number of clients that have not come back.
-
-        :param connections: number of connections that have subscribed to the topic now
-        :param clients: identities of the clients that have negotiated the subscription now
-        """
+        """Number of clients that have not come back, by the connections that have subscribed to the topic now and the
+        identities of the clients that have negotiated the subscription now."""
         again = len(self.clients & clients) if self.clients else self.connections
         needed = min(self.connections, len(self.clients)) if self.clients else self.connections
         return max(self.connections - connections, needed - again, 0)
@@ -41,13 +38,8 @@ class AwaitedSubscription:
 
 @dataclass(slots=True)
 class Undelivered:
-    """Records that were pushed while clients were missing.
-
-    :ivar first: sequence of the first one
-    :ivar last: sequence of the last one
-    :ivar events: events that were not delivered: one for each event and missing client
-    :ivar missing: number of clients that missed the last one
-    """
+    """Events that were not delivered, one for each event and missing client; sequences of the first and last record
+    whose events these are; and number of clients that missed the last one."""
 
     first: int
     last: int
@@ -57,11 +49,8 @@ class Undelivered:
 
 @dataclass
 class AwaitedClients:
-    """Subscriptions that a source waits for.
-
-    :ivar wanted: subscriptions of clients that have not all come back
-    :ivar not_delivered: events that were not delivered, one for each event and missing client
-    """
+    """Subscriptions that a source waits for: ``wanted`` of clients that have not all come back, and the number of
+    events that were not delivered, one for each event and missing client."""
 
     wanted: dict[Place, AwaitedSubscription] = field(default_factory=dict)
     not_delivered: int = 0
@@ -76,12 +65,8 @@ class AwaitedClients:
         return {place: missing for place, missing in found.items() if missing}
 
     def pushed(self, events: Mapping[Place, int], first: int, last: int, missing: Mapping[Place, int]) -> None:
-        """Note events that were pushed while clients were missing.
-
-        :param events: subscription -> number of events
-        :param first: sequence of the first record
-        :param last: sequence of the last record
-        """
+        """Note how many ``events`` of each subscription the records ``first`` to ``last`` gave while clients were
+        missing."""
         for place, absent in missing.items():
             if events.get(place):
                 found = self._undelivered.setdefault(place, Undelivered(first, last))
@@ -90,11 +75,8 @@ class AwaitedClients:
                 self.not_delivered += absent * events[place]
 
     def lines(self, missing: Mapping[Place, int]) -> list[str]:
-        """Take what was not delivered, and forget subscriptions whose clients are all back.
-
-        :param missing: subscription -> number of clients that have not come back
-        :returns: one text for each subscription
-        """
+        """Take what was not delivered, one text for each subscription, and forget subscriptions whose clients are all
+        back. ``missing`` is the number of clients that have not come back."""
         found = [
             f"not_delivered: records {one.first} to {one.last} to {one.missing} of {self.wanted[place].connections} "
             f"clients of {place[2].wire_name} events of {place[0]}/{place[1]}"

@@ -95,8 +95,6 @@ class DeviceServant:
         except CdrError:
             raise _bad("MARSHAL") from None
 
-    # --- about the device ---
-
     def _is_a(self, call: _Call) -> messages.Body:
         return _boolean(call.reader.string() in _TYPES)
 
@@ -123,8 +121,6 @@ class DeviceServant:
         found = state.reading.content(state.attribute.kind)
         return str(found[0]) if isinstance(found, tuple) and found else ""
 
-    # --- attributes ---
-
     def _read(self, call: _Call) -> messages.Body:
         names = read_reading(call.reader, call.operation).names
         attributes = call.attributes()
@@ -146,8 +142,6 @@ class DeviceServant:
             found = [attributes[name.lower()].config for name in names]
         struct = structs.CONFIG_5 if call.operation.endswith("5") else structs.CONFIG_3
         return lambda writer: struct.write_all(writer, found)
-
-    # --- pipes ---
 
     def _pipe_configs(self, call: _Call) -> messages.Body:
         names = call.reader.strings()
@@ -177,8 +171,6 @@ class DeviceServant:
             raise refusal("API_PipeValueNotSet", f"{name} of {call.name} has no value yet", call.operation)
         pipe: PipeData = found[1]
         return lambda writer: structs.write_pipe(writer, pipe)
-
-    # --- commands ---
 
     def _commands(self, call: _Call) -> tuple[CommandInfo, ...]:
         return ADMIN_COMMANDS if call.device is None else DEVICE_COMMANDS
@@ -216,13 +208,7 @@ class DeviceServant:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call.
-
-    :ivar name: name of the device
-    :ivar reader: reader of the arguments
-    :ivar now: seconds of a monotonic clock
-    :ivar device: None for the admin device
-    """
+    """One call; ``device`` is None for the admin device, ``now`` in seconds of a monotonic clock."""
 
     name: str
     operation: str
@@ -305,9 +291,6 @@ def reply_exception(request: messages.GiopRequest, error: DevFailed | SystemExce
 
 
 def locate_reply(request: messages.LocateRequest, here: bool) -> bytes:
-    """Encode the reply to a LocateRequest.
-
-    :param here: whether there is an object with its key
-    """
+    """Encode the reply to a LocateRequest: whether an object with its key is ``here``."""
     status = messages.LocateStatus.OBJECT_HERE if here else messages.LocateStatus.UNKNOWN_OBJECT
     return messages.encode(messages.LocateReply(request.minor, request.little, id=request.id, status=status))

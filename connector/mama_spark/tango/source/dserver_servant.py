@@ -37,11 +37,7 @@ ZMQ_RELEASE = 435  #: ZeroMQ release that the source sends: 4.3.5
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The client of a call.
-
-    :ivar host: address of the client
-    :ivar endpoints: endpoints for this client, the preferred pair first (TG-33)
-    """
+    """The client of a call: its address, and the endpoints for it, the preferred pair first (TG-33)."""
 
     host: str
     endpoints: tuple[EndpointPair, ...]
@@ -49,12 +45,8 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The source as its admin device describes it.
-
-    :ivar host_name: name of the machine
-    :ivar hwm: high-water mark for subscribers
-    :ivar release: Tango release
-    """
+    """The source as its admin device describes it: name of the machine, high-water mark for subscribers, Tango
+    release."""
 
     host_name: str
     hwm: int
@@ -74,10 +66,7 @@ class _Type(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdminCall:
-    """A call of a command of the admin device.
-
-    :ivar now: seconds of a monotonic clock
-    """
+    """A call of a command of the admin device; ``now`` is seconds of a monotonic clock."""
 
     supplier: EventSupplier
     identity: Identity
@@ -86,10 +75,8 @@ class AdminCall:
     call: CommandCall
 
     def execute(self) -> Answer | None:
-        """Execute the command; returns type and value of the result, or None if there is no such command.
-
-        :raises DevFailed: the admin device refuses the command, or the argument is of another type
-        """
+        """Type and value of the result, None if there is no such command; raises DevFailed if the admin device refuses
+        it, or the argument is of another type."""
         command = _COMMANDS.get(self.call.name.lower())
         if command is None:
             return None
@@ -102,20 +89,15 @@ class AdminCall:
         return refusal("API_IncompatibleCmdArgumentType", f"the argument of {name} is of another type", name)
 
     def find(self, given: list[str]) -> str:
-        """The first of some names, of a device that is here.
-
-        :raises DevFailed: there is none
-        """
+        """The first of some names, of a device that is here; raises DevFailed if there is none."""
         if not given:
             raise self.wrong_argument()
         self.supplier.device(given[0])
         return given[0]
 
     def subscribe(self, info: SubscriberInfo, command: str) -> Topic:
-        """Add or confirm a subscription. Clients that reconnect send the IDL version 0, and the event with its prefix.
-
-        :raises DevFailed: the device does not send such events
-        """
+        """Add or confirm a subscription; raises DevFailed if the device does not send such events. Clients that
+        reconnect send the IDL version 0, and the event with its prefix."""
         idl = 5 if info.prefixed or info.idl >= 5 else 3 if 0 < info.idl <= 3 else 4
         client = _identity(self.caller, self.call)
         try:
@@ -129,10 +111,7 @@ Answer = tuple[TypeCode, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """A command.
-
-    :ivar answer: returns type and value of the result, from the call and its argument
-    """
+    """A command; ``answer`` makes type and value of the result from the call and its argument."""
 
     name: str
     argin: _Type
@@ -149,9 +128,6 @@ def _is(kind: _Type, given: Any) -> bool:
         return isinstance(given, list)
     pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], list)
     return kind is not _Type.LONGS_AND_STRINGS or pair
-
-
-# --- negotiation, confirmation, queries ----------------------------------------------------------------------
 
 
 def _subscribe(call: AdminCall, given: list[str]) -> Answer:
@@ -195,9 +171,6 @@ def _identity(caller: Caller, call: CommandCall) -> str:
     if client is None:
         return caller.host
     return f"{caller.host} {client.pid}" if not any(client.uuid) else f"{caller.host} {client.main_class} {client.uuid}"
-
-
-# --- what tools ask ------------------------------------------------------------------------------------------
 
 
 def _lock_status(call: AdminCall, given: str) -> Answer:

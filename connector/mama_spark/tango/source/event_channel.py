@@ -52,11 +52,7 @@ class EventChannel:
         return tuple(self._topics.values())
 
     def subscribe(self, idl: int, topic: Topic, client: str, now: float) -> None:
-        """Add or confirm a subscription of one IDL version.
-
-        :param client: identity of the client
-        :param now: seconds of a monotonic clock
-        """
+        """Add or confirm a subscription of one IDL version; ``now`` is seconds of a monotonic clock."""
         self.confirmed[idl] = now
         self.clients.pop(client, None)
         self.clients[client] = now
@@ -81,10 +77,7 @@ class EventChannel:
             )
 
     def expire(self, before: float) -> None:
-        """End the subscriptions that were not confirmed after this time.
-
-        :param before: seconds of a monotonic clock
-        """
+        """End the subscriptions that were not confirmed after this time, seconds of a monotonic clock."""
         for idl in [idl for idl, confirmed in self.confirmed.items() if confirmed <= before]:
             del self.confirmed[idl]
         for client in [client for client, confirmed in self.clients.items() if confirmed <= before]:

@@ -44,10 +44,7 @@ _FILE_DESCRIPTORS = 5  #: three of the event loop, the listener, and the first c
 
 
 class _Client(asyncio.Protocol):
-    """Connection of one client.
-
-    :ivar closing: disconnect when all replies are sent
-    """
+    """Connection of one client; ``closing``: disconnect when all replies are sent."""
 
     def __init__(self, server: GiopServer) -> None:
         self.server, self.assembler = server, MessageAssembler(_MAX_REQUEST)
@@ -125,12 +122,10 @@ class _Client(asyncio.Protocol):
 
 
 class GiopServer:
-    """GIOP server. The constructor listens; :meth:`start` starts the thread.
+    """GIOP server. The constructor listens, and raises OSError if the address or the port cannot be bound, Unavailable
+    if too few file descriptors are left; :meth:`start` starts the thread.
 
     :param port: port to listen at; 0: the system chooses
-    :ivar port: port that it listens at
-    :raises OSError: the address or the port cannot be bound
-    :raises Unavailable: too few file descriptors are left
     """
 
     def __init__(self, handler: EventServer, host: str, port: int) -> None:
@@ -151,7 +146,7 @@ class GiopServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close all connections and stop the thread; waits until it has stopped."""
+        """Close all connections; waits until the thread has stopped."""
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join()
@@ -216,8 +211,6 @@ class EventServer:
         self._event_ports = (0, 0)
         self.sent = self.heard = 0
 
-    # --- start and stop --------------------------------------------------------------------------------------
-
     def start(self) -> Self:
         """Listen. May be called again after :meth:`close`; then counters start again, and values stay.
 
@@ -278,7 +271,6 @@ class EventServer:
 
     @property
     def _address(self) -> str:
-        """``host:port`` that clients call."""
         return f"{self.host_name if on_all_interfaces(self._host) else self._host}:{self.port}"
 
     def endpoints(self, local_host: str = "127.0.0.1") -> tuple[EndpointPair, ...]:

@@ -74,8 +74,6 @@ class TangoEventSource(EventServer):
         with self._lock:
             return self._supplier.device(device).declaration.dev_class
 
-    # --- devices and attributes ------------------------------------------------------------------------------
-
     @property
     def devices(self) -> tuple[str, ...]:
         """Names of the devices."""
@@ -182,8 +180,6 @@ class TangoEventSource(EventServer):
     def _push_config(self, state: AttributeState) -> int:
         return self.send(self._supplier.push_data(state.active_channel(EventType.ATTR_CONF), state.config))
 
-    # --- values and events -----------------------------------------------------------------------------------
-
     def set(
         self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
         quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),
@@ -225,17 +221,14 @@ class TangoEventSource(EventServer):
         return self.push_event(EventType.CHANGE, device, attribute, value, **more)
 
     def _attribute(self, device: str, attribute: str) -> AttributeState:
-        """The present state of an attribute. The caller holds the lock."""
+        """The caller holds the lock."""
         found = self._attributes.get((device, attribute))
         if found is None:
             found = self._attributes[device, attribute] = self._supplier.attribute(device, attribute)
         return found
 
     def push_data_ready_event(self, device: str, attribute: str, counter: int) -> int:
-        """Send a data_ready event (TG-15).
-
-        :param counter: counter in the data of the event, which the caller defines
-        """
+        """Send a data_ready event (TG-15); the caller defines the ``counter`` in its data."""
         with self._lock:
             state = self._attribute(device, attribute)
             data = DataReady(state.attribute.name, int(state.attribute.data_type), counter)

@@ -87,7 +87,7 @@ class EventSupplier:
     def __init__(self, settings: SourceSettings) -> None:
         self._database, self.server = settings.named_database, settings.server
         self.expiry, self._heartbeat_period = settings.expiry, settings.heartbeat_period
-        self.admin = f"dserver/{self.server}".lower()  #: name of the admin device
+        self.admin = f"dserver/{self.server}".lower()
         self.tango_host = ""
         self.devices: dict[str, DeviceState] = {}
         self._clients: dict[str, float] = {}  # client -> time of its last call
@@ -104,10 +104,7 @@ class EventSupplier:
         return f"{SCHEME}{self.tango_host}/{self.admin}{'' if self._database else NO_DATABASE}".lower()
 
     def reset(self, tango_host: str) -> None:
-        """Forget all subscriptions and counters, since the server was started.
-
-        :param tango_host: its ``host:port``
-        """
+        """Forget all subscriptions and counters, since the server was started with this ``host:port``."""
         self.tango_host = self._database or tango_host
         self._heartbeat = [heartbeat(heartbeat_topics(self.channel)[0].encode("ascii"))]
         self._clients, self._next_periodic, self._archived = {}, {}, []
@@ -122,23 +119,15 @@ class EventSupplier:
             for state in device.attributes.values():
                 state.channels = {}
 
-    # --- devices ---------------------------------------------------------------------------------------------
-
     def device(self, name: str) -> DeviceState:
-        """Find a device by its name.
-
-        :raises DevFailed: API_DeviceNotFound: there is no such device
-        """
+        """A device by its name; raises DevFailed (API_DeviceNotFound) if there is none."""
         found = self.devices.get(name) or self.devices.get(name.lower())
         if found is None:
             raise refusal("API_DeviceNotFound", f"There is no device {name:.200} here", SUBSCRIBE)
         return found
 
     def attribute(self, device: str, name: str) -> AttributeState:
-        """Find an attribute by its name.
-
-        :raises DevFailed: API_DeviceNotFound, API_AttrNotFound: there is no such device or attribute
-        """
+        """An attribute by its name; raises DevFailed (API_DeviceNotFound, API_AttrNotFound) if there is none."""
         attributes = self.device(device).attributes
         found = attributes.get(name) or attributes.get(name.lower())
         if found is None:
@@ -157,11 +146,9 @@ class EventSupplier:
     def add_attributes(
         self, device: DeviceState, attributes: Iterable[Attribute], time: int, now: float
     ) -> list[Frames]:
-        """Add or replace attributes, whose subscriptions go on; returns their configurations for those who had
-        subscribed to them, errors for events that are not sent any more, and one interface change.
-
-        :param time: nanoseconds since the epoch
-        """
+        """Add or replace attributes, whose subscriptions go on; returns their configurations for the clients that had
+        subscribed to them, errors for events that are not sent any more, and one interface change. ``time`` is
+        nanoseconds since the epoch."""
         found: list[Frames] = []
         for state in device.add_attributes(attributes, time):
             for event, channel in list(state.channels.items()):
@@ -173,8 +160,6 @@ class EventSupplier:
                     del state.channels[event]
             found += self.push_data(state.active_channel(EventType.ATTR_CONF), state.config)
         return found + self.push_data(device.channel, device.interface(False))
-
-    # --- subscriptions ---------------------------------------------------------------------------------------
 
     def subscribe(self, device: str, attribute: str, event: EventType, idl: int, client: str, now: float) -> Topic:
         """Add or confirm a subscription; returns the topic of its events.
@@ -234,8 +219,6 @@ class EventSupplier:
         if self._next_heartbeat is None:
             self._next_heartbeat = now
 
-    # --- pushed events ----------------------------------------------------------------------------------------
-
     def push(self, state: AttributeState, event: EventType, reading: AttributeReading, now: float) -> list[Frames]:
         """Set the value; returns the events to send: one of this type if it has subscriptions, and its alarm event."""
         state.reading = reading
@@ -247,7 +230,7 @@ class EventSupplier:
         return self._twice_for_new_clients(*state.detected(reading, now))
 
     def push_data(self, channel: EventChannel | None, data: Data) -> list[Frames]:
-        """Return an event without an attribute value: attr_conf, interface change, pipe, data_ready."""
+        """An event without an attribute value: attr_conf, interface change, pipe, data_ready."""
         subscribed = channel is not None and channel.is_subscribed
         return self._twice_for_new_clients(channel.encode_data(data)) if channel is not None and subscribed else []
 
@@ -264,8 +247,6 @@ class EventSupplier:
                 self.duplicate_event = False
                 found += messages
         return found
-
-    # --- time ------------------------------------------------------------------------------------------------
 
     def due_heartbeats(self, now: float) -> list[Frames]:
         """Return the heartbeats to send now."""
@@ -299,7 +280,6 @@ class EventSupplier:
         return self._twice_for_new_clients(channel.encode_reading(state.reading))
 
     def _archive_deadlines(self) -> Iterator[tuple[float, AttributeState, EventChannel]]:
-        """Time of the next archive event of each attribute that has a period and subscriptions."""
         self._archived = [state for state in self._archived if state.active_channel(EventType.ARCHIVE)]
         for state in self._archived:
             due, channel = state.filters[EventType.ARCHIVE].due, state.active_channel(EventType.ARCHIVE)
@@ -335,12 +315,11 @@ class EventSupplier:
 
 
 def _refused(state: AttributeState, event: EventType) -> DevFailed | None:
-    """Why the attribute does not send these events; None: it does."""
     reason = state.refusal_reason(event)
     text = f"The {event.wire_name} event of {state.device}/{state.attribute.name} is not sent"
     return refusal(reason, text, SUBSCRIBE) if reason else None
 
 
 def _next(at: float, period: float, now: float) -> float:
-    """The next deadline after ``at``. Deadlines do not drift; missed ones are skipped."""
+    """Deadlines do not drift; missed ones are skipped."""
     return at + period if at + period > now else now + period

@@ -2,7 +2,7 @@
 Pure.
 
 Each record is pushed as a change, an archive and a user event. If a rule for its attribute has criteria, these select
-the events as in a device server (:mod:`mama_spark.tango.source.attribute_state`). The module does no I/O.
+the events as in a device server (:mod:`mama_spark.tango.source.attribute_state`).
 """
 
 from __future__ import annotations
@@ -70,19 +70,13 @@ class Rule:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Rule:
-        """Make a rule from its table.
-
-        :raises ConfigError: a key is unknown or missing, or a value is invalid
-        """
+        """Make a rule from its table; raises ConfigError if a key is unknown or missing, or a value is invalid."""
         rule = cls(**parse_table(cls, table, "[[attribute]]", required=("pattern",)))
         rule.attribute("check", DataType.DOUBLE, Format.SCALAR)
         return rule
 
     def matches(self, key: str) -> bool:
-        """Whether the pattern matches an attribute.
-
-        :param key: ``domain/family/member/attribute`` in lower case
-        """
+        """Whether the pattern matches an attribute, ``domain/family/member/attribute`` in lower case."""
         return fnmatchcase(key, self.pattern.lower())
 
     def attribute(self, name: str, data_type: DataType, format: Format) -> Attribute:
@@ -103,9 +97,7 @@ def _detecting(criteria: Criteria) -> Criteria:
 class ReplayCounts:
     """Totals since the replayer was made.
 
-    :ivar records: replayed records
-    :ivar skipped: records of other sources or of other kinds
-    :ivar recorded: records among the skipped ones that a recorder wrote
+    :ivar skipped: records of other sources or of other kinds; those that a recorder wrote are also ``recorded``
     :ivar bad: records that cannot be decoded, or with values that the attribute does not accept
     :ivar reasons: errors of the first bad records
     """
@@ -119,8 +111,6 @@ class ReplayCounts:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """One record to replay."""
-
     topic: Topic
     name: str
     data_type: DataType
@@ -133,7 +123,6 @@ class _Value:
 class LogReplayer:
     """Replays records through one event source.
 
-    :param source: the event source
     :param rules: rules of attributes; the first rule that matches an attribute applies
     :param name: name of the source; records of other sources are skipped; None: replay all
     :ivar last: topic -> sequence of the newest record that :meth:`remember` got
@@ -162,10 +151,8 @@ class LogReplayer:
         self.last.update((topic, sequence) for topic, sequence in rows if topic.endswith(_VALUE_TOPIC))
 
     def replay(self, records: Records) -> Counter[tuple[str, str, EventType]]:
-        """Declare new attributes, and push the values of these records, in order.
-
-        :returns: device, name of the attribute in topics, event type -> number of pushed events
-        """
+        """Declare new attributes, and push the values of these records, in order; returns the number of pushed events
+        by device, name of the attribute in topics, and event type."""
         events: dict[tuple[str, str], list[EventType]] = {}
         pushed: Counter[tuple[str, str, EventType]] = Counter()
         for row, value in self._values(records):
@@ -185,15 +172,13 @@ class LogReplayer:
         return pushed
 
     def _events(self, device: str, attribute: str) -> list[EventType]:
-        """Event types with subscriptions. Change events are always pushed, since pushing also sets the value."""
+        """Change events are always pushed, since pushing also sets the value; others if they have subscriptions."""
         return [e for e in EVENTS if e is EventType.CHANGE or self._source.subscribed(device, attribute, e)]
 
     def _bad(self, sequence: int, error: MamaError) -> None:
         self.counts.bad += 1
         if len(self.counts.reasons) < self._MAX_REASONS:
             self.counts.reasons.append(f"record {sequence}: {error}")
-
-    # --- records ---
 
     def _values(self, records: Records) -> Iterator[tuple[int, _Value]]:
         found = decode(records.payloads)
@@ -231,8 +216,6 @@ class LogReplayer:
         name, _, number = found
         return _Value(topic, name, data_type, Format.SCALAR, number, quality, time)
 
-    # --- declarations ---
-
     def _declare(self, value: _Value) -> None:
         device, key = value.topic.device, value.name.lower()
         declared = (value.data_type, value.format)
@@ -253,7 +236,7 @@ class LogReplayer:
 
 
 def _python(value: AttributeValue) -> Any:
-    """The value in the form of :meth:`TangoEventSource.push_event`; None: there is none."""
+    """In the form of :meth:`TangoEventSource.push_event`; None: there is none."""
     read = value.read
     if value.format is Format.SCALAR:
         return read[0] if isinstance(read, tuple | np.ndarray) and len(read) else read

@@ -25,10 +25,7 @@ _UNKNOWN = frozenset(("DB_DeviceNotDefined", "DB_ServerNotDefined"))
 
 
 class Registration:
-    """Devices of one source in its database.
-
-    :param source: which runs; without a database, there is nothing to tell
-    """
+    """Devices of one source, which runs, in its database; for a source without a database it does nothing."""
 
     def __init__(self, source: TangoEventSource) -> None:
         self._source, self._database = source, source.settings.database or ""
@@ -36,12 +33,12 @@ class Registration:
         self._attributes: set[tuple[str, str]] = set()
 
     def _open(self) -> DeviceProxy:
-        """:raises ServerAway: the database cannot be reached"""
+        """Raises ServerAway if the database cannot be reached."""
         reference = Reference(parse_tango_host(self._database), DATABASE_KEY)
         return open_reference(reference, f"the database {self._database}", timeout=_TIMEOUT)
 
     def update(self) -> None:
-        """Register and export devices that are new, and properties of attributes that are new.
+        """Register and export new devices, and properties of new attributes.
 
         :raises ConfigError: a device belongs to another server
         :raises MamaError: the database cannot be reached, or refuses
@@ -95,11 +92,8 @@ class Registration:
         return found
 
     def end(self, remove: bool = False) -> None:
-        """Tell the database that the server has ended.
-
-        :param remove: remove server, devices and properties
-        :raises MamaError: the database cannot be reached, or refuses
-        """
+        """Tell the database that the server has ended, and if asked to, ``remove`` server, devices and properties;
+        raises MamaError if the database cannot be reached, or refuses."""
         if not self._registered:
             return
         with self._open() as database:
@@ -113,7 +107,7 @@ class Registration:
 
 
 def _server_of(database: DeviceProxy, device: str) -> str | None:
-    """Server that a device belongs to; None: the database does not know the device."""
+    """None: the database does not know the device."""
     try:
         found = database.command("DbGetDeviceInfo", device)
     except DevFailed as error:

@@ -44,7 +44,7 @@ class StartPosition:
 
     :ivar at: the last record that was taken
     :ivar last: topic of a record -> sequence of the newest, from which the last values are read after a restart
-    :ivar wanted: device, attribute, event, number of connections, identities of clients: who was listening
+    :ivar wanted: who was listening: device, attribute, event, number of connections, identities of clients
     :ivar written: sequence of the last record whose events are known to have left this process; behind that of ``at``
         in the file of a process that was killed
     """
@@ -56,10 +56,7 @@ class StartPosition:
 
     @classmethod
     def load(cls, path: Path) -> StartPosition:
-        """From its file; where there is none, nothing was served.
-
-        :raises ConfigError: the file is something else
-        """
+        """Of its file; where there is none, nothing was served. Raises ConfigError if the file is something else."""
         try:
             found = orjson.loads(path.read_bytes())
             wanted = [
@@ -77,10 +74,7 @@ class StartPosition:
             raise ConfigError(f"{path} does not say how far a source has come ({e!r}); remove it to begin anew") from e
 
     def save(self, path: Path) -> None:
-        """All of it, or nothing.
-
-        :raises ConfigError: the file cannot be written
-        """
+        """Write all of it, or nothing; raises ConfigError if the file cannot be written."""
         new = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
             more = {"last": self.last, "wanted": self.wanted, "written": self.written}
@@ -91,12 +85,9 @@ class StartPosition:
 
 
 class ReplayService:
-    """Serves one log until ``stop`` is set.
+    """Serves one log until ``stop`` is set; ``say`` prints a line of progress, ``warn`` a warning.
 
-    :param position_file: where the position is saved
-    :param say: prints a line of progress
     :ivar unregister: remove the source from its database at the end
-    :param warn: prints a warning
     """
 
     def __init__(
@@ -172,7 +163,7 @@ class ReplayService:
         self._say(f"ended: {self._progress()}")
 
     def _register_new(self) -> None:
-        """Register devices that came with new records; tried again with the next ones."""
+        """Tried again with the next records."""
         try:
             self._registration.update()
         except MamaError as error:
@@ -193,10 +184,7 @@ class ReplayService:
                 self._take(batch)
             self._report_and_count()
 
-    # --- where to begin ---
-
     def _begin(self, begin: str) -> None:
-        """Load the last values of all attributes, and the position to continue from."""
         position, bounds = StartPosition.load(self._position_file), self._log.bounds()
         at, last = first_position(begin, position.at, bounds, "latest"), None
         if at is position.at:
@@ -224,10 +212,8 @@ class ReplayService:
         self._save()
 
     def _load(self, log: RecordLog, last: dict[str, int] | None, bounds: Bounds) -> None:
-        """Load the last values; no client is connected yet, so that nothing is sent.
-
-        :param last: where the newest values are; None: anywhere in the log
-        """
+        """Load the last values; no client is connected yet, so that nothing is sent. ``last`` is where the newest
+        values are; None: anywhere in the log."""
         self._replayer.last = {}
         ranges = [(bounds.first - 1, bounds.last)] if last is None else [(n - 1, n) for n in sorted(last.values())]
         for after, up_to in ranges:
@@ -261,10 +247,7 @@ class ReplayService:
         return False
 
     def _missing(self) -> dict[Place, int]:
-        """Subscription -> number of clients that have not come back."""
         return self._awaited.missing(self._source.listeners(), self._source.clients())
-
-    # --- going on ---
 
     def _take(self, batch: LogBatch) -> None:
         position, before = self._position, self._position.at
@@ -279,9 +262,7 @@ class ReplayService:
             self._register_new()
 
     def _push(self, records: Records, remember: bool = False) -> None:
-        """
-        :param remember: save the position first
-        """
+        """``remember``: save the position first."""
         self._replayer.remember(records)
         if remember:
             self._save()
@@ -328,7 +309,7 @@ class ReplayService:
                 self._warn(line)
 
     def _subscriptions(self) -> list[tuple[str, str, str, int, list[str]]]:
-        """Device, attribute, event type, number of connections and clients, for the file of the position."""
+        """For the file of the position: device, attribute, event type, number of connections and clients."""
         clients = self._source.clients()
         return [
             (device, attribute, event.name, n, sorted(clients.get((device, attribute, event), ())))
@@ -359,9 +340,5 @@ _METRICS = {
 
 
 def measure(server: str, stream: str, *numbers: int) -> list[Metric]:
-    """The counters of the service as metrics.
-
-    :param server: ``exe/instance``
-    :param numbers: one for each metric
-    """
+    """The counters of the service as metrics; ``server`` is ``exe/instance``, and each metric has one number."""
     return measured("mama_tango_source_", _METRICS, numbers, {"server": server, "stream": stream})
