@@ -64,7 +64,7 @@ class NatsLeases:
     # --- the connection ----------------------------------------------------------------------------------------
 
     def _connect(self) -> SocketConnection:
-        """The connection of the renewals; a new one if it was closed for good."""
+        """A new one if the last was closed for good."""
         if self.connection is None or self.connection.closed:
             self.connection = SocketConnection(self.settings)
             self.connection.open()
@@ -101,8 +101,8 @@ class NatsLeases:
         self._establish(one)
 
     def _establish(self, one: Announced, keep_foreign: bool = False) -> None:
-        """Renew the lease, then write the record if needed. This order is needed because a record without a
-        renewal never expires, and the process may end at any point.
+        """Renew the lease, then write the record if needed: a record without a renewal never expires, and the process
+        may end at any point.
 
         :param keep_foreign: keep a record that another process has written
         :raises LeaseWithdrawn: with ``keep_foreign``, the source was withdrawn
@@ -185,7 +185,7 @@ class NatsLeases:
             return True
 
     def _renew(self, one: Announced, part: str) -> bool:
-        """Renew once; False: the lease has expired, or the source was withdrawn."""
+        """False: the lease has expired, or the source was withdrawn."""
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):
                 self._store_renewal(one, part, timeout=renew_every(one.ttl))
@@ -259,7 +259,6 @@ def _replaced_marker(found: StoredMessage | None) -> int:
 
 
 def _matches(current: StoredMessage | None, one: Announced) -> bool:
-    """Whether a stored record has the announced content and TTL."""
     if current is None or WITHDRAWN in current.headers or MARKER_REASON in current.headers:
         return False
     return current.payload == one.record and current.headers.get(SOURCE_TTL) == f"{one.ttl:g}"
