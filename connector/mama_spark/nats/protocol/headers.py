@@ -51,7 +51,7 @@ ENDS_REPLICATED_STREAMS = (
 )
 MAX_BLOCK = 64 * 1024 - 1  #: the server stores the length of a block in 16 bits
 _VERSION = b"NATS/1.0\r\n"
-ID_HEAD = _VERSION + MSG_ID.encode() + b": "  #: what stands before the id
+ID_HEAD = _VERSION + MSG_ID.encode() + b": "
 #: NATS/1.0, Nats-Msg-Id: , and the two line ends
 ID_OVERHEAD = len(_VERSION) + len(MSG_ID) + 2 + 4
 
@@ -102,7 +102,6 @@ def blocks_of_few(batch: MessageBatch) -> list[bytes] | None:
 
 
 def block_of(headers: Mapping[str, str]) -> bytes:
-    """The header block of one message."""
     lines = (f"{name}: {value}\r\n".encode() for name, value in headers.items())
     return b"%b%b\r\n" % (_VERSION, b"".join(lines))
 

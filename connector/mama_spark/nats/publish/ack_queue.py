@@ -28,7 +28,6 @@ class AckQueue:
 
     @property
     def refused(self) -> bool:
-        """Whether there are refusals that were not taken yet."""
         return bool(self._result.refusals)
 
     def refusals(self, refusals: Refusals) -> None:
@@ -48,7 +47,6 @@ class AckQueue:
             self._result, self._tokens = PollResult(events=warnings), 0
 
     def wake(self) -> None:
-        """Let :meth:`wait` return: there is capacity to send again."""
         with self._changed:
             self._wake()
 

@@ -64,7 +64,7 @@ class CallersClient:
 
     @property
     def why_down(self) -> str:
-        """Why a connection that was lost is not there again; empty = that is not known."""
+        """Why a lost connection is not restored; empty = not known."""
         error = self.client.last_error
         if self.up or error is None or error is self._error_before:
             return ""
@@ -140,7 +140,6 @@ class CallersClient:
             self._written(sum(len(r[2]) for r in rows), epoch)
 
     def _discard_unwritten(self) -> None:
-        """Discard everything that is not written."""
         self._epoch += 1
         self._rows.clear()
         self.unwritten = 0
@@ -194,10 +193,7 @@ class CallersClient:
 
 
 def client_of(context: Any) -> Client:
-    """The client of a JetStream context.
-
-    :raises ConfigError: it cannot be found
-    """
+    """:raises ConfigError: it cannot be found"""
     found = getattr(context, "_nc", None)
     if not isinstance(found, Client):
         raise ConfigError("the client of this JetStream context cannot be found: give it as client=")
