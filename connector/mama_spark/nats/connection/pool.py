@@ -16,7 +16,7 @@ class NatsPool(ConnectionPool[SocketConnection]):
         super().__init__(_answers, _close_sockets)
 
     def checkout(self, settings: NatsSettings) -> SocketConnection:
-        """A connection for these settings: an idle one, or a new one.
+        """An idle connection for these settings, or a new one.
 
         :raises ConfigError, Unavailable: none is idle, and none can be made
         """
@@ -27,7 +27,7 @@ class NatsPool(ConnectionPool[SocketConnection]):
         return connection
 
     def give_back(self, settings: NatsSettings, connection: SocketConnection) -> None:
-        """Return it to the pool; never raises."""
+        """Never raises."""
         self.put(settings.connection_key, connection)
 
 

@@ -21,10 +21,8 @@ Request = tuple[str, bytes, dict[str, str] | None]
 
 
 class ExpectedAnswers:
-    """Answers to the requests of a connection, each by the number of its request at the end of the subject.
-
-    :param inbox: prefix of the subjects
-    """
+    """Answers to the requests of a connection, each by the number of its request at the end of the subject, which
+    begins with ``inbox``."""
 
     def __init__(self, inbox: bytes) -> None:
         self._inbox, self._numbers = inbox, count(1)
@@ -40,7 +38,6 @@ class ExpectedAnswers:
         return number, b"%b%b%d" % (self._inbox, _REQUEST, number)
 
     def forget(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
         self._answered.pop(number, None)
 
     def take(self, frame: Frame) -> bool:
@@ -66,7 +63,6 @@ class Denials:
 
     @contextlib.contextmanager
     def watch(self, subject: str, tell: Callable[[], None]) -> Iterator[None]:
-        """Call ``tell`` when the server reports ``subject`` as forbidden."""
         watch = subject, tell
         self._watches.append(watch)
         try:
@@ -94,8 +90,6 @@ class Attempts(contextlib.ExitStack):
 
 
 class RequestConnection(Protocol):
-    """The connection over which requests are sent."""
-
     @property
     def answers(self) -> ExpectedAnswers: ...
     @property
@@ -106,8 +100,6 @@ class RequestConnection(Protocol):
 
 
 class Requests:
-    """Sends requests over a connection, and waits for the answers."""
-
     def __init__(self, connection: RequestConnection) -> None:
         self._connection, self._answers, self._denials = connection, connection.answers, connection.denials
 
@@ -134,9 +126,7 @@ class Requests:
         self, requests: Sequence[Request], timeout: float, attempts: Attempts | None = None
     ) -> list[Frame | MamaError | None]:
         """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it.
-
-        :param attempts: the attempts so far; this one is added
-        """
+        ``attempts``: those so far; this one is added."""
         lost, found = self._connection.loss(), list[Frame | MamaError | None]()
         with contextlib.ExitStack() as stack:
             mine = stack.enter_context(Attempts()) if attempts is None else attempts

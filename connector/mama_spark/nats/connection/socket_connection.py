@@ -47,8 +47,8 @@ class ConnectionListener(Protocol):
 
 
 class Checks:
-    """Results of checks of a server, which bridges that follow one another on a connection share. They are cleared when
-    the connection is another one."""
+    """Results of checks of a server, which bridges that follow one another on a connection share; cleared when the
+    connection is another one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -61,7 +61,6 @@ class Checks:
         return found[1] if found is not None and self._clock() - found[0] < FRESH else None
 
     def cache(self, question: str, answer: Any) -> None:
-        """Keep the result of a check."""
         self._results[question] = (self._clock(), answer)
 
 
@@ -73,9 +72,7 @@ class SocketConnection:
     :ivar inbox: subject prefix of replies, with its trailing dot
     :ivar next_token: next token on the wire; each bridge continues after the one before it
     :ivar cached, cache: results of checks, until the next reconnect
-    :ivar answers: receivers of answers to requests
     :ivar denials: receivers of permission errors, asked before the listener
-    :ivar requests: sends them, and waits for the answers
     """
 
     def __init__(
@@ -112,12 +109,10 @@ class SocketConnection:
 
     @property
     def info(self) -> wire.ServerInfo:
-        """Of the present or last server."""
         return self.driver.protocol.info
 
     @property
     def api_prefix(self) -> str:
-        """Prefix of the subjects of JetStream API requests."""
         return self._settings.api_prefix
 
     @property
@@ -132,7 +127,7 @@ class SocketConnection:
 
     @property
     def unwritten(self) -> int:
-        """Bytes that were accepted and not written yet."""
+        """Bytes."""
         return self.driver.unwritten
 
     @property
@@ -141,7 +136,7 @@ class SocketConnection:
 
     @property
     def why_down(self) -> str:
-        """Why a connection that was lost is not there again; empty = that is not known."""
+        """Why a lost connection is not restored; empty = not known."""
         lost = self.driver.lost
         return "" if self.up or lost is None else f"cannot connect to NATS again: {error_of(lost)}"
 
@@ -176,7 +171,7 @@ class SocketConnection:
         return lost is not None and (self._once or _is_final(lost))
 
     def close(self) -> None:
-        """Close the connection and do not reconnect. Never raises."""
+        """Does not reconnect. Never raises."""
         self.driver.close()
 
     # --- what the protocol says ----------------------------------------------------------------------------------
@@ -218,7 +213,6 @@ class SocketConnection:
     # --- sending -------------------------------------------------------------------------------------------------
 
     def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
-        """See :meth:`.SocketDriver.drive`."""
         self.driver.drive(timeout, done)
 
     def write(self, frames: PublishFrames) -> None:
@@ -256,10 +250,8 @@ class SocketConnection:
     def subscribe_soon(
         self, subject: str, callback: Callable[[Frame], None] | None, bulk: Callable[[int], Take] | None = None
     ) -> int:
-        """Subscribe, without waiting for the server; returns the id of the subscription.
-
-        :param bulk: given this id, what takes messages before they become frames
-        """
+        """Subscribe, without waiting for the server; returns the id of the subscription. ``bulk``: given this id, what
+        takes messages before they become frames."""
         with self.turn:
             sid, data = self.driver.protocol.send_subscribe(subject)
             self.driver.send(data)
