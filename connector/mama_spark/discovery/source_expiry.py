@@ -40,11 +40,8 @@ def expires_after(ttl: float, state: DiscoveryEventKind) -> float:
 
 
 def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> list[tuple[float, DiscoveryEventKind]]:
-    """Expiries ahead of a source that is not renewed, with their times.
-
-    :param renewed: when it was renewed last, on any clock
-    :param state: its last reported state; None: ONLINE
-    """
+    """Expiries ahead of a source that is not renewed, with their times. ``renewed``: its last renewal, on any clock;
+    ``state``: its last reported state, None: ONLINE."""
     if state is DiscoveryEventKind.OFFLINE:
         return []
     offline = (renewed + offline_after(ttl), DiscoveryEventKind.OFFLINE)

@@ -42,11 +42,8 @@ _RESERVED = {
 
 
 class Bucket:
-    """Where the keys of a bucket are written; asks the server when that is first needed.
-
-    :param timeout: seconds
-    :param wait: go on asking while the middleware does not answer
-    """
+    """Where the keys of a bucket are written; asks the server when that is first needed. ``timeout`` in seconds;
+    ``wait``: go on asking while the middleware does not answer."""
 
     def __init__(self, name: str, settings: NatsSettings, *, timeout: float, wait: bool) -> None:
         self._name, self._settings, self._timeout, self._wait = name, settings, timeout, wait
@@ -86,11 +83,8 @@ class Bucket:
 
 
 class KeyCodec:
-    """A :class:`~mama_spark.contracts.message.RowCodec`.
-
-    :param subject_head: returns what precedes a key
-    :param ttl: seconds that values stay whose row does not say it; None = as the bucket says
-    """
+    """``subject_head`` returns what precedes a key; ``ttl``: seconds that values stay whose row does not say it, None =
+    as the bucket says."""
 
     columns: ClassVar[Mapping[str, str]] = COLUMNS
     needed: ClassVar[Sequence[str]] = ("key",)

@@ -42,10 +42,7 @@ _ID = f"\r\n{MSG_ID}: ".encode()
 
 
 class NatsBatchLedger:
-    """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`.
-
-    :param timeout: seconds that nobody may answer before :class:`~mama_spark.contracts.errors.Unavailable`
-    """
+    """:param timeout: seconds that nobody may answer before :class:`~mama_spark.contracts.errors.Unavailable`"""
 
     def __init__(self, settings: NatsSettings, timeout: float) -> None:
         self._settings, self._place = settings, settings.batches_stream

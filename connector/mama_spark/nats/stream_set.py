@@ -49,11 +49,9 @@ class StreamSet:
         return self.streams.name(int(subject.split(".", 3)[2]))
 
     def route(self, topics: pa.DictionaryArray) -> tuple[pa.DictionaryArray, Int64s]:
-        """The subjects of messages with these topics, and the order in which they are sent: messages of one member
-        stand together, messages of a topic keep their order. So members store, and acknowledge, many at a time.
-
-        :param topics: without nulls
-        """
+        """The subjects of messages with these topics (without nulls), and the order in which they are sent: messages of
+        one member stand together, messages of a topic keep their order. So members store, and acknowledge, many at a
+        time."""
         names = topics.dictionary
         values = names.buffers()[2]
         key = (values.address if values else 0, names.offset, len(names))

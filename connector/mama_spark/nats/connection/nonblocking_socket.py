@@ -42,10 +42,7 @@ class NameLookup:
                 self._found = e if isinstance(e, OSError) else OSError(str(e))
 
     def result(self) -> Addresses | None:
-        """None: there is none yet.
-
-        :raises OSError: the name cannot be resolved
-        """
+        """None: there is none yet. Raises :class:`OSError`: the name cannot be resolved."""
         if isinstance(self._found, OSError):
             raise self._found
         return self._found
@@ -174,10 +171,7 @@ class NonBlockingSocket:
         self.queued += size
 
     def flush(self) -> None:
-        """Write what the system takes now.
-
-        :raises OSError: the connection broke, or none came about
-        """
+        """:raises OSError: the connection broke, or none came about"""
         if not self.connected:
             self._finish_dialling()
         if not self.connected:
@@ -221,10 +215,7 @@ class NonBlockingSocket:
         return True
 
     def read(self) -> bytes:
-        """The received bytes; empty if there are none.
-
-        :raises OSError: the connection has ended, or TLS failed
-        """
+        """What has come, perhaps nothing. Raises :class:`OSError`: the connection has ended, or TLS failed."""
         if not self.connected:
             return b""
         try:

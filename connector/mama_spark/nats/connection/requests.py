@@ -52,10 +52,8 @@ class ExpectedAnswers:
 
 
 class Denials:
-    """Callbacks for subjects that the permissions of a connection forbid.
-
-    :ivar handlers: tried where nobody waits for the subject: kind and subject; True: it was this one's
-    """
+    """Callbacks for subjects that the permissions of a connection forbid. ``handlers`` are tried, with kind and
+    subject, where nobody waits for the subject; True: it was this one's."""
 
     def __init__(self) -> None:
         self._watches: list[tuple[str, Callable[[], None]]] = []
@@ -79,10 +77,8 @@ class Denials:
 
 
 class Attempts(contextlib.ExitStack):
-    """Requests that are sent again until they are answered: an answer counts, whichever time it was asked for.
-
-    :ivar answers: by subject, payload, and number among equal ones; None: the permissions forbid it
-    """
+    """Requests that are sent again until they are answered, whichever time an answer was asked for. ``answers``: by
+    subject, payload, and number among equal ones; None: the permissions forbid it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,10 +146,8 @@ class Requests:
     def ask(
         self, subject: str, payload: bytes, headers: dict[str, str] | None, answered: Callable[[Frame], None]
     ) -> int:
-        """Send a request and return its number; ``answered`` is called with the answers: see :class:`ExpectedAnswers`.
-
-        :raises Unavailable: not connected
-        """
+        """Send a request and return its number; ``answered`` is called with the answers: see
+        :class:`ExpectedAnswers`."""
         number, reply = self._answers.expect(answered)
         try:
             self._connection.publish(subject, payload, reply, headers)

@@ -148,9 +148,7 @@ class SocketConnection:
     # --- opening -------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Connect and subscribe to the inbox.
-
-        :raises ConfigError: credentials, TLS, or the inbox is denied
+        """:raises ConfigError: credentials, TLS, or the inbox is denied
         :raises Unavailable: no server answers
         """
         timeout = self._settings.connect_timeout
@@ -221,10 +219,7 @@ class SocketConnection:
             self.driver.write(frames.pieces, frames.size)
 
     def publish(self, subject: str, payload: bytes, reply: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        """Send one message, whose subject must have been checked.
-
-        :raises Unavailable: not connected
-        """
+        """Its subject must have been checked. Raises :class:`Unavailable`: not connected."""
         with self.turn:
             self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
             self.driver.flush()
@@ -269,10 +264,8 @@ class SocketConnection:
             self.driver.flush()
 
     def ping(self, timeout: float) -> None:
-        """Wait until the server has read everything that was sent.
-
-        :raises Unavailable: it has not within ``timeout`` seconds
-        """
+        """Wait until the server has read everything that was sent, or raise :class:`Unavailable` after ``timeout``
+        seconds."""
         with self.turn:
             lost = self.loss()
             number, data = self.driver.protocol.send_ping()

@@ -99,11 +99,9 @@ def reader(record: StoredMessage) -> AdvisoryReader | None:
 def find_reader(
     consumer_event: ConsumerEvent, deleted: ConsumerEvent | None, readers: Iterable[AdvisoryReader]
 ) -> AdvisoryReader | None:
-    """The audit of a consumer that was created; None if it is not among ``readers``.
-
-    :param deleted: the last deletion of a consumer with this name. Consumers created before it are other ones, and so
-        are those created after the advisory: the advisory may be late, or the audit missing
-    """
+    """The audit of a consumer that was created; None if it is not among ``readers``. Consumers created before the last
+    deletion of one with this name (``deleted``) are other ones, and so are those created after the advisory: the
+    advisory may be late, or the audit missing."""
     since = 0 if deleted is None else deleted.at
     same = [r for r in readers if (r.stream, r.consumer) == (consumer_event.stream, consumer_event.consumer)]
     return max((r for r in same if since <= r.made <= consumer_event.at), key=lambda r: r.made, default=None)
@@ -112,11 +110,8 @@ def find_reader(
 def events_of(
     record: StoredMessage, one: ConsumerEvent, found: AdvisoryReader | None, origin: str, all_topics: Sequence[str]
 ) -> list[DiscoveryEvent]:
-    """One event per topic.
-
-    :param found: filters of the consumer; None: not known any more
-    :param all_topics: subjects of the stream, for a consumer that filters nothing
-    """
+    """One event per topic. ``found``: filters of the consumer, None: not known any more; ``all_topics``: subjects of
+    the stream, for a consumer that filters nothing."""
     kind = DiscoveryEventKind.UNSUBSCRIBED if one.deleted else DiscoveryEventKind.SUBSCRIBED
     info: dict[str, Any] = {"stream": one.stream, "consumer": one.consumer}
     topics: Sequence[str | None] = [None]

@@ -74,10 +74,8 @@ def _has_expired(record: StoredMessage) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SourcesSnapshot:
-    """The sources up to one sequence of their stream.
-
-    :ivar unconfirmed: sources without a renewal: expired long ago, or renewed while the stream was read
-    """
+    """The sources up to one sequence of their stream; ``unconfirmed`` ones have no renewal: expired long ago, or
+    renewed while the stream was read."""
 
     changes: list[DiscoveryEvent]
     unconfirmed: list[SourceKey]

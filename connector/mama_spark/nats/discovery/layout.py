@@ -71,11 +71,9 @@ def from_token(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryLayout:
-    """Names of the subjects and streams below one discovery topic.
-
-    :param advisories: None = consumers of others are not reported
-    :param kept: seconds that records stay in streams made by us, and that a source is remembered which is not renewed
-    """
+    """Names of the subjects and streams below one discovery topic. ``advisories``: None = consumers of others are not
+    reported; ``kept``: seconds that records stay in streams made by us, and that a source is remembered which is not
+    renewed."""
 
     topic: str = TransportOptions.discovery_topic
     sources: str = TransportOptions.sources_stream

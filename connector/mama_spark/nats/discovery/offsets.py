@@ -61,11 +61,8 @@ class StreamCreationTimes:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryOffset:
-    """An offset of a reader that has begun.
-
-    :ivar mark: sequence and time of a record; while it exists, nothing after it was lost
-    :ivar image_read: events of the image before this offset
-    """
+    """An offset of a reader that has begun. While the record exists whose sequence and time are ``mark``, nothing after
+    it was lost; ``image_read``: events of the image before this offset."""
 
     events: int
     mark: tuple[int, str]
@@ -102,10 +99,7 @@ class DiscoveryOffset:
 
 
 def parse_offset(position: Position) -> DiscoveryOffset | None:
-    """The offset of a JSON value; None for :data:`IMAGE`.
-
-    :raises ConfigError: it is no offset of NATS discovery
-    """
+    """None for :data:`IMAGE`. Raises :class:`ConfigError`: it is no offset of NATS discovery."""
     if position == IMAGE:
         return None
     try:
@@ -140,11 +134,8 @@ class StreamRecreated:
 
 @dataclass(frozen=True, slots=True)
 class RecordRange:
-    """Records ``after < sequence <= up_to`` of a stream.
-
-    :ivar mark: see :class:`DiscoveryOffset`; None = do not check for losses (the stream is new)
-    :ivar skip: see :func:`~.events.event_of`
-    """
+    """Records ``after < sequence <= up_to`` of a stream. ``mark``: see :class:`DiscoveryOffset`; None = do not check
+    for losses (the stream is new); ``skip``: see :func:`~.events.event_of`."""
 
     stream: str
     after: int

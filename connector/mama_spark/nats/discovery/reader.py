@@ -33,10 +33,7 @@ _ADVANCE = 600.0  #: seconds after which an offset advances without an event
 
 
 class DiscoveryReader:
-    """Its only state is a cache: the sequence up to which it found no event.
-
-    :param clock_offset: see :attr:`~.streams.DiscoveryStreams.clock_offset`
-    """
+    """Its only state is a cache: the sequence up to which it found no event."""
 
     def __init__(self, api: JetStream, layout: DiscoveryLayout, clock_offset: float) -> None:
         self.api, self.layout = api, layout
@@ -167,10 +164,8 @@ class DiscoveryReader:
     def _scan(
         self, place: tuple[str, str, int], limit: int | None, tells: Callable[[StoredMessage], bool]
     ) -> tuple[int, int]:
-        """Count events; returns the sequence of the last one and their number.
-
-        :param place: a stream, its generation, and the sequence after which to count
-        """
+        """Count the events behind ``place`` (a stream, its generation, and a sequence); returns the sequence of the
+        last one and their number."""
         stream, _, after = place
         after, found = self._scanned.get(place, after), 0
         for page in self.api.pages(stream, after, self._subject(stream)):

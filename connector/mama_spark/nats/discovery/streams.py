@@ -56,9 +56,8 @@ def check_version(version: object) -> None:
 
 
 def find_streams(api: JetStream, layout: DiscoveryLayout, *, check: bool = False) -> DiscoveryStreams:
-    """The existing streams; creates none.
+    """The existing streams, whose settings are checked with ``check``; creates none.
 
-    :param check: check their settings, too
     :raises ConfigError: the settings of a stream are unusable; the text names both
     """
     names = [config["name"] for config in layout.streams()]
@@ -81,9 +80,7 @@ def _streams(layout: DiscoveryLayout, found: dict[str, StreamInfo | None]) -> Di
 
 
 def ensure_streams(api: JetStream, layout: DiscoveryLayout) -> DiscoveryStreams:
-    """Find the streams, create missing ones, and check their settings.
-
-    :raises ConfigError: unusable settings, or a missing permission; the text names stream and setting, or permission
+    """:raises ConfigError: unusable settings, or a missing permission; the text names stream and setting, or permission
     :raises Unavailable: no answer
     """
     found: dict[str, StreamInfo | None] = {}

@@ -42,10 +42,8 @@ class ApiForbidden(ConfigError):
 
 
 def answer_of(data: bytes) -> dict[str, Any]:
-    """The JSON object of an answer; its ``error``, if any, is an object with numeric codes.
-
-    :raises Unavailable: the answer is no such JSON
-    """
+    """The JSON object of an answer, whose ``error`` is an object with numeric codes; :class:`Unavailable` for
+    others."""
     try:
         answer = orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -174,10 +174,8 @@ class JetStream:
         return None if answer is None else StreamInfo.of(answer)
 
     def message(self, stream: str, **which: str | int) -> StoredMessage | None:
-        """A message as the leader of the stream has it, never stale; None: there is none.
-
-        :param which: ``seq=n``, ``last_by_subj=s``, or both ``seq=n`` and ``next_by_subj=s``
-        """
+        """What the leader of the stream has by ``seq=n``, ``last_by_subj=s``, or both ``seq=n`` and ``next_by_subj=s``:
+        never stale; None: no message."""
         answer = self.find(f"STREAM.MSG.GET.{stream}", which, NO_MESSAGE)
         return None if answer is None else message_of(answer)
 
@@ -256,10 +254,7 @@ class JetStream:
     # --- direct gets ----------------------------------------------------------------------------------------------
 
     def serves_direct_gets(self, stream: str) -> bool:
-        """Whether direct gets from the stream are answered, by one request, which makes no advisory.
-
-        :raises Unavailable: no answer
-        """
+        """By one request, which makes no advisory. Raises :class:`Unavailable`: no answer."""
         try:
             self.connection().requests.request(self._direct(stream), b'{"seq":1}', self.attempt_timeout)
         except NoResponders:
@@ -283,10 +278,7 @@ class JetStream:
             return self.retry(f"the direct get from the stream {stream!r}", attempt, timeout)
 
     def get_many(self, stream: str, **body: Any) -> tuple[list[StoredMessage], int]:
-        """The messages that one multi-message direct get returns, and how many are left.
-
-        :raises ApiForbidden: the permissions do not allow it
-        """
+        """The messages that one multi-message direct get returns, and how many are left."""
 
         limit, tries = self._limits(), list[_Try]()
 
@@ -310,11 +302,8 @@ class JetStream:
         self, stream: str, body: dict[str, Any], tries: list[_Try], attempts: Attempts, begins: float
     ) -> list[Frame]:
         """The frames of the first answer that is whole, else of the last one. The last frame ends it, if it did not
-        break off.
-
-        :param tries: one for each attempt, which may go on
-        :param begins: seconds in which the first frame comes; the replica that has the request may stand still
-        """
+        break off. ``tries``: one for each attempt, which may go on; ``begins``: seconds in which the first frame comes;
+        the replica that has the request may stand still."""
         subject, connection, silence = self._direct(stream), self.connection(), begins
         told: list[bool] = []
         frames, lost = list[Frame](), connection.loss()
@@ -353,12 +342,9 @@ class JetStream:
     def pages(
         self, stream: str, after: int, subject: str, up_to: int | None = None, *, beyond: bool = False
     ) -> Iterator[list[StoredMessage]]:
-        """Messages behind sequence ``after`` on ``subject`` (wildcards), to the end or ``up_to``, and perhaps beyond in
-        the last page. With ``up_to`` it goes on until a message at or beyond it is seen, or the leader says that there
-        is none: a replica may not have it yet.
-
-        :param beyond: then read on to the end: records that were rewritten meanwhile have moved there
-        """
+        """Messages behind sequence ``after`` on ``subject`` (wildcards), to the end or ``up_to``. With ``up_to`` it
+        goes on until a message at or beyond it is seen, or the leader says that there is none: a replica may not have
+        it yet. Only ``beyond`` reads on to the end: records that were rewritten meanwhile have moved there."""
         now = time.monotonic
         until, delays = now() + self.timeout, BACKOFF.delays()
         while True:

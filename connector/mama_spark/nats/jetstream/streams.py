@@ -119,10 +119,7 @@ def check_jetstream(api: JetStream, cache: StreamCache) -> None:
 
 
 def stream_info(api: JetStream, cache: StreamCache, name: str) -> StreamInfo | None:
-    """Look up the stream of this name and cache it; None if it does not exist or the permissions hide it.
-
-    :raises Unavailable: no answer
-    """
+    """Look up the stream of this name and cache it; None if it does not exist or the permissions hide it."""
     return stream_infos(api, cache, [name])[0]
 
 
@@ -142,10 +139,7 @@ def stream_infos(api: JetStream, cache: StreamCache, names: Sequence[str]) -> li
 
 
 def info_in(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo | None:
-    """The stream of an answer to ``STREAM.INFO``; None: there is none.
-
-    :raises ApiForbidden, Unavailable: it is not known
-    """
+    """The stream of an answer to ``STREAM.INFO``, None: there is none; raises its error if it is not known."""
     if isinstance(answer, ApiError):
         if answer.code != NO_STREAM:
             raise Unavailable(f"stream {name!r}: {answer.description}") from answer
@@ -156,10 +150,7 @@ def info_in(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo | None:
 
 
 def stream_names(api: JetStream, subject: str | None = None) -> list[str]:
-    """Names of all streams, or of those that take ``subject``.
-
-    :raises ApiForbidden: the permissions do not allow the request
-    """
+    """Names of all streams, or of those that take ``subject``; :class:`ApiForbidden` if the permissions hide them."""
     body = {} if subject is None else {"subject": subject}
     return list(api.listed("STREAM.NAMES", "streams", body))
 

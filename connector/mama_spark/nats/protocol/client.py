@@ -343,11 +343,8 @@ class ClientProtocol:
     def send_message(
         self, subject: str, payload: bytes, reply: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """One message, whose subjects and headers must have been checked.
-
-        :raises Unavailable: not connected; it says why
-        :raises TooLarge: for this server
-        """
+        """One message, whose subjects and headers must have been checked. Raises :class:`Unavailable` with the reason
+        if not connected, and :class:`TooLarge` for this server."""
         self._require(State.UP)
         frame = message_frame(subject, payload, reply, headers)
         size = len(frame) - frame.index(b"\r\n") - len(b"\r\n\r\n")

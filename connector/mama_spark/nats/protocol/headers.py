@@ -69,11 +69,8 @@ def rows_with(batch: MessageBatch, header: str) -> Int64s:
 
 
 def blocks(batch: MessageBatch) -> tuple[Any, Int64s | None]:
-    """Columns that make the header block of each message, and its length.
-
-    :returns: ``(None, None)`` without headers and ids; with ids alone the column of ids (the framer adds the constant
-        text around it); otherwise the column of whole blocks
-    """
+    """Columns that make the header block of each message, and its length: none without headers and ids; with ids alone
+    the column of ids (the framer adds the constant text around it); otherwise the column of whole blocks."""
     ids = None if batch.ids is None else batch.ids.cast(_BINARY)
     if batch.headers is None:
         return (None, None) if ids is None else (ids, payload_sizes(ids) + ID_OVERHEAD)
@@ -136,11 +133,9 @@ def _lines(headers: pa.Array) -> pa.Array:
 
 
 def check(batch: MessageBatch, max_payload: int, looked_into: str = "") -> tuple[dict[int, PublishError], Bools | None]:
-    """Rows whose headers, id or size are not allowed, and rows whose expectation forbids a blind resend.
-
-    :param max_payload: bytes of header block and payload together
-    :param looked_into: an expectation that allows a resend: when it fails, its message is looked for
-    """
+    """Rows whose headers, id or size (at most ``max_payload`` bytes of header block and payload) are not allowed, and
+    rows whose expectation forbids a blind resend; the one ``looked_into`` allows it: when it fails, its message is
+    looked for."""
     bad: dict[int, PublishError] = {}
     non_retriable = None
     sizes = batch.sizes()

@@ -185,11 +185,7 @@ class OutOfOrder(ProtocolError):
 
 
 def delivery_numbers(buffer: DeliveryBuffer) -> DeliveryNumbers:
-    """The numbers of a buffer that is not empty.
-
-    :raises OutOfOrder: some are missing
-    :raises ProtocolError: invalid numbers
-    """
+    """Of a buffer that is not empty. Raises :class:`OutOfOrder` if some are missing."""
     n = len(buffer)
     tokens = b".".join(buffer.tails).split(b".")
     if len(tokens) != _NUMBERS * n:  # a random token at the end of some

@@ -71,9 +71,7 @@ class CallersClient:
         return f"cannot connect to NATS again: {refusal(str(error) or type(error).__name__)}"
 
     async def start(self, timeout: float) -> None:
-        """Subscribe to the inbox.
-
-        :raises ConfigError: the server does not allow the subscription
+        """:raises ConfigError: the server does not allow the subscription to the inbox
         :raises Unavailable: it did not accept it in time
         """
         try:
@@ -201,10 +199,7 @@ def client_of(context: Any) -> Client:
 
 
 def loop_of(client: Client) -> asyncio.AbstractEventLoop:
-    """The loop that a client reads on, or else the running one.
-
-    :raises ConfigError: neither can be found
-    """
+    """The loop that a client reads on, or else the running one; :class:`ConfigError` if neither can be found."""
     reading = getattr(client, "_reading_task", None)
     if isinstance(reading, asyncio.Task):
         return reading.get_loop()

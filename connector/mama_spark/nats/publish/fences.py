@@ -78,11 +78,8 @@ class _Fence:
 
 
 class Fences:
-    """On the thread of the bridge, except where a method says otherwise.
-
-    :param subjects: one of each stream that is published to
-    :ivar sent: the token behind the last one that was sent
-    """
+    """On the thread of the bridge, except where a method says otherwise. ``subjects``: one of each stream that is
+    published to; ``sent``: the token behind the last one that was sent."""
 
     def __init__(
         self,

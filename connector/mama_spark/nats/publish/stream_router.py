@@ -30,11 +30,7 @@ _UNMAPPED = "publish to topics that are not mapped so"
 
 
 class StreamRouter:
-    """Topics and streams of one bridge.
-
-    :ivar set: the stream set of the settings
-    :param warn: called with each warning
-    """
+    """Topics and streams of one bridge; ``warn`` is called with each warning."""
 
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
         self.settings, self._warn = settings, warn
@@ -130,10 +126,8 @@ class StreamRouter:
     # --- when the bridge opens -------------------------------------------------------------------------------
 
     def check(self, connection: SocketConnection) -> None:
-        """Check that JetStream is on and that the stream of the settings exists.
-
-        :raises ConfigError: it does not, or a publisher cannot use the stream
-        """
+        """:raises ConfigError: JetStream is off, or the stream of the settings is missing, or a publisher cannot use
+        it"""
         api = jetstream_of(connection, self.settings)
         cache = connection.cached("directory")
         if cache is None:

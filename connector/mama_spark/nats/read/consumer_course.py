@@ -65,10 +65,7 @@ class ConsumerCourse:
 
     def has_nothing_left(self, info: ConsumerInfo, now: float) -> bool:
         """Whether this consumer, like the one before it, says that nothing is left: servers differ in what they count
-        for a filter that matches nothing.
-
-        :raises SubscriptionBroken: it is the first that says so
-        """
+        for a filter that matches nothing. The first that says so is given up: :class:`SubscriptionBroken`."""
         if info.pending or info.delivered > self.delivered:
             return False
         if self._exhausted == self.position:

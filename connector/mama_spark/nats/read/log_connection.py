@@ -44,10 +44,7 @@ class LogConnection:
         return connection
 
     def connection(self) -> SocketConnection:
-        """A new one if the last was closed for good.
-
-        :raises ClientClosed: not open
-        """
+        """A new one if the last was closed for good. Raises :class:`ClientClosed`: not open."""
         if self._connection is None:
             raise ClientClosed("the log bridge is not open")
         if self._connection.closed:

@@ -139,10 +139,7 @@ def _is_own(name: str) -> bool:
 
 
 def _list_streams(api: JetStream) -> list[StreamInfo]:
-    """Streams that are no buckets, by name.
-
-    :raises ApiForbidden: the permissions do not allow the request
-    """
+    """Streams that are no buckets, by name."""
     found = [StreamInfo.of(one) for one in api.listed("STREAM.LIST", "streams")]
     return sorted((stream for stream in found if not stream.name.startswith(_BUCKETS)), key=lambda stream: stream.name)
 

@@ -82,10 +82,7 @@ class _Consumer(NamedTuple):
 
 
 class _Creation:
-    """A consumer that is being created: the stream is looked at first, because it may be another one by now.
-
-    :raises Unavailable: not connected
-    """
+    """A consumer that is being created: the stream is looked at first, because it may be another one by now."""
 
     def __init__(self, logs: LogConnection, stream: StreamInfo, after: int, filters: list[str], replicas: int) -> None:
         self._connection, self._stream, self._after = logs.connection(), stream, after
