@@ -160,7 +160,7 @@ class LogDiscovery(ABC):
         return self._present().events
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """``where`` gives sequences by log: -1 is the latest, -2 the earliest."""
+        """In sequences by log, -1 is the latest and -2 the earliest."""
         if where == "image":
             return dict(IMAGE)
         number = {"latest": LATEST, "earliest": EARLIEST}.get(where) if isinstance(where, str) else self._number(where)

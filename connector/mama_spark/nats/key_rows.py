@@ -83,8 +83,8 @@ class Bucket:
 
 
 class KeyCodec:
-    """``subject_head`` returns what precedes a key; ``ttl``: seconds that values stay whose row does not say it, None =
-    as the bucket says."""
+    """A :class:`~mama_spark.contracts.message.RowCodec`. ``subject_head`` returns what precedes a key; ``ttl``: seconds
+    that values stay whose row does not say it, None = as the bucket says."""
 
     columns: ClassVar[Mapping[str, str]] = COLUMNS
     needed: ClassVar[Sequence[str]] = ("key",)

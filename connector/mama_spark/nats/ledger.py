@@ -42,7 +42,8 @@ _ID = f"\r\n{MSG_ID}: ".encode()
 
 
 class NatsBatchLedger:
-    """:param timeout: seconds that nobody may answer before :class:`~mama_spark.contracts.errors.Unavailable`"""
+    """A :class:`~mama_spark.contracts.batch_ledger.BatchLedger`; ``timeout``: seconds without an answer after which it
+    raises :class:`~mama_spark.contracts.errors.Unavailable`."""
 
     def __init__(self, settings: NatsSettings, timeout: float) -> None:
         self._settings, self._place = settings, settings.batches_stream

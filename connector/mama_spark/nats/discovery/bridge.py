@@ -35,7 +35,7 @@ _MAX_IN_FLIGHT = 4096  #: of events
 
 
 class NatsDiscovery:
-    """:param settings: of the connection; a call is retried for ``retry_deadline`` seconds without an answer"""
+    """A :class:`~mama_spark.contracts.bridge.DiscoveryBridge`; its calls are retried for ``retry_deadline`` seconds."""
 
     def __init__(self, settings: NatsSettings, layout: DiscoveryLayout | None = None) -> None:
         self.settings, self.layout = settings, layout or DiscoveryLayout()

@@ -106,7 +106,7 @@ class StreamInfo:
 
     :ivar config: in the words of the API
     :ivar created: text of the server, which tells it from another stream of the same name
-    :ivar deleted: how many sequences from ``first`` to ``last``; ``deleted_sequences``: which, if that was asked for
+    :ivar deleted: number of deleted sequences up to ``last``; ``deleted_sequences``: these, if requested
     :ivar leader: of its replicas, as the one that answered knows; ``led``: it is the leader itself
     :ivar sourced: by name of the stream: the sequence up to which it was sourced
     :ivar leads_since: its leader, and ``now``: the time of the server when it answered, RFC 3339
@@ -214,7 +214,7 @@ class ConsumerInfo:
     """A consumer: its configuration, and how far it is.
 
     :ivar config: in the words of the API
-    :ivar pending: messages that it has not delivered; ``unacknowledged``: delivered, and waits for
+    :ivar pending: messages that it has not delivered; ``unacknowledged``: delivered ones that it waits for
     :ivar waiting: open pull requests
     :ivar delivered: its own sequence of the last delivery; ``position``: that of the stream
     """

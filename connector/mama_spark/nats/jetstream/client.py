@@ -278,7 +278,7 @@ class JetStream:
             return self.retry(f"the direct get from the stream {stream!r}", attempt, timeout)
 
     def get_many(self, stream: str, **body: Any) -> tuple[list[StoredMessage], int]:
-        """The messages that one multi-message direct get returns, and how many are left."""
+        """The messages of one multi-message direct get, and how many are left. May raise :class:`ApiForbidden`."""
 
         limit, tries = self._limits(), list[_Try]()
 
@@ -342,9 +342,10 @@ class JetStream:
     def pages(
         self, stream: str, after: int, subject: str, up_to: int | None = None, *, beyond: bool = False
     ) -> Iterator[list[StoredMessage]]:
-        """Messages behind sequence ``after`` on ``subject`` (wildcards), to the end or ``up_to``. With ``up_to`` it
-        goes on until a message at or beyond it is seen, or the leader says that there is none: a replica may not have
-        it yet. Only ``beyond`` reads on to the end: records that were rewritten meanwhile have moved there."""
+        """Messages behind sequence ``after`` on ``subject`` (wildcards), to the end or ``up_to``, perhaps beyond
+        in the last page. With ``up_to`` it goes on until a message at or beyond it is seen, or the leader says that
+        there is none: a replica may not have it yet. ``beyond``: then read on to the end: records that were rewritten
+        meanwhile have moved there."""
         now = time.monotonic
         until, delays = now() + self.timeout, BACKOFF.delays()
         while True:

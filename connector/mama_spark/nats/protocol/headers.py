@@ -69,8 +69,8 @@ def rows_with(batch: MessageBatch, header: str) -> Int64s:
 
 
 def blocks(batch: MessageBatch) -> tuple[Any, Int64s | None]:
-    """Columns that make the header block of each message, and its length: none without headers and ids; with ids alone
-    the column of ids (the framer adds the constant text around it); otherwise the column of whole blocks."""
+    """Columns that make the header block of each message, and its length; Nones without headers and ids. With ids alone
+    it is the column of ids (the framer adds the constant text around it), otherwise that of whole blocks."""
     ids = None if batch.ids is None else batch.ids.cast(_BINARY)
     if batch.headers is None:
         return (None, None) if ids is None else (ids, payload_sizes(ids) + ID_OVERHEAD)
@@ -134,8 +134,8 @@ def _lines(headers: pa.Array) -> pa.Array:
 
 def check(batch: MessageBatch, max_payload: int, looked_into: str = "") -> tuple[dict[int, PublishError], Bools | None]:
     """Rows whose headers, id or size (at most ``max_payload`` bytes of header block and payload) are not allowed, and
-    rows whose expectation forbids a blind resend; the one ``looked_into`` allows it: when it fails, its message is
-    looked for."""
+    rows whose expectation forbids a blind resend; the expectation ``looked_into`` allows one, because its message is
+    looked for when it fails."""
     bad: dict[int, PublishError] = {}
     non_retriable = None
     sizes = batch.sizes()

@@ -185,7 +185,7 @@ class OutOfOrder(ProtocolError):
 
 
 def delivery_numbers(buffer: DeliveryBuffer) -> DeliveryNumbers:
-    """Of a buffer that is not empty. Raises :class:`OutOfOrder` if some are missing."""
+    """Of a buffer that is not empty. Raises :class:`OutOfOrder`, or :class:`ProtocolError` for invalid numbers."""
     n = len(buffer)
     tokens = b".".join(buffer.tails).split(b".")
     if len(tokens) != _NUMBERS * n:  # a random token at the end of some

@@ -33,7 +33,9 @@ _REMEMBERED = 128 * 1024  #: sends that are kept
 
 
 class NatsAnswers:
-    """:param fast_ingest: None: there are no batches
+    """A :class:`~mama_spark.nats.connection.socket_connection.ConnectionListener`.
+
+    :param fast_ingest: None: there are no batches
     :param warn: called with warnings for the log
     :param fences: hears which connection there is; None = nobody asks
     :param conflicts: looks into refusals of changes that expect a revision; None = there are none

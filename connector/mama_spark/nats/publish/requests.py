@@ -19,8 +19,8 @@ _REMEMBERED = 4096  #: requests that may still be denied; a denial arrives withi
 
 
 class NatsRequests:
-    """If a stream takes the topic of a request, the stream answers, too. ``timeout``: seconds to wait for the
-    connection."""
+    """A :class:`~mama_spark.contracts.bridge.RequestBridge`. If a stream takes the topic, the stream answers, too.
+    ``timeout``: seconds to wait for the connection."""
 
     def __init__(self, connection: SocketConnection, timeout: float) -> None:
         self._connection, self._timeout = connection, timeout

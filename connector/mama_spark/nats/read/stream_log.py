@@ -173,6 +173,8 @@ class NatsLog(RecordLog):
 
 
 class ServedStream:
+    """A :class:`~mama_spark.contracts.served_log.ServedLog`."""
+
     def __init__(self, logs: LogConnection, name: str) -> None:
         self._logs, self.records = logs, NatsLog(logs, name)
 

@@ -121,7 +121,7 @@ class _Creation:
 
 
 class NatsTail:
-    """``stream``: as it was when its log was opened."""
+    """A :class:`~mama_spark.contracts.served_log.LogTail` of the ``stream`` as it was when its log was opened."""
 
     def __init__(self, logs: LogConnection, stream: StreamInfo, after: int, filters: list[str], name: str) -> None:
         self.caught_up = False

@@ -108,7 +108,7 @@ class NatsServer:
         self._logged = 0  # bytes in the log of earlier processes
         self.port_taken = False
         self.port = port  #: of the clients; known after :meth:`start`, kept over restarts
-        self.monitor: str = ""  #: of the monitoring port
+        self.monitor: str = ""  #: URL of the monitoring port
 
     def __repr__(self) -> str:
         state = f"pid {self.pid}" if self.running else "stopped"
