@@ -134,6 +134,7 @@ class MemoryBroker(OfOneName):
         if self.capacity is not None and len(self._log) - len(self.deleted) >= self.capacity:
             return None
         sequence = len(self._log) + 1
+        # Time of day: stamps messages; never falls.
         now = max(time.time_ns() // 1000, self._log[-1].time if self._log else 0)
         self._log.append(MemoryMessage(sequence, topic, payload, headers, id_, now))
         if id_:

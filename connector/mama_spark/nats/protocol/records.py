@@ -6,8 +6,8 @@ A delivery is a ``MSG`` or ``HMSG`` frame whose reply subject has this form (NAT
 ``<domain>.<account>`` before the stream and, from some servers, one more token at the end.
 
 :class:`DeliveryParser` finds the frames and their parts, one after another; :func:`delivery_numbers` and
-    :func:`records_of` decode thousands of them at a time. Announced sizes are compared with what came; no memory is
-    allocated by them.
+:func:`records_of` decode thousands of them at a time. Announced sizes are compared with what came; no memory is
+allocated by them.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class AckModeChoice:
         return not self._settings.dedup or (stream is not None and stream.replicas == 1)
 
     def require_safe_dedup(self, name: str | None, stream: StreamInfo | None) -> None:
-        """:raises ConfigError: fast ingest was asked for where a repeated id may be counted as stored too early, which
-        :class:`~.fast_ingest.FastIngestPublisher` prevents with ``order=partition``"""
+        """:raises ConfigError: fast ingest was asked for where a repeated id may be counted as stored too early (never
+        with ``order=partition``, where :class:`~.fast_ingest.FastIngestPublisher` prevents it)"""
         if self._settings.ack_mode == "batch" and not self._settings.ordered and not self.dedup_is_safe(stream):
             why = "may be replicated" if stream is None else "is replicated"
             raise ConfigError(

@@ -126,8 +126,7 @@ class StreamRouter:
     # --- when the bridge opens -------------------------------------------------------------------------------
 
     def check(self, connection: SocketConnection) -> None:
-        """:raises ConfigError: JetStream is off, or the stream of the settings is missing, or a publisher cannot use
-        it"""
+        """:raises ConfigError: JetStream is off, or the stream of the settings is missing or unusable"""
         api = jetstream_of(connection, self.settings)
         cache = connection.cached("directory")
         if cache is None:
