@@ -146,8 +146,8 @@ class Requests:
     def ask(
         self, subject: str, payload: bytes, headers: dict[str, str] | None, answered: Callable[[Frame], None]
     ) -> int:
-        """Send a request and return its number; ``answered`` is called with the answers: see
-        :class:`ExpectedAnswers`."""
+        """Send a request and return its number; ``answered`` is called with the answers (see
+        :class:`ExpectedAnswers`). Raises :class:`Unavailable`: not connected."""
         number, reply = self._answers.expect(answered)
         try:
             self._connection.publish(subject, payload, reply, headers)

@@ -109,6 +109,7 @@ class SocketConnection:
 
     @property
     def info(self) -> wire.ServerInfo:
+        """Of the present or last server."""
         return self.driver.protocol.info
 
     @property

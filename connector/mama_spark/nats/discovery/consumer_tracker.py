@@ -19,8 +19,8 @@ _LATE_US = 1_000_000  #: maximum microseconds between a consumer and its audit, 
 
 
 class _Audits(NamedTuple):
-    """Audits that were read, kept for the advisories that follow: all from sequence ``first`` to ``last``; the server
-    created the ``newest`` at that time (microseconds since the epoch)."""
+    """Audits that were read, kept for the advisories that follow: all from sequence ``first`` to ``last``.
+    ``newest``: when the server created the last of them, microseconds since the epoch."""
 
     first: int = 0
     last: int = 0

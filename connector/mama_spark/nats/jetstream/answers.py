@@ -16,7 +16,7 @@ from ..protocol.direct_get import micros
 NO_STREAM, NO_CONSUMER, NO_MESSAGE = 10059, 10014, 10037
 NO_SEQUENCE = 10043  #: to delete
 TOO_MANY_CONSUMERS = 10026  #: the stream or the account has as many as it may
-#: A stream of another configuration has the name; some of the subjects.
+#: A stream of another configuration has the name, or some of the subjects.
 NAME_TAKEN, OVERLAP = 10058, 10065
 #: Stream name in use; also while the files of a deleted stream of this name are being removed.
 CREATE_FAILED = 10049

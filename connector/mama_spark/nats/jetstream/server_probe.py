@@ -69,7 +69,8 @@ class SentTo:
 
 def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) -> dict[str, str]:
     """Why what was sent to a server before now may still be stored, for people, by topic; topics without such messages
-    are left out. Waits ``SETTLE`` seconds, and for answers. ``topics``: one of each stream."""
+    are left out. Waits ``SETTLE`` seconds, and for answers. ``topics``: one of each
+    stream that was published to."""
     why = _why_unfenced(settings, server, topics)
     return {topic: f"{server} may still have messages: {text}" for topic, text in why.items()}
 

@@ -119,7 +119,7 @@ def check_jetstream(api: JetStream, cache: StreamCache) -> None:
 
 
 def stream_info(api: JetStream, cache: StreamCache, name: str) -> StreamInfo | None:
-    """Look up the stream of this name and cache it; None if it does not exist or the permissions hide it."""
+    """Look up the stream and cache it; None: missing, or hidden by permissions. Raises :class:`Unavailable`."""
     return stream_infos(api, cache, [name])[0]
 
 
@@ -139,7 +139,7 @@ def stream_infos(api: JetStream, cache: StreamCache, names: Sequence[str]) -> li
 
 
 def info_in(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo | None:
-    """The stream of an answer to ``STREAM.INFO``, None: there is none; raises its error if it is not known."""
+    """The stream of an answer to ``STREAM.INFO``, None: there is none; raises other errors."""
     if isinstance(answer, ApiError):
         if answer.code != NO_STREAM:
             raise Unavailable(f"stream {name!r}: {answer.description}") from answer

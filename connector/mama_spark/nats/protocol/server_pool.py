@@ -65,7 +65,8 @@ class Server:
 
 
 class SilentServers:
-    """Servers that did not answer in time: each is tried last for :data:`_REMEMBERED`, or until it answers."""
+    """Servers that did not answer in time: each is tried last for :data:`_REMEMBERED`, or until it answers.
+    ``clock``: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

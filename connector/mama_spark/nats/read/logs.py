@@ -36,8 +36,7 @@ _JETSTREAM_CHECKED = "whether JetStream answers"
 
 
 class NatsLogs(LogConnection, RecordLogBridge):
-    """:param timeout: seconds without an answer after which :class:`~mama_spark.contracts.errors.Unavailable` is
-    raised"""
+    """:param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`"""
 
     def __repr__(self) -> str:
         state = "closed" if self._connection is None else repr(self._connection)
@@ -139,7 +138,7 @@ def _is_own(name: str) -> bool:
 
 
 def _list_streams(api: JetStream) -> list[StreamInfo]:
-    """Streams that are no buckets, by name."""
+    """Streams that are no buckets, by name. Raises :class:`ApiForbidden` without permission to list them."""
     found = [StreamInfo.of(one) for one in api.listed("STREAM.LIST", "streams")]
     return sorted((stream for stream in found if not stream.name.startswith(_BUCKETS)), key=lambda stream: stream.name)
 

@@ -82,7 +82,8 @@ class _Consumer(NamedTuple):
 
 
 class _Creation:
-    """A consumer that is being created: the stream is looked at first, because it may be another one by now."""
+    """A consumer that is being created: the stream is looked at first, because it may be another one by now.
+    Raises :class:`Unavailable`: not connected."""
 
     def __init__(self, logs: LogConnection, stream: StreamInfo, after: int, filters: list[str], replicas: int) -> None:
         self._connection, self._stream, self._after = logs.connection(), stream, after
