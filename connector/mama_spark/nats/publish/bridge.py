@@ -230,7 +230,7 @@ class NatsBridge(PublisherBridge):
         return len(part)
 
     def _capacity(self) -> int:
-        """Bytes that can be taken now; 0 while the connection is down or its server silent. Raises :class:`ClientClosed`."""
+        """Bytes that can be taken; 0 while the server is away or silent. Raises :class:`ClientClosed`."""
         connection = self._connection
         if connection is None or connection.closed:
             raise ClientClosed("the bridge is not open")
