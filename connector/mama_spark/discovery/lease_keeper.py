@@ -1,8 +1,8 @@
 """Renews the leases of the sources that this process announces: one a source, for any number of bridges.
 
 A thread renews over a connection of its own while a bridge announces the source and for some time after (each
-micro-batch of a stream opens a bridge). Renewals end with the process; a forked process has none. How a lease is
-stored, and how several processes agree on one, is the middleware's: :class:`LeaseStore`.
+micro-batch of a stream opens a bridge). Renewals end with the process; a forked process has none. The middleware's
+:class:`LeaseStore` says how a lease is stored, and how processes agree on one.
 """
 
 from __future__ import annotations
@@ -69,12 +69,8 @@ class LeaseStore(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """One source that this process renews. Times are monotonic seconds.
-
-    :ivar due: time of the next renewal
-    :ivar holders: bridges that announce it now
-    :ivar idle_since: when the last of them released it
-    """
+    """One source that this process renews: ``holders`` are the bridges that announce it now, the last of which released
+    it at ``idle_since``. Times are monotonic seconds."""
 
     announced: Announced
     due: float
@@ -93,7 +89,7 @@ class LeaseKeeper:
         self._changed = threading.Condition()  # guards the rest
 
     def announce(self, holder: object, one: Announced) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`; returns when it is stored."""
+        """Returns when it is stored."""
         with self._exclusive():
             lease = self.sources.get(one.source)
             if lease is None or lease.announced != one or not self.store.stands(one):
@@ -110,7 +106,6 @@ class LeaseKeeper:
         self.store.wait_until_readable(one.source)
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         with self._exclusive():
             with self._changed:
                 self.sources.pop(source, None)
@@ -118,7 +113,6 @@ class LeaseKeeper:
             self.store.withdraw(source, record)
 
     def release(self, holder: object) -> None:
-        """See :func:`release`."""
         with self._changed:
             for lease in self.sources.values():
                 if holder in lease.holders:

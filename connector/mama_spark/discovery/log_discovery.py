@@ -1,7 +1,5 @@
 """Reads discovery that is kept in one numbered log: offsets in it, snapshots saved for a reader, events, gaps.
 
-What the log is and what its records say is the middleware's.
-
 An offset names the log by its identity and the next sequence to be read; at the beginning also the image that was saved
 for the reader, and how many of its events were delivered. A log with another identity, or one that ends before what was
 read, is another log: the reader then gets a gap and a new image.
@@ -21,7 +19,6 @@ from ..contracts.record_log import EARLIEST, LATEST, Bounds, Continuity, continu
 from .snapshot_codec import blocks, pack, unpack
 
 _NO_LIMIT = 2**62
-#: The offset of a reader that begins with an image.
 IMAGE: dict[str, Any] = {"begin": "image"}
 
 
@@ -31,7 +28,7 @@ class WrittenSnapshot:
 
     :ivar token: names the subject of its messages
     :ivar events: how many it consists of, the end included
-    :ivar first: first and :attr:`last` sequence of its messages; others may lie between
+    :ivar first: sequence of its first message; other messages may lie between it and :attr:`last`
     :ivar next: the first sequence that it does not include
     """
 
@@ -53,14 +50,12 @@ class LogOffset:
 
     @property
     def remaining(self) -> int:
-        """Events of the image that were not delivered."""
         return 0 if self.image is None else self.image.events - self.delivered
 
     def advanced(self, delivered: int) -> LogOffset:
         return replace(self, delivered=delivered)
 
     def as_json(self, identity: str = "log") -> Position:
-        """:param identity: name of the log's identity"""
         found: Position = {identity: self.log, "next": self.next}
         if self.image is not None:
             i = self.image
@@ -71,8 +66,8 @@ class LogOffset:
 def parse_offset(position: Position, where: str, identity: str = "log") -> LogOffset | None:
     """The offset of a JSON value; None for the one of ``initial_offset("image")``.
 
-    :param where: the discovery that it must be of
-    :raises ConfigError: it is none of it
+    :param where: the discovery, for the error
+    :raises ConfigError: it is no offset of discovery
     """
     if position == IMAGE:
         return None
@@ -85,7 +80,6 @@ def parse_offset(position: Position, where: str, identity: str = "log") -> LogOf
 
 
 def same_log(offset: LogOffset, bounds: Bounds) -> bool:
-    """Whether the log is the one of the offset."""
     return continuity(offset.next, offset.log, bounds) not in (Continuity.RECREATED, Continuity.SHORTER)
 
 
@@ -111,12 +105,8 @@ def next_offset(start: LogOffset, first: int, last: int, most: int, goal: LogOff
 
 
 class Present(NamedTuple):
-    """The sources that exist.
-
-    :ivar log: identity of the log
-    :ivar last: sequence of its newest record that is included
-    :ivar events: IMAGE_END included
-    """
+    """The sources that exist: ``events`` end with IMAGE_END, ``last`` is the newest sequence of the log that they
+    include."""
 
     log: str
     last: int
@@ -128,7 +118,7 @@ class LogDiscovery(ABC):
 
     :cvar where: what error messages call this discovery
     :cvar identity: name of the log's identity in an offset
-    :cvar recreated: what is said of a log that was deleted and created again, or lost its end
+    :cvar recreated: what a gap says of a log that was deleted and created again, or lost its end
     """
 
     where: ClassVar[str]
@@ -143,7 +133,7 @@ class LogDiscovery(ABC):
 
     @abstractmethod
     def _bounds(self, read: LogOffset | None = None) -> Bounds:
-        """:param read: position of a reader; see :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`"""
+        """``read``: position of a reader; see :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`."""
 
     @abstractmethod
     def _now(self) -> int:
@@ -154,27 +144,23 @@ class LogDiscovery(ABC):
 
     @abstractmethod
     def _events(self, identity: str, first: int, last: int) -> Iterator[list[DiscoveryEvent]]:
-        """The events of these records, and gaps for those that are not there.
-
-        :param identity: of the log that they are in; if it is another one now, all of them are lost
-        """
+        """The events of these records, and gaps for missing ones; all are lost if the log has another ``identity``
+        now."""
 
     def _save(self, token: str, chunks: list[bytes]) -> tuple[int, int]:
         """Save a snapshot for one reader; sequences of its first and its last message."""
         raise NotImplementedError
 
     def _saved(self, snapshot: WrittenSnapshot) -> list[bytes]:
-        """The chunks of a snapshot that are still there."""
         raise NotImplementedError
 
     # --- reading ---
 
     def image(self) -> list[DiscoveryEvent]:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         return self._present().events
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`; -1 is the latest, -2 the earliest."""
+        """In sequences by log, -1 is the latest and -2 the earliest."""
         if where == "image":
             return dict(IMAGE)
         number = {"latest": LATEST, "earliest": EARLIEST}.get(where) if isinstance(where, str) else self._number(where)
@@ -193,7 +179,6 @@ class LogDiscovery(ABC):
         return where[0][1]
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         here, goal = self._parse(start), None if until is None else self._parse(until)
         bounds = self._bounds(here)
         if here is not None and not same_log(here, bounds):
@@ -224,10 +209,7 @@ class LogDiscovery(ABC):
         return self._begin(bounds, goal)
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
-
-        :raises DataLost: a saved snapshot is not there any more
-        """
+        """:raises DataLost: a saved snapshot is not there any more"""
         first, last = self._parse(start), self._parse(end)
         if first == last:
             return

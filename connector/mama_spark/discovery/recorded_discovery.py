@@ -24,7 +24,7 @@ class RecordedDiscovery(LogDiscovery):
     :param bridge: bridge of the log, not open
     :param name: name of the log; None: the only one
     :cvar topics: of the records that discovery reads
-    :cvar announced_by: a sentence for who tries to announce
+    :cvar announced_by: the error of a program that tries to announce
     """
 
     where = "a recorder's log"
@@ -45,21 +45,16 @@ class RecordedDiscovery(LogDiscovery):
     # --- announcing: not supported ---
 
     def create_streams(self) -> None:
-        """Do nothing: there are no streams to create."""
+        """There are no streams to create."""
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """Not supported.
-
-        :raises ConfigError: always, since recorders announce the sources
-        """
+        """:raises ConfigError: always, since recorders announce the sources"""
         raise ConfigError(self.announced_by)
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        """Not supported; see :meth:`announce`."""
         self.announce(source, record, 0.0)
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        """Not supported; see :meth:`announce`."""
         self.announce(source, b"", 0.0)
 
     # --- reading ---

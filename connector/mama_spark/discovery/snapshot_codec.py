@@ -1,7 +1,4 @@
-"""Encodes the image of a discovery read, so that the same reader can read it again. Pure.
-
-One compressed Arrow table, cut into chunks that fit into messages.
-"""
+"""Encodes the image of a discovery read as one compressed Arrow table in chunks that fit into messages. Pure."""
 
 from __future__ import annotations
 
@@ -35,18 +32,15 @@ _BLOCK = 4096  #: events of a list that readers get at once
 
 
 def blocks(events: list[DiscoveryEvent]) -> Iterator[list[DiscoveryEvent]]:
-    """The events, some thousand at a time."""
+    """The events in lists of some thousand."""
     for i in range(0, len(events), _BLOCK):
         yield events[i : i + _BLOCK]
 
 
 def _check_size(data: pa.Buffer) -> None:
-    """Sum up what the compressed buffers announce.
-
-    :raises ValueError: it is too much
-    """
+    """:raises ValueError: the buffers announce more than :data:`MAX_BYTES`"""
     total, source = 0, pa.BufferReader(data)
-    pa.ipc.read_message(source)  # the schema
+    pa.ipc.read_message(source)
     while source.tell() < len(data):
         try:
             message = pa.ipc.read_message(source)
@@ -80,8 +74,8 @@ def _row(c: DiscoveryEvent) -> tuple[object, ...]:
 def unpack(chunks: list[bytes], start: int = 0, stop: int | None = None) -> list[DiscoveryEvent]:
     """The events ``start`` (inclusive) to ``stop`` (exclusive; None = all that follow).
 
-    :raises ValueError: these are not all the chunks of an image (``pyarrow.ArrowInvalid`` is one), or it is larger
-        than :data:`MAX_BYTES`
+    :raises ValueError: chunks are missing (``pyarrow.ArrowInvalid`` is one), or the image is larger than
+        :data:`MAX_BYTES`
     """
     data = pa.py_buffer(b"".join(chunks))
     try:

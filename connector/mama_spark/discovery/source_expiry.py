@@ -35,19 +35,13 @@ def offline_after(ttl: float) -> float:
 
 
 def expires_after(ttl: float, state: DiscoveryEventKind) -> float:
-    """Seconds after the last renewal.
-
-    :param state: SUSPECT or OFFLINE
-    """
+    """Seconds after the last renewal until ``state``, which is SUSPECT or OFFLINE."""
     return offline_after(ttl) if state is DiscoveryEventKind.OFFLINE else suspect_after(ttl)
 
 
 def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> list[tuple[float, DiscoveryEventKind]]:
-    """Expiries ahead of a source that is not renewed, with their times.
-
-    :param renewed: when it was renewed last, on any clock
-    :param state: its last reported state: None, SUSPECT or OFFLINE
-    """
+    """Expiries ahead of a source that is not renewed, with their times. ``renewed``: its last renewal, on any clock;
+    ``state``: its last reported state, None: ONLINE."""
     if state is DiscoveryEventKind.OFFLINE:
         return []
     offline = (renewed + offline_after(ttl), DiscoveryEventKind.OFFLINE)
@@ -57,19 +51,17 @@ def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> li
 
 
 def state_by_marker(*, half: bool) -> DiscoveryEventKind:
-    """SUSPECT or OFFLINE: what one marker means that a middleware leaves in its log when a renewal expires.
-
-    :param half: the renewal was the one that lives half of the time to live, not all of it
-    """
+    """SUSPECT or OFFLINE: what a marker means that a middleware leaves in its log when a renewal expires. ``half``: the
+    renewal was the one that lives half of the time to live."""
     return DiscoveryEventKind.SUSPECT if half else DiscoveryEventKind.OFFLINE
 
 
 def state_by_markers(record: int, suspect: int | None, offline: int | None) -> DiscoveryEventKind | None:
     """State of a source whose middleware leaves a marker in its log when a renewal expires; None: it is ONLINE.
 
-    :param record: sequence of the source's own record: a marker before it has been answered by it
-    :param suspect: sequence of the marker that stands in the place of the renewal that lives half the time, if any
-    :param offline: and of the one that lives all of it
+    :param record: sequence of the source's own record, which answers all markers before it
+    :param suspect: sequence of the marker of the renewal that lives half the time, if any
+    :param offline: sequence of the marker of the renewal that lives all of it, if any
     """
     if offline is not None and offline > record:
         return state_by_marker(half=False)

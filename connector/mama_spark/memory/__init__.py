@@ -22,7 +22,6 @@ def discovery_bridge(o: TransportOptions) -> MemoryDiscovery:
 
 
 def log_bridge(o: TransportOptions, timeout: float) -> MemoryLogs:
-    """:param timeout: not used: no call waits"""
     return MemoryLogs(_name(o))
 
 

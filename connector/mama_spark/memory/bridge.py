@@ -49,7 +49,6 @@ from .broker import ERRORS, MOST_TOPIC, MemoryBroker, MemoryRequests, topic_faul
 class MemoryBridge(PublisherBridge):
     """One connection to a :class:`MemoryBroker`.
 
-    :param name: of the broker (``memory://name``)
     :param max_payload: bytes of headers and payload together
     :param acks: False: nothing is acknowledged (``ackMode=none``)
     :param events: which of OpenMAMA's callback styles reports asynchronous errors
@@ -158,7 +157,6 @@ class MemoryBridge(PublisherBridge):
         return polled
 
     def requests(self) -> MemoryRequests:
-        """Requests and replies over the same connection."""
         return self._requests
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ ERRORS: dict[str, PublishError] = {
     "reject": Rejected("refused by the script", 400),
 }
 FAULTS = frozenset({"ack", "lose", "drop", "late", "dup", "unknown", "disconnect", "kill", "full", *ERRORS})
-#: Bytes of a topic.
+#: Bytes.
 MOST_TOPIC = 1024
 #: Acknowledges: tokens, their sequences, and which are duplicates.
 Answer = Callable[[list[int], list[int], list[bool]], None]
@@ -42,8 +42,6 @@ Answer = Callable[[list[int], list[int], list[bool]], None]
 
 @dataclass(frozen=True, slots=True)
 class MemoryMessage:
-    """One record of a broker's log."""
-
     sequence: int
     topic: str
     payload: bytes
@@ -63,14 +61,12 @@ class OfOneName:
 
     @classmethod
     def get(cls, name: str) -> Self:
-        """The one of this name, created if missing."""
         with cls._guard:
             made: Self = cls._all.setdefault((cls, name), cls(name))
             return made
 
     @classmethod
     def forget(cls, name: str) -> None:
-        """Drop the one of this name, and what it holds."""
         with cls._guard:
             cls._all.pop((cls, name), None)
 
@@ -91,14 +87,11 @@ class MemoryBroker(OfOneName):
         self._ids: dict[str, int] = {}
         self._late: list[tuple[Answer, int, int, bool]] = []
         self._listeners: dict[str, list[MemoryRequests]] = {}
-        self._requesters: dict[int, MemoryRequests] = {}  # requesters by the number in the reply address
+        self._requesters: dict[int, MemoryRequests] = {}  # by the number in the reply address
         self._lock = threading.RLock()
 
     def then(self, faults: Iterable[str]) -> None:
-        """Append to the script.
-
-        :raises ConfigError: on a word that is no fault
-        """
+        """:raises ConfigError: a word is no fault"""
         words = list(faults)
         if unknown := set(words) - FAULTS:
             raise ConfigError(f"no such fault: {sorted(unknown)}; there are {sorted(FAULTS)}")
@@ -106,7 +99,7 @@ class MemoryBroker(OfOneName):
             self.script.extend(words)
 
     def messages(self) -> list[MemoryMessage]:
-        """The stored messages, in order of sequence."""
+        """In order of sequence."""
         with self._lock:
             return [m for m in self._log if m.sequence not in self.deleted]
 
@@ -135,7 +128,7 @@ class MemoryBroker(OfOneName):
         return len(late)
 
     def _store(self, topic: str, payload: bytes, headers: Headers, id_: str | None) -> tuple[int, bool] | None:
-        """Store a message; (sequence, whether it is a duplicate), None when full."""
+        """Sequence of the stored message and whether it is a duplicate; None: the log is full."""
         if id_ and id_ in self._ids:
             return self._ids[id_], True
         if self.capacity is not None and len(self._log) - len(self.deleted) >= self.capacity:
@@ -150,10 +143,7 @@ class MemoryBroker(OfOneName):
 
 
 class MemoryRequests:
-    """Requests and replies of one connection; every listener of a topic gets a copy.
-
-    :param is_open: whether the connection is
-    """
+    """Requests and replies of one connection; every listener of a topic gets a copy."""
 
     def __init__(self, broker: MemoryBroker, is_open: Callable[[], bool]) -> None:
         self._broker, self._is_open = broker, is_open
@@ -200,7 +190,6 @@ class MemoryRequests:
         return [self._received.popleft() for _ in range(len(self._received))]
 
     def close(self) -> None:
-        """Stop receiving requests and replies."""
         with self._broker._lock:
             self._broker._requesters.pop(id(self), None)
             for listeners in self._broker._listeners.values():

@@ -25,12 +25,10 @@ from .broker import OfOneName
 
 @dataclass(slots=True)
 class _AnnouncedSource:
-    """State of one source."""
-
     record: DiscoveryEvent
     ttl: float
-    renewers: set[int] = field(default_factory=set)  # ids of the bridges that renew it
-    renewed: float = 0.0  # last renewal, epoch seconds; not used while there are renewers
+    renewers: set[int] = field(default_factory=set)  # ids of bridges
+    renewed: float = 0.0  # epoch seconds; not used while there are renewers
     expiry: DiscoveryEvent | None = None  # SUSPECT or OFFLINE
     withdrawn: bool = False
 
@@ -48,7 +46,7 @@ class MemorySources(OfOneName):
         self._first = 1  # sequence of the oldest change that is kept
         self._ids: set[str] = set()
         self._sources: dict[SourceKey, _AnnouncedSource] = {}
-        self.snapshots: dict[str, list[bytes]] = {}  #: saved for readers
+        self.snapshots: dict[str, list[bytes]] = {}
         self._lock = threading.RLock()
 
     def advance(self, seconds: float) -> None:
@@ -58,12 +56,10 @@ class MemorySources(OfOneName):
             self._expire()
 
     def lose(self, n: int) -> None:
-        """Forget the ``n`` oldest changes that are kept."""
         with self._lock:
             self._first = min(self._first + n, self._next)
 
     def reader(self, topic: str, came: bool, info: str) -> None:
-        """Log that a reader of ``topic`` subscribed (``came``) or unsubscribed."""
         with self._lock:
             self._expire()
             kind = DiscoveryEventKind.SUBSCRIBED if came else DiscoveryEventKind.UNSUBSCRIBED
@@ -127,7 +123,6 @@ class MemorySources(OfOneName):
                 self._sources[source] = _AnnouncedSource(change, 0.0, withdrawn=True)
 
     def _stop_renewing(self, renewer: int) -> None:
-        """Remove ``renewer`` from all sources."""
         with self._lock:
             self._expire()
             for entry in self._sources.values():
@@ -144,7 +139,6 @@ class MemorySources(OfOneName):
                     self._append_new(DiscoveryEventKind.EVENT, self.now, source, event)
 
     def present(self) -> Present:
-        """The sources that exist."""
         with self._lock:
             self._expire()
             changes = [c for entry in self._sources.values() for c in (entry.record, entry.expiry) if c is not None]
@@ -152,24 +146,18 @@ class MemorySources(OfOneName):
             return Present(self.identity, len(self._log), [*(replace(c, sequence=None) for c in changes), end])
 
     def bounds(self) -> Bounds:
-        """Of the log of changes."""
         with self._lock:
             self._expire()
             return Bounds(self._first, len(self._log), self.identity)
 
     def events(self, first: int, last: int) -> tuple[int, list[DiscoveryEvent]]:
-        """Sequence of the oldest change that is kept, and the changes from ``first`` to ``last`` that are."""
+        """Sequence of the oldest change that is kept, and the kept changes from ``first`` to ``last``."""
         with self._lock:
             return self._first, self._log[max(first, self._first) - 1 : last]
 
 
 class MemoryDiscovery(LogDiscovery):
-    """A connection to a :class:`MemorySources`; see :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
-
-    It renews its announcements until :meth:`close`.
-
-    :param name: of the registry (``memory://name``)
-    """
+    """A connection to a :class:`MemorySources`, which renews its announcements until :meth:`close`."""
 
     where = "memory"
 

@@ -27,11 +27,6 @@ _ANSWER_TIMEOUT = 0.001  #: seconds; the broker answers during the send, or neve
 
 
 class MemoryLogs(RecordLogBridge):
-    """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
-
-    :param name: of the broker (``memory://name``)
-    """
-
     def __init__(self, name: str) -> None:
         self.broker = MemoryBroker.get(name)
 
@@ -54,8 +49,6 @@ class MemoryLogs(RecordLogBridge):
 
 
 class MemoryLog(RecordLog):
-    """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
-
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
 
@@ -85,7 +78,6 @@ class MemoryLog(RecordLog):
             yield _records(found[start : start + _ROWS])
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         wanted = compile_filters(topics)
         matching = [m.sequence for m in self._messages() if after < m.sequence <= up_to and wanted.fullmatch(m.topic)]
         return MatchRange(up_to, len(matching)) if len(matching) <= limit else MatchRange(matching[limit - 1], limit)

@@ -1,9 +1,9 @@
 """The bridge to NATS JetStream: publishes messages, reads streams as record logs, finds sources.
 
 ``protocol`` is pure (the bytes of the NATS protocol), ``connection`` drives sockets by it, ``jetstream`` makes requests
-to the JetStream API; ``publish``, ``read``, ``ledger`` and
-``discovery`` implement the contracts of :mod:`mama_spark.contracts.bridge`, :mod:`mama_spark.contracts.record_log` and
-:mod:`mama_spark.contracts.batch_ledger`; ``server`` starts a nats-server for ``mama serve``.
+to the JetStream API; ``publish``, ``read``, ``ledger`` and ``discovery`` implement the contracts of
+:mod:`mama_spark.contracts.bridge`, :mod:`mama_spark.contracts.record_log` and :mod:`mama_spark.contracts.batch_ledger`;
+``server`` starts a nats-server for ``mama serve``.
 
 Imports are late: the command ``mama`` looks here for its subcommands.
 """

@@ -13,10 +13,8 @@ from .settings import NatsSettings
 
 
 def check_server(settings: NatsSettings, topics: list[str] | None = None) -> list[tuple[bool, str]]:
-    """The checks in order, each with success and a text; ends at the first failed check.
-
-    :param topics: topics of the messages; a stream must take each
-    """
+    """The checks in order, each with success and a text, up to the first failed one; a stream must take each of
+    ``topics``."""
     found: list[tuple[bool, str]] = []
     servers = ", ".join(settings.shown_servers)
     makes = settings.create_stream  # only a write may create a stream

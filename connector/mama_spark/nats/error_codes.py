@@ -1,8 +1,7 @@
 """Maps error codes of the server (NATS ADR-7) to the errors of :mod:`mama_spark.contracts.errors`, by one table. Pure.
-The class of the error says whether it is final or worth another attempt.
 
-An ``err_code`` that is not in the table is a final rejection, unless the HTTP-like code beside it means a state that
-passes.
+The class of the error says whether it is final. An ``err_code`` that is not in the table is a final rejection, unless
+the HTTP-like code beside it means a state that passes.
 """
 
 from __future__ import annotations
@@ -94,7 +93,6 @@ BY_HTTP: Mapping[int, type[PublishError]] = {
 
 
 def from_reply(code: int, err_code: int, description: str) -> PublishError:
-    """The error of a negative acknowledgement."""
     kind = BY_CODE.get(err_code) or BY_HTTP.get(code) or Rejected
     if err_code == STORE_FAILED:
         kind = _OF_STORE.get(description.lower(), kind)
@@ -119,5 +117,4 @@ def denied(text: str) -> tuple[str, str] | None:
 
 
 def not_entitled(subject: str) -> PermissionDenied:
-    """The error of a publish that the server's permissions forbid."""
     return PermissionDenied(f"no permission to publish to {subject!r}")

@@ -33,7 +33,6 @@ COLUMNS = {
 }
 _KEYS = "letters, digits, and - / _ = or a dot that is not at an end"
 _TEXTS = ("key", "operation", "ttl")
-#: Headers of the operations that are more than a put.
 _HEADERS = {"delete": {kv.OPERATION: kv.DELETE}, "purge": {kv.OPERATION: kv.PURGE, kv.ROLLUP: kv.ROLLUP_SUBJECT}}
 #: They would store another change than the columns say.
 _RESERVED = {
@@ -43,10 +42,8 @@ _RESERVED = {
 
 
 class Bucket:
-    """Where the keys of a bucket are written; nothing is asked before that is needed.
-
-    :param timeout: seconds; ``wait``: go on asking while the middleware does not answer
-    """
+    """Where the keys of a bucket are written; asks the server when that is first needed. ``timeout`` in seconds;
+    ``wait``: go on asking while the middleware does not answer."""
 
     def __init__(self, name: str, settings: NatsSettings, *, timeout: float, wait: bool) -> None:
         self._name, self._settings, self._timeout, self._wait = name, settings, timeout, wait
@@ -86,11 +83,8 @@ class Bucket:
 
 
 class KeyCodec:
-    """A :class:`~mama_spark.contracts.message.RowCodec`.
-
-    :param subject_head: returns what precedes a key
-    :param ttl: seconds that values stay whose row does not say it; None = as the bucket says
-    """
+    """A :class:`~mama_spark.contracts.message.RowCodec`. ``subject_head`` returns what precedes a key; ``ttl``: seconds
+    that values stay whose row does not say it, None = as the bucket says."""
 
     columns: ClassVar[Mapping[str, str]] = COLUMNS
     needed: ClassVar[Sequence[str]] = ("key",)
@@ -100,7 +94,6 @@ class KeyCodec:
         self._subject_head, self._ttl = subject_head, ttl
 
     def check(self, schema: pa.Schema) -> None:
-        """See :class:`~mama_spark.contracts.message.RowCodec`."""
         if not {"value", "operation"} & set(schema.names):
             raise SchemaError(f"no column 'value' ({COLUMNS['value']})")
         for field in schema:
@@ -112,10 +105,7 @@ class KeyCodec:
                 raise SchemaError(f"column {field.name!r} must be {COLUMNS[field.name]}; it is {field.type}")
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
-        """See :class:`~mama_spark.contracts.message.RowCodec`.
-
-        :raises ConfigError, Unavailable: see :meth:`Bucket.subject_head`
-        """
+        """:raises ConfigError, Unavailable: see :meth:`Bucket.subject_head`"""
         n, bad = rows.num_rows, dict[int, PublishError]()
         given = dict(zip(rows.schema.names, rows.columns, strict=True))
         keys = given["key"].cast(pa.large_binary())
@@ -172,7 +162,6 @@ def _texts(column: pa.Array | None, n: int) -> pa.Array:
 
 
 def _where(mask: pa.Array) -> list[int]:
-    """The rows where it is true."""
     rows: list[int] = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)).tolist()
     return rows
 
@@ -186,7 +175,6 @@ def _ttl_text(seconds: float) -> str:
 
 
 def _entries(where: pa.Array, name: str, values: pa.Array | str) -> HeaderEntries:
-    """One header of the rows where a mask is true."""
     rows = np.array(_where(where), np.int64)
     taken = pa.repeat(values, len(rows)) if isinstance(values, str) else values.take(pa.array(rows))
     lists = pa.ListArray.from_arrays(offsets_of(np.ones(len(rows), np.int64)), taken)

@@ -42,10 +42,8 @@ _ID = f"\r\n{MSG_ID}: ".encode()
 
 
 class NatsBatchLedger:
-    """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`.
-
-    :param timeout: seconds that nobody may answer before :class:`~mama_spark.contracts.errors.Unavailable`
-    """
+    """A :class:`~mama_spark.contracts.batch_ledger.BatchLedger`; ``timeout``: seconds without an answer after which it
+    raises :class:`~mama_spark.contracts.errors.Unavailable`."""
 
     def __init__(self, settings: NatsSettings, timeout: float) -> None:
         self._settings, self._place = settings, settings.batches_stream
@@ -57,7 +55,7 @@ class NatsBatchLedger:
         return f"<NatsBatchLedger {self._place}, {self._logs!r}>"
 
     def open(self) -> None:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`; the first :meth:`marker` makes the stream."""
+        """The first :meth:`marker` makes the stream."""
         self._logs.connect()
         try:
             connection = self._logs.connection()
@@ -94,13 +92,11 @@ class NatsBatchLedger:
         connection.cache(known, True)
 
     def close(self) -> None:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         self._logs.close()
 
     # --- streams -------------------------------------------------------------------------------------------------
 
     def streams_of(self, topics: pa.Array) -> list[str | None]:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         rejected = self._router.rejections(self._logs.connection(), topics, _LONGEST_TOPIC)
         if self._router.cache.lookup_denied:
             raise ConfigError(
@@ -137,11 +133,10 @@ class NatsBatchLedger:
     # --- markers -------------------------------------------------------------------------------------------------
 
     def marker(self, key: str) -> Marker:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return self._ask([key], [])[0][0]
 
     def markers_and_bounds(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. All is asked at once."""
+        """All is asked at once."""
         markers, infos = self._ask(keys, [stream])
         info = infos[0]
         there = None if isinstance(info, MamaError) else StreamInfo.of(info)  # else it is asked again for the error
@@ -149,7 +144,7 @@ class NatsBatchLedger:
         return markers, log.opened
 
     def _ask(self, keys: Sequence[str], streams: Sequence[str]) -> tuple[list[Marker], list[ApiAnswer]]:
-        """Read markers, and what the server says of streams; that of the markers is made if it is missing."""
+        """Markers, and the server's answer for each stream; creates the stream of the markers if it is missing."""
         gets = [(f"STREAM.MSG.GET.{self._place}", {"last_by_subj": f"{self._place}.{key}"}) for key in keys]
         infos: list[tuple[str, dict[str, Any] | None]] = [(f"STREAM.INFO.{name}", None) for name in streams]
         answers = self._logs.api.request_all([*gets, *infos])
@@ -159,7 +154,6 @@ class NatsBatchLedger:
         return [_marker(answer) for answer in answers[: len(keys)]], answers[len(keys) :]
 
     def markers_below(self, key: str) -> list[Marker]:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         found: list[Marker] = []
         which: dict[str, Any] = {"seq": 0, "next_by_subj": f"{self._place}.{key}.*"}
         while True:
@@ -171,12 +165,10 @@ class NatsBatchLedger:
             which["seq"] = marker.revision + 1
 
     def why_unfenced(self, stream: str, server: str) -> str:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         topic = self._router.topic_of_each_stream()[stream]
         return why_unfenced(self._settings, SentTo.of(server), [topic]).get(topic, "")
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         subject, headers = f"{self._place}.{key}", self._expecting(revision)
         with contextlib.suppress(MamaError):
             connection = self._logs.connection()
@@ -184,7 +176,6 @@ class NatsBatchLedger:
                 connection.publish(subject, value, headers=headers)  # whoever comes next waits a little if it is lost
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         subject, headers = f"{self._place}.{key}", self._expecting(revision)
         try:
             return self._logs.api.publish(subject, value, headers)
@@ -226,23 +217,18 @@ class NatsBatchLedger:
     # --- reading back --------------------------------------------------------------------------------------------
 
     def bounds(self, stream: str) -> Bounds:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return self._log(stream).bounds() if stream in self._by_name else self._log(stream).opened
 
     def decided_last(self, stream: str, patience: float | None = None) -> int:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return self._logs.decided_last(stream, self._router.topic_of_each_stream()[stream], patience)
 
     def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
-
         def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> StoredIds:
             return find_ids(buffer, numbers, prefix, up_to, records=records)
 
         return self._log(stream).read_as(SequenceRange(after, up_to, [], payloads=records), convert)
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         return self._log(stream).missing(after, up_to)
 
 
@@ -260,11 +246,8 @@ def _marker(answer: ApiAnswer) -> Marker:
 def find_ids(
     buffer: DeliveryBuffer, numbers: DeliveryNumbers, prefix: bytes, up_to: int, *, records: bool
 ) -> StoredIds:
-    """Messages whose id begins with ``prefix``, up to a sequence. Blocks of other batches, and of other publishers, are
-    thrown away by one search each, before anything is parsed.
-
-    :param records: with payloads and headers
-    """
+    """Messages whose id begins with ``prefix``, up to a sequence. One search each throws away blocks of other batches
+    and publishers before anything is parsed. ``records``: with payloads and headers."""
     n = int(np.searchsorted(numbers.sequences, up_to, "right"))
     blocks = buffer.blocks[:n] if n < len(buffer.blocks) else buffer.blocks
     wanted = re.compile(re.escape(_ID) + b"(" + re.escape(prefix) + rb"[^\r]*)\r\n")

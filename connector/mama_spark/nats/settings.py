@@ -15,7 +15,6 @@ from mama_spark.options.urls import DEFAULT_SERVER, with_scheme
 
 AckMode = Literal["auto", "message", "batch", "none"]
 _TLS = ("tls_ca", "tls_cert", "tls_key", "tls_handshake_first")
-#: Options of a sink that are settings of the same name.
 _PUBLISHING = (
     *("stream", "create_stream", "streams", "grow_streams", "ack_mode", "dedup", "wait_timeout", "retry_deadline"),
     *("max_in_flight", "exactly_once", "batches_stream", "bucket"),
@@ -38,17 +37,15 @@ class NatsSettings:
     :param js_api_prefix: API prefix instead of ``$JS.API``, where the account imports the API of another account
     :param name: name of the connection in the server's monitoring
     :param stream: the stream that must take all messages; None = found from the topics
-    :param create_stream: create a missing stream
     :param streams: the stream set that all topics are spread over, instead of ``stream``
     :param grow_streams: the set may have been a smaller one
     :param dedup: messages carry ids, and the stream drops duplicates
     :param ordered: keep the order of the messages over resends
-    :param wait_timeout: of the publisher: seconds to wait for an acknowledgement
+    :param wait_timeout: of the publisher: wait for an acknowledgement
     :param retry_deadline: of the publisher: resends end that long after the first send; of a reader: a question is
         asked again for that long
-    :param max_in_flight: of the publisher
     :param exactly_once: stored rows are found without the ids that the server remembers
-    :param batches_stream: that keeps the markers of batches
+    :param batches_stream: keeps the markers of batches
     :param bucket: whose keys the messages change
     """
 
@@ -119,19 +116,18 @@ class NatsSettings:
 
     @property
     def shown_servers(self) -> tuple[str, ...]:
-        """The URLs without user and password."""
         return tuple(redact_url(url, mask="") for url in self.servers)
 
     @property
     def api_prefix(self) -> str:
-        """Prefix of the subjects of JetStream API requests, with its trailing dot."""
+        """With its trailing dot."""
         if self.js_domain is not None:
             return f"$JS.{self.js_domain}.API."
         return DEFAULT_API_PREFIX if self.js_api_prefix is None else f"{self.js_api_prefix}."
 
     @property
     def wants_tls(self) -> bool:
-        """Whether TLS is required with every server: a URL or an option asks for it."""
+        """Whether a URL or an option asks for TLS, which then all servers must have."""
         return any(getattr(self, name) for name in _TLS) or any(
             with_scheme(url.strip()).startswith("tls:") for url in self.servers
         )
@@ -160,5 +156,5 @@ class NatsSettings:
 
 
 def shown_server(url: SplitResult | ParseResult | None) -> str:
-    """Host and port of the URL of a server."""
+    """Host and port."""
     return "nowhere" if url is None else redact_url(url.netloc, mask="")

@@ -27,8 +27,6 @@ _OFFSET_BASIS, _PRIME = 2166136261, 16777619
 
 
 class StreamSet:
-    """:param streams: the members"""
-
     def __init__(self, streams: StreamRange) -> None:
         self.streams = streams
         self.name = "-".join(filter(None, (streams.before.strip("-_"), streams.after.strip("-_")))) or "streams"
@@ -44,20 +42,16 @@ class StreamSet:
         return len(self._prefixes[-1])
 
     def streams_of(self, topics: Sequence[str]) -> list[str]:
-        """The member that stores each topic."""
         names = self.streams.names
         return [names[number] for number in partition(pa.array(topics, pa.string()), self.streams.count).tolist()]
 
     def stream_of_subject(self, subject: str) -> str:
-        """The member that takes a subject of :meth:`route`."""
         return self.streams.name(int(subject.split(".", 3)[2]))
 
     def route(self, topics: pa.DictionaryArray) -> tuple[pa.DictionaryArray, Int64s]:
-        """The subjects of messages with these topics, and the order in which they are sent: messages of one member
-        stand together, messages of a topic keep their order. So members store, and acknowledge, many at a time.
-
-        :param topics: without nulls
-        """
+        """The subjects of messages with these topics (without nulls), and the order in which they are sent: messages of
+        one member stand together, messages of a topic keep their order. So members store, and acknowledge, many at a
+        time."""
         names = topics.dictionary
         values = names.buffers()[2]
         key = (values.address if values else 0, names.offset, len(names))
@@ -71,11 +65,10 @@ class StreamSet:
         return pa.DictionaryArray.from_arrays(topics.indices, subjects), order
 
     def filter_of(self, number: int) -> str:
-        """The subjects that a member takes."""
         return f"{self._prefixes[number]}>"
 
     def config_of(self, number: int) -> dict[str, Any]:
-        """Configuration of a member of the set, as the JetStream API has it."""
+        """As the JetStream API has it."""
         return {
             "name": self.streams.name(number),
             "subjects": [self.filter_of(number)],
@@ -85,10 +78,7 @@ class StreamSet:
 
 
 def partition(topics: pa.Array, count: int) -> Int64s:
-    """Number of the member for each topic, as ``{{partition(count)}}`` of nats-server computes it.
-
-    :param topics: text
-    """
+    """Number of the member for each topic (text), as ``{{partition(count)}}`` of nats-server computes it."""
     data = topics.cast(pa.large_binary())
     ends = np.frombuffer(data.buffers()[1], np.int64)[data.offset : data.offset + len(data) + 1]
     topic_bytes = np.frombuffer(data.buffers()[2] or b"", np.uint8)

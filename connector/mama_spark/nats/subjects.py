@@ -24,18 +24,15 @@ _KEYS = r"(\$JS\.[^.]+\.API\.|%s)\$KV\."
 
 
 def is_request(topic: str, api_prefix: str) -> bool:
-    """Whether a message on this topic is carried out by the server instead of being stored: ``$JS.API.STREAM.DELETE.S``
-    deletes a stream.
-
-    :param api_prefix: of the JetStream API, which may be that of another account
-    """
+    """Whether the server carries out a message on this topic instead of storing it: ``$JS.API.STREAM.DELETE.S`` deletes
+    a stream. ``api_prefix``: of the JetStream API, which may be that of another account."""
     if not topic.startswith((*_REQUESTS, api_prefix)) or topic.startswith(_EVENTS):
         return False
     return not re.match(_KEYS % re.escape(api_prefix), topic)
 
 
 def shows_progress(config: Mapping[str, Any]) -> bool:
-    """Whether a consumer of this configuration is one of ours that only shows the progress of a query."""
+    """Whether a consumer of this configuration only shows the progress of a query of ours."""
     return PROGRESS_METADATA.items() <= (config.get("metadata") or {}).items()
 
 
@@ -58,7 +55,7 @@ class Filters:
             self.add(subject, owner)
 
     def add(self, subject: str, owner: str) -> None:
-        """Add a filter and its owner. A filter with wildcards that is there keeps the owner that it has."""
+        """A filter with wildcards that is there keeps the owner that it has."""
         wanted = TopicFilter.parse(subject)
         if wanted.literal:
             self._literal[subject] = owner
@@ -72,7 +69,7 @@ class Filters:
             node.end = node.end or owner
 
     def owner(self, subject: str) -> str | None:
-        """The owner of a filter that matches ``subject``; None if there is none."""
+        """The owner of a filter that matches ``subject``."""
         found = self._literal.get(subject)
         return found if found is not None else self._tree.owner(subject.split("."), 0)
 
@@ -93,7 +90,6 @@ class _Node:
         self.rest: str | None = None
 
     def owner(self, tokens: Sequence[str], at: int) -> str | None:
-        """The owner of a filter that matches the tokens from ``at`` on."""
         if at == len(tokens):
             return self.end
         for part in (tokens[at], None):
@@ -104,9 +100,8 @@ class _Node:
 
 
 def may_store(config: Mapping[str, Any], topic: str) -> bool | None:
-    """Whether a stream of this configuration may store messages that match ``topic``, as it stores them: under the
-    subjects that it takes, or what its ``subject_transform`` makes of them. None: it mirrors or sources other streams,
-    which decides."""
+    """Whether a stream of this configuration may store messages that match ``topic``, under its own subjects or what
+    its ``subject_transform`` makes of them. None: the streams that it mirrors or sources decide."""
     transform = config.get("subject_transform")
     own = any(overlap(topic, subject) for subject in config.get("subjects") or ())
     if transform:

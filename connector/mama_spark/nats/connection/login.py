@@ -12,15 +12,11 @@ from mama_spark.contracts.redaction import is_content, show_path
 from ..protocol.server_pool import Server
 from ..settings import NatsSettings
 
-#: A part of a file of credentials: its name and content.
 _PART = re.compile(r"-{3,}BEGIN ([A-Z ]+?)-{3,}\s+([\w.=-]+)\s+-{3,}END")
 
 
 def require_file(option: str, path: str) -> str:
-    """The path.
-
-    :raises ConfigError: there is no such file, or it is the content of one
-    """
+    """:raises ConfigError: there is no such file, or it is the content of one"""
     if is_content(path):
         raise ConfigError(f"{option} must be the path of a file, and is the content of one")
     if not os.path.isfile(path):
@@ -54,7 +50,7 @@ def login_fields(settings: NatsSettings, server: Server, nonce: str) -> dict[str
 
 
 def refusal(text: str) -> str:
-    """Text of a server's refusal of the credentials, with the remedy."""
+    """The refusal of the credentials in the server's words, with the remedy."""
     if not any(word in text.lower() for word in ("authorization violation", "authentication")):
         return text
     ways = "options user and password, token, nkeySeed, credentials"

@@ -25,12 +25,12 @@ Addresses = list[tuple[Any, ...]]  #: as of :func:`socket.getaddrinfo`
 
 
 class NameLookup:
-    """Of the addresses of a host, without waiting: the system may take half a minute. Begins when it is made, on a
-    thread that ends when the system has answered."""
+    """Looks up the addresses of a host without waiting, on a thread that ends when the system has answered, which may
+    take half a minute."""
 
     def __init__(self, host: str, port: int) -> None:
         self._found: Addresses | OSError | None = None
-        self.told, theirs = socket.socketpair()  #: can be read when there is a result
+        self.told, theirs = socket.socketpair()  #: readable when there is a result
         thread = threading.Thread(target=self._run, args=(host, port, theirs), name="mama-nats-lookup", daemon=True)
         thread.start()
 
@@ -42,17 +42,14 @@ class NameLookup:
                 self._found = e if isinstance(e, OSError) else OSError(str(e))
 
     def result(self) -> Addresses | None:
-        """None: there is none yet.
-
-        :raises OSError: the name cannot be resolved
-        """
+        """None: there is none yet. Raises :class:`OSError`: the name cannot be resolved."""
         if isinstance(self._found, OSError):
             raise self._found
         return self._found
 
 
 def numeric(host: str, port: int) -> Addresses | None:
-    """Of an address that needs no lookup; None: it is a name."""
+    """The address of a host that needs no lookup; None: it is a name."""
     with contextlib.suppress(socket.gaierror):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     return None
@@ -102,7 +99,6 @@ class NonBlockingSocket:
         self._dial()
 
     def _dial(self) -> None:
-        """Begin to connect to the next address."""
         while True:
             family, kind, protocol, _, address = self._addresses.popleft()
             try:
@@ -155,7 +151,6 @@ class NonBlockingSocket:
 
     @property
     def secured(self) -> bool:
-        """TLS is there."""
         return self._tls is not None and self._tls.secured
 
     def start_tls(self, context: ssl.SSLContext) -> None:
@@ -176,10 +171,7 @@ class NonBlockingSocket:
         self.queued += size
 
     def flush(self) -> None:
-        """Write what the system takes now.
-
-        :raises OSError: the connection broke, or none came about
-        """
+        """:raises OSError: the connection broke, or none came about"""
         if not self.connected:
             self._finish_dialling()
         if not self.connected:
@@ -223,10 +215,7 @@ class NonBlockingSocket:
         return True
 
     def read(self) -> bytes:
-        """The received bytes; empty if there are none.
-
-        :raises OSError: the connection has ended, or TLS failed
-        """
+        """What has come, perhaps nothing. Raises :class:`OSError`: the connection has ended, or TLS failed."""
         if not self.connected:
             return b""
         try:
@@ -270,10 +259,8 @@ class NonBlockingSocket:
         return self.queued - self.written + _on_their_way(self._socket)
 
     def close(self, reset: bool = False) -> None:
-        """Drop bytes that are not written; never raises.
-
-        :param reset: prevent the arrival of bytes that the system has taken, too
-        """
+        """Drop bytes that are not written; never raises. ``reset``: prevent the arrival of bytes that the system has
+        taken, too."""
         self.discard_unsent(reset)
         self.forget()
 
@@ -293,7 +280,6 @@ class NonBlockingSocket:
 
 
 def _on_their_way(sock: socket.socket) -> int:
-    """Bytes that our system has, and the other one has not confirmed."""
     with contextlib.suppress(OSError):
         return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     return 0

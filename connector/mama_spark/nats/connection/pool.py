@@ -16,10 +16,7 @@ class NatsPool(ConnectionPool[SocketConnection]):
         super().__init__(_answers, _close_sockets)
 
     def checkout(self, settings: NatsSettings) -> SocketConnection:
-        """A connection for these settings: an idle one, or a new one.
-
-        :raises ConfigError, Unavailable: none is idle, and none can be made
-        """
+        """An idle connection or a new one. Raises :class:`ConfigError` or :class:`Unavailable` if none can be made."""
         connection = self.take(settings.connection_key)
         if connection is None:
             connection = SocketConnection(settings)
@@ -27,7 +24,7 @@ class NatsPool(ConnectionPool[SocketConnection]):
         return connection
 
     def give_back(self, settings: NatsSettings, connection: SocketConnection) -> None:
-        """Return it to the pool; never raises."""
+        """Never raises."""
         self.put(settings.connection_key, connection)
 
 

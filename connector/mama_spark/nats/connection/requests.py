@@ -21,10 +21,8 @@ Request = tuple[str, bytes, dict[str, str] | None]
 
 
 class ExpectedAnswers:
-    """Answers to the requests of a connection, each by the number of its request at the end of the subject.
-
-    :param inbox: prefix of the subjects
-    """
+    """Answers to the requests of a connection, each by the number of its request at the end of the subject, which
+    begins with ``inbox``."""
 
     def __init__(self, inbox: bytes) -> None:
         self._inbox, self._numbers = inbox, count(1)
@@ -40,7 +38,6 @@ class ExpectedAnswers:
         return number, b"%b%b%d" % (self._inbox, _REQUEST, number)
 
     def forget(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
         self._answered.pop(number, None)
 
     def take(self, frame: Frame) -> bool:
@@ -55,10 +52,8 @@ class ExpectedAnswers:
 
 
 class Denials:
-    """Callbacks for subjects that the permissions of a connection forbid.
-
-    :ivar handlers: tried where nobody waits for the subject: kind and subject; True: it was this one's
-    """
+    """Callbacks for subjects that the permissions of a connection forbid. ``handlers`` are tried, with kind and
+    subject, where nobody waits for the subject; True: it was this one's."""
 
     def __init__(self) -> None:
         self._watches: list[tuple[str, Callable[[], None]]] = []
@@ -66,7 +61,6 @@ class Denials:
 
     @contextlib.contextmanager
     def watch(self, subject: str, tell: Callable[[], None]) -> Iterator[None]:
-        """Call ``tell`` when the server reports ``subject`` as forbidden."""
         watch = subject, tell
         self._watches.append(watch)
         try:
@@ -83,10 +77,8 @@ class Denials:
 
 
 class Attempts(contextlib.ExitStack):
-    """Requests that are sent again until they are answered: an answer counts, whichever time it was asked for.
-
-    :ivar answers: by subject, payload, and number among equal ones; None: the permissions forbid it
-    """
+    """Requests that are sent again until they are answered, whichever time an answer was asked for. ``answers``: by
+    subject, payload, and number among equal ones; None: the permissions forbid it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,8 +86,6 @@ class Attempts(contextlib.ExitStack):
 
 
 class RequestConnection(Protocol):
-    """The connection over which requests are sent."""
-
     @property
     def answers(self) -> ExpectedAnswers: ...
     @property
@@ -106,8 +96,6 @@ class RequestConnection(Protocol):
 
 
 class Requests:
-    """Sends requests over a connection, and waits for the answers."""
-
     def __init__(self, connection: RequestConnection) -> None:
         self._connection, self._answers, self._denials = connection, connection.answers, connection.denials
 
@@ -134,9 +122,7 @@ class Requests:
         self, requests: Sequence[Request], timeout: float, attempts: Attempts | None = None
     ) -> list[Frame | MamaError | None]:
         """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it.
-
-        :param attempts: the attempts so far; this one is added
-        """
+        ``attempts``: those so far; this one is added."""
         lost, found = self._connection.loss(), list[Frame | MamaError | None]()
         with contextlib.ExitStack() as stack:
             mine = stack.enter_context(Attempts()) if attempts is None else attempts
@@ -160,10 +146,8 @@ class Requests:
     def ask(
         self, subject: str, payload: bytes, headers: dict[str, str] | None, answered: Callable[[Frame], None]
     ) -> int:
-        """Send a request and return its number; ``answered`` is called with the answers: see :class:`ExpectedAnswers`.
-
-        :raises Unavailable: not connected
-        """
+        """Send a request and return its number; ``answered`` is called with the answers (see
+        :class:`ExpectedAnswers`). Raises :class:`Unavailable`: not connected."""
         number, reply = self._answers.expect(answered)
         try:
             self._connection.publish(subject, payload, reply, headers)

@@ -47,8 +47,8 @@ class ConnectionListener(Protocol):
 
 
 class Checks:
-    """Results of checks of a server, which bridges that follow one another on a connection share. They are cleared when
-    the connection is another one."""
+    """Results of checks of a server, which bridges that follow one another on a connection share; cleared when the
+    connection is another one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -61,7 +61,6 @@ class Checks:
         return found[1] if found is not None and self._clock() - found[0] < FRESH else None
 
     def cache(self, question: str, answer: Any) -> None:
-        """Keep the result of a check."""
         self._results[question] = (self._clock(), answer)
 
 
@@ -73,9 +72,7 @@ class SocketConnection:
     :ivar inbox: subject prefix of replies, with its trailing dot
     :ivar next_token: next token on the wire; each bridge continues after the one before it
     :ivar cached, cache: results of checks, until the next reconnect
-    :ivar answers: receivers of answers to requests
     :ivar denials: receivers of permission errors, asked before the listener
-    :ivar requests: sends them, and waits for the answers
     """
 
     def __init__(
@@ -117,7 +114,6 @@ class SocketConnection:
 
     @property
     def api_prefix(self) -> str:
-        """Prefix of the subjects of JetStream API requests."""
         return self._settings.api_prefix
 
     @property
@@ -132,7 +128,7 @@ class SocketConnection:
 
     @property
     def unwritten(self) -> int:
-        """Bytes that were accepted and not written yet."""
+        """Bytes."""
         return self.driver.unwritten
 
     @property
@@ -141,7 +137,7 @@ class SocketConnection:
 
     @property
     def why_down(self) -> str:
-        """Why a connection that was lost is not there again; empty = that is not known."""
+        """Why a lost connection is not restored; empty = not known."""
         lost = self.driver.lost
         return "" if self.up or lost is None else f"cannot connect to NATS again: {error_of(lost)}"
 
@@ -153,9 +149,7 @@ class SocketConnection:
     # --- opening -------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Connect and subscribe to the inbox.
-
-        :raises ConfigError: credentials, TLS, or the inbox is denied
+        """:raises ConfigError: credentials, TLS, or the inbox is denied
         :raises Unavailable: no server answers
         """
         timeout = self._settings.connect_timeout
@@ -176,7 +170,7 @@ class SocketConnection:
         return lost is not None and (self._once or _is_final(lost))
 
     def close(self) -> None:
-        """Close the connection and do not reconnect. Never raises."""
+        """Does not reconnect. Never raises."""
         self.driver.close()
 
     # --- what the protocol says ----------------------------------------------------------------------------------
@@ -218,7 +212,6 @@ class SocketConnection:
     # --- sending -------------------------------------------------------------------------------------------------
 
     def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
-        """See :meth:`.SocketDriver.drive`."""
         self.driver.drive(timeout, done)
 
     def write(self, frames: PublishFrames) -> None:
@@ -227,10 +220,7 @@ class SocketConnection:
             self.driver.write(frames.pieces, frames.size)
 
     def publish(self, subject: str, payload: bytes, reply: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        """Send one message, whose subject must have been checked.
-
-        :raises Unavailable: not connected
-        """
+        """Its subject must have been checked. Raises :class:`Unavailable`: not connected."""
         with self.turn:
             self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
             self.driver.flush()
@@ -256,10 +246,8 @@ class SocketConnection:
     def subscribe_soon(
         self, subject: str, callback: Callable[[Frame], None] | None, bulk: Callable[[int], Take] | None = None
     ) -> int:
-        """Subscribe, without waiting for the server; returns the id of the subscription.
-
-        :param bulk: given this id, what takes messages before they become frames
-        """
+        """Subscribe, without waiting for the server; returns the id of the subscription. ``bulk``: given this id, what
+        takes messages before they become frames."""
         with self.turn:
             sid, data = self.driver.protocol.send_subscribe(subject)
             self.driver.send(data)
@@ -277,10 +265,8 @@ class SocketConnection:
             self.driver.flush()
 
     def ping(self, timeout: float) -> None:
-        """Wait until the server has read everything that was sent.
-
-        :raises Unavailable: it has not within ``timeout`` seconds
-        """
+        """Wait until the server has read everything that was sent, or raise :class:`Unavailable` after ``timeout``
+        seconds."""
         with self.turn:
             lost = self.loss()
             number, data = self.driver.protocol.send_ping()

@@ -48,9 +48,8 @@ class Written:
 
 
 class SocketDriver:
-    """Connects when it is driven, and again when the connection breaks.
-
-    What was not written when a connection broke, or not sent by the system, is discarded.
+    """Connects when it is driven, and again when the connection breaks. What was not written when a connection broke,
+    or not sent by the system, is discarded.
 
     :param inbox: subject prefix of the acknowledgements that are read in bulk
     :param on_event: called with what is not for the socket
@@ -95,12 +94,10 @@ class SocketDriver:
 
     @property
     def up(self) -> bool:
-        """Connected and logged in."""
         return self.protocol.state is State.UP
 
     @property
     def unwritten(self) -> int:
-        """Bytes that were accepted and not written yet."""
         sock = self._socket
         return 0 if sock is None else sock.queued - sock.written
 
@@ -117,7 +114,7 @@ class SocketDriver:
             self._drop_socket()
 
     def discard_unsent(self, on: bool) -> None:
-        """See :meth:`.NonBlockingSocket.discard_unsent`; also of connections that come."""
+        """Also of connections that come: see :meth:`.NonBlockingSocket.discard_unsent`."""
         with self.turn:
             self._discards = on
             if self._socket is not None:
@@ -140,7 +137,6 @@ class SocketDriver:
         self.flush()
 
     def flush(self) -> None:
-        """Write what the socket takes now."""
         with contextlib.suppress(OSError):  # who reads hears of the end
             self._flush()
 
@@ -222,7 +218,6 @@ class SocketDriver:
         self._handle(events)
 
     def _exchange(self) -> None:
-        """Write and read what can be."""
         sock = self._socket
         if sock is None:
             return

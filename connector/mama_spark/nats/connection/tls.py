@@ -13,10 +13,7 @@ from ..settings import NatsSettings
 
 
 def tls_context(settings: NatsSettings) -> ssl.SSLContext:
-    """For all servers.
-
-    :raises ConfigError: a file cannot be read
-    """
+    """:raises ConfigError: a file cannot be read"""
     with _reads_tls(settings, "tlsCa", "tls_ca"):
         context = ssl.create_default_context(cafile=settings.tls_ca)
     if settings.tls_cert:
@@ -75,11 +72,7 @@ _READ = 256 * 1024
 
 
 class TlsChannel:
-    """One connection.
-
-    :param name: that the certificate of the server must have
-    :ivar secured: the handshake is done
-    """
+    """One connection to a server whose certificate must have this ``name``; ``secured``: the handshake is done."""
 
     def __init__(self, context: ssl.SSLContext, name: str) -> None:
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -35,11 +35,7 @@ _MAX_IN_FLIGHT = 4096  #: of events
 
 
 class NatsDiscovery:
-    """Source discovery in the streams of one layout.
-
-    :param settings: of the connection; a call is retried for ``retry_deadline`` seconds without an answer
-    :param layout: the names of subjects and streams
-    """
+    """A :class:`~mama_spark.contracts.bridge.DiscoveryBridge`; its calls are retried for ``retry_deadline`` seconds."""
 
     def __init__(self, settings: NatsSettings, layout: DiscoveryLayout | None = None) -> None:
         self.settings, self.layout = settings, layout or DiscoveryLayout()
@@ -54,10 +50,8 @@ class NatsDiscovery:
         )
 
     def open(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
-
-        :raises ConfigError: the server is too old, a permission is missing, or an existing stream has unusable settings
-        """
+        """:raises ConfigError: the server is too old, a permission is missing, or an existing stream has unusable
+        settings"""
         connection = POOL.checkout(self.settings)
         try:
             check_version(connection.info.version)
@@ -80,7 +74,7 @@ class NatsDiscovery:
         self._clock_offset = found
 
     def create_streams(self) -> None:
-        """Create missing streams. Announcing does so by itself; reading never does.
+        """Announcing creates missing streams by itself; reading never does.
 
         :raises ConfigError: a permission is missing, or another stream takes the subjects
         """
@@ -121,27 +115,23 @@ class NatsDiscovery:
     # --- announcing ------------------------------------------------------------------------------------------------
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Nothing expires within less than a second: with a
-        ``ttl`` below 2 s, SUSPECT and OFFLINE come later."""
+        """Nothing expires within less than a second: with a ``ttl`` below 2 s, SUSPECT and OFFLINE come later."""
         check_ttl(ttl)
         self._ensure_streams()
         self.leases.announce(self, Announced(source, record, ttl))
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. The record is written first, then the renewals are
-        removed: a reader that finds no renewal reads the record."""
+        """Writes the record first, then removes the renewals: a reader that finds no renewal reads the record."""
         self._ensure_streams()
         self.leases.withdraw(source, record)
 
     @property
     def leases(self) -> LeaseKeeper:
-        """The leases of this process in this layout."""
         place = (self.settings.connection_key, self.layout)
         return lease_keeper.lease_keeper(place, lambda: NatsLeases(self.settings, self.layout, self._clock_offset))
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Order is kept, except for events that the
-        server rejects first and accepts later."""
+        """Keeps the order, except for events that the server rejects first and accepts later."""
         self._ensure_streams()
         if self._event_publisher is None:
             self._event_publisher = Appender(
@@ -166,28 +156,24 @@ class NatsDiscovery:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def image(self) -> list[DiscoveryEvent]:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         return self._require_open()[1].snapshots.take()[0]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. The log names are those of the streams of events
-        and advisories; -1 is the latest, -2 the earliest; a log that is not named begins with its latest."""
+        """The log names are those of the streams of events and advisories; -1 is the latest, -2 the earliest; a log
+        that is not named begins with its latest."""
         if where == "image":
             return dict(IMAGE)
         return self._require_open()[1].initial_offset(where)
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Renewals alone advance the offset only every ten
-        minutes."""
+        """Renewals alone advance the offset only every ten minutes."""
         return self._require_open()[1].latest_offset(start, limit, until)
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         yield from self._require_open()[1].read(start, end)
 
     def close(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Announced sources are renewed for some more
-        time."""
+        """Announced sources are renewed for some more time."""
         connection, self._connection, self._reader = self._connection, None, None
         lease_keeper.release(self)
         if self._event_publisher is not None and connection is not None and not connection.closed:

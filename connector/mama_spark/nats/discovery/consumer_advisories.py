@@ -1,9 +1,8 @@
-"""Reads the server's advisories on consumers that are created and deleted. Pure; no input
-raises an error.
+"""Reads the server's advisories on consumers that are created and deleted. Pure; no input raises an error.
 
-``CONSUMER.CREATED`` and ``CONSUMER.DELETED`` name a stream and a consumer. The filters of the consumer are in
-another record: the audit of the API request that created it. The server sends the two kinds through two queues: each
-is in order, but not relative to the other. So a consumer and its audit are matched by their server times.
+``CONSUMER.CREATED`` and ``CONSUMER.DELETED`` name a stream and a consumer. The filters of the consumer are in another
+record: the audit of the API request that created it. The server sends the two kinds through two queues: each is in
+order, but not relative to the other. So a consumer and its audit are matched by their server times.
 """
 
 from __future__ import annotations
@@ -23,16 +22,13 @@ from ..subjects import CONSUMER_PREFIX, shows_progress
 CONSUMERS = "$JS.EVENT.ADVISORY.CONSUMER.>"
 CREATED, DELETED = "$JS.EVENT.ADVISORY.CONSUMER.CREATED.", "$JS.EVENT.ADVISORY.CONSUMER.DELETED."
 AUDITS = "$JS.EVENT.ADVISORY.API"
-#: Names of consumers that are no readers: those of this package, and those of sources and mirrors.
+#: Name prefixes of consumers that are no readers: those of this package, and those of sources and mirrors.
 _OURS = (CONSUMER_PREFIX, "JS_SRC_", "JS_MIRROR_")
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEvent:
-    """A consumer was created or deleted.
-
-    :ivar at: microseconds since the epoch; 0 if the time cannot be read
-    """
+    """A consumer was created or deleted ``at`` this time (microseconds since the epoch; 0: unreadable)."""
 
     stream: str
     consumer: str
@@ -58,7 +54,7 @@ class AdvisoryReader:
 
 
 def consumer_event(record: StoredMessage) -> ConsumerEvent | None:
-    """The creation or deletion that a record reports; None for other records and for consumers that are no readers."""
+    """None for other records and for consumers that are no readers."""
     for head, deleted in ((CREATED, False), (DELETED, True)):
         if record.subject.startswith(head):
             tokens = record.subject.removeprefix(head).split(".")
@@ -103,11 +99,9 @@ def reader(record: StoredMessage) -> AdvisoryReader | None:
 def find_reader(
     consumer_event: ConsumerEvent, deleted: ConsumerEvent | None, readers: Iterable[AdvisoryReader]
 ) -> AdvisoryReader | None:
-    """The audit of a consumer that was created; None if it is not among ``readers``.
-
-    :param deleted: time of the last deletion of a consumer with this name. Consumers created before it are other ones,
-        and so are those created after the advisory: the advisory may be late, or the audit missing
-    """
+    """The audit of a consumer that was created; None if it is not among ``readers``. Consumers created before the last
+    deletion of one with this name (``deleted``) are other ones, and so are those created after the advisory: the
+    advisory may be late, or the audit missing."""
     since = 0 if deleted is None else deleted.at
     same = [r for r in readers if (r.stream, r.consumer) == (consumer_event.stream, consumer_event.consumer)]
     return max((r for r in same if since <= r.made <= consumer_event.at), key=lambda r: r.made, default=None)
@@ -116,11 +110,8 @@ def find_reader(
 def events_of(
     record: StoredMessage, one: ConsumerEvent, found: AdvisoryReader | None, origin: str, all_topics: Sequence[str]
 ) -> list[DiscoveryEvent]:
-    """One event per topic.
-
-    :param found: filters of the consumer; None if they are not known any more
-    :param all_topics: subjects of the stream, for a consumer that filters nothing
-    """
+    """One event per topic. ``found``: filters of the consumer, None: not known any more; ``all_topics``: subjects of
+    the stream, for a consumer that filters nothing."""
     kind = DiscoveryEventKind.UNSUBSCRIBED if one.deleted else DiscoveryEventKind.SUBSCRIBED
     info: dict[str, Any] = {"stream": one.stream, "consumer": one.consumer}
     topics: Sequence[str | None] = [None]

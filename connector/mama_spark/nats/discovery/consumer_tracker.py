@@ -19,11 +19,8 @@ _LATE_US = 1_000_000  #: maximum microseconds between a consumer and its audit, 
 
 
 class _Audits(NamedTuple):
-    """Audits that were read, kept for the advisories that follow.
-
-    :ivar first: sequence from which on they are known, up to ``last``
-    :ivar newest: when the server created the last of them, microseconds since the epoch
-    """
+    """Audits that were read, kept for the advisories that follow: all from sequence ``first`` to ``last``.
+    ``newest``: when the server created the last of them, microseconds since the epoch."""
 
     first: int = 0
     last: int = 0
@@ -32,10 +29,8 @@ class _Audits(NamedTuple):
 
 
 class ConsumerTracker:
-    """Reads advisories, and caches the audits near the last one.
-
-    :param clock_offset: seconds to add to :func:`time.monotonic` to have the server's clock
-    """
+    """Reads advisories, and caches the audits near the last one. ``clock_offset``: seconds to add to
+    :func:`time.monotonic` to have the server's clock."""
 
     def __init__(self, api: JetStream, clock_offset: float) -> None:
         self._api = api
@@ -43,10 +38,8 @@ class ConsumerTracker:
         self._generation, self._audits = "", _Audits()
 
     def changes(self, stream: str, record: StoredMessage, generation: str) -> list[DiscoveryEvent]:
-        """The events of one record of the stream of advisories.
-
-        :param generation: when the stream was created: what is cached of another one does not count
-        """
+        """The events of one record of the stream of advisories that was created at ``generation``; cached audits of
+        another stream do not count."""
         if generation != self._generation:
             self._generation, self._audits = generation, _Audits()
         one = adv.consumer_event(record)
@@ -82,7 +75,6 @@ class ConsumerTracker:
             time.sleep(_PAUSE)
 
     def _audits_near(self, stream: str, sequence: int) -> _Audits:
-        """Audits around this sequence."""
         low = max(1, sequence - _NEAR)
         if not (self._audits.first <= low and sequence + _NEAR <= self._audits.last):
             found = self._api.get_many(stream, seq=low, next_by_subj=adv.AUDITS, batch=_TOGETHER)[0]

@@ -48,14 +48,14 @@ class BadSubject(MamaError):
 
 
 def as_token(text: str) -> str:
-    """``text`` as one token of a subject: what is not a letter, digit, ``_`` or ``-`` becomes ``=XX`` per byte of
-    UTF-8; the empty text is a single ``=``."""
+    """``text`` as one token of a subject: what is no letter, digit, ``_`` or ``-`` becomes ``=XX`` per byte of UTF-8;
+    the empty text is ``=``."""
     return _PLAIN.sub(lambda m: "".join(f"={b:02X}" for b in m[0].encode()), text) or "="
 
 
 @lru_cache(4096)
 def from_token(token: str) -> str:
-    """:raises BadSubject: no token of :func:`as_token`"""
+    """:raises BadSubject: not a token of :func:`as_token`"""
     if token == "=":
         return ""
     if re.fullmatch(r"(?:[A-Za-z0-9_-]|=[0-9A-F]{2})+", token) is None:
@@ -71,12 +71,9 @@ def from_token(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryLayout:
-    """Names of the subjects and streams below one discovery topic.
-
-    :param topic: the source discovery topic
-    :param advisories: None = consumers of others are not reported
-    :param kept: seconds that records stay in streams made by us, and that a source is remembered which is not renewed
-    """
+    """Names of the subjects and streams below one discovery topic. ``advisories``: None = consumers of others are not
+    reported; ``kept``: seconds that records stay in streams made by us, and that a source is remembered which is not
+    renewed."""
 
     topic: str = TransportOptions.discovery_topic
     sources: str = TransportOptions.sources_stream
@@ -85,7 +82,7 @@ class DiscoveryLayout:
     kept: float = CHANGES_KEPT
 
     def source_subject(self, source: SourceKey, part: str) -> str:
-        """Subject of ``rec``, ``warn`` or ``live`` of a source."""
+        """``part``: ``rec``, ``warn`` or ``live``."""
         number = "-" if source.id is None else str(source.id)
         return f"{self.topic}.source.{as_token(source.name)}.{number}.{part}"
 
@@ -101,10 +98,7 @@ class DiscoveryLayout:
         return self._key(tokens[0], tokens[1]), tokens[2]
 
     def source_of_event(self, subject: str) -> SourceKey:
-        """The source of an event, from its subject.
-
-        :raises BadSubject: it is none of :meth:`event_subject`
-        """
+        """:raises BadSubject: it is none of :meth:`event_subject`"""
         tokens = subject.removeprefix(f"{self.topic}.event.").split(".")
         if not subject.startswith(f"{self.topic}.event.") or len(tokens) != 2:
             raise BadSubject(f"subject {subject[:200]!r}")
@@ -117,16 +111,14 @@ class DiscoveryLayout:
         return SourceKey(from_token(name), None if number == "-" else int(number))
 
     def event_subject(self, source: SourceKey) -> str:
-        """Subject of the events of a source's publishers."""
         return f"{self.topic}.event.{as_token(source.name)}.{'-' if source.id is None else source.id}"
 
     @property
     def mark_subject(self) -> str:
-        """Subject of the marks of readers: while a mark exists, nothing after it was lost."""
+        """While a mark of a reader exists, nothing after it was lost."""
         return f"{self.topic}.mark"
 
     def image_subject(self, reader: str) -> str:
-        """Subject of an image stored for one reader."""
         return f"{self.events}.image.{as_token(reader)}"
 
     def streams(self) -> list[dict[str, Any]]:
@@ -158,10 +150,8 @@ class DiscoveryLayout:
         return made
 
     def faults(self, config: dict[str, Any]) -> tuple[list[str], list[str]]:
-        """Faults of an existing stream's settings: errors and warnings.
-
-        :param config: configuration from the server of one of :meth:`streams`
-        """
+        """Errors and warnings about the settings of an existing stream, one of :meth:`streams`, as the server reports
+        them."""
         wanted = next(c for c in self.streams() if c["name"] == config["name"])
         wrong = [
             f"{name} is off" for name in ("allow_direct", "allow_msg_ttl") if wanted.get(name) and not config.get(name)

@@ -47,11 +47,9 @@ def seconds(value: float) -> str:
 
 
 class NatsLeases:
-    """The three subjects of each source in the stream of sources.
-
-    :param clock_offset: seconds to add to :func:`time.monotonic`, which cannot be set, to get the server's time
-    :ivar last_sequences: known sequence of the last message of a subject, for each source by part
-    """
+    """The three subjects of each source in the stream of sources. ``clock_offset``: seconds to add to
+    :func:`time.monotonic`, which cannot be set, to get the server's time; ``last_sequences``: known sequence of the
+    last message of a subject, for each source by part."""
 
     def __init__(self, settings: NatsSettings, layout: DiscoveryLayout, clock_offset: float) -> None:
         self.settings, self.layout, self.clock_offset = settings, layout, clock_offset
@@ -64,7 +62,7 @@ class NatsLeases:
     # --- the connection ----------------------------------------------------------------------------------------
 
     def _connect(self) -> SocketConnection:
-        """The connection of the renewals; a new one if it was closed for good."""
+        """A new one if the last was closed for good."""
         if self.connection is None or self.connection.closed:
             self.connection = SocketConnection(self.settings)
             self.connection.open()
@@ -79,11 +77,8 @@ class NatsLeases:
     def _store(
         self, subject: str, payload: bytes, headers: dict[str, str], last: int, timeout: float | None = None
     ) -> int:
-        """Store a message if ``last`` is the last sequence of the subject.
-
-        After a lost acknowledgement the second attempt is rejected, as if another process had written: callers then
-        read the subject.
-        """
+        """Store a message if ``last`` is the last sequence of the subject. After a lost acknowledgement the second
+        attempt is rejected, as if another process had written: callers then read the subject."""
         return self._api.publish(subject, payload, {**headers, EXPECTED_LAST: str(last)}, timeout)
 
     def _last(self, stream: str, subject: str) -> StoredMessage | None:
@@ -101,12 +96,8 @@ class NatsLeases:
         self._establish(one)
 
     def _establish(self, one: Announced, keep_foreign: bool = False) -> None:
-        """Renew the lease, then write the record if needed. This order is needed because a record without a
-        renewal never expires, and the process may end at any point.
-
-        :param keep_foreign: keep a record that another process has written
-        :raises LeaseWithdrawn: with ``keep_foreign``, the source was withdrawn
-        """
+        """Renew the lease, then write the record if needed: a record without a renewal never expires, and the process
+        may end at any point. ``keep_foreign``: keep a record of another process; raises :class:`LeaseWithdrawn`."""
         marker = max(self._claim_renewal(one, part) for part in (WARN, LIVE))
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):  # another process was first
@@ -131,10 +122,8 @@ class NatsLeases:
     def _write_record_if_needed(
         self, one: Announced, current: StoredMessage | None, marker: int, keep_foreign: bool
     ) -> None:
-        """Write the record if it is missing, different, or older than the marker.
-
-        :raises ExpectationFailed: the subject has changed meanwhile
-        """
+        """Write the record if it is missing, different, or older than the marker. Raises :class:`ExpectationFailed` if
+        the subject has changed meanwhile."""
         same = _matches(current, one)
         if keep_foreign and current is not None and WITHDRAWN in current.headers:
             raise LeaseWithdrawn
@@ -185,7 +174,7 @@ class NatsLeases:
             return True
 
     def _renew(self, one: Announced, part: str) -> bool:
-        """Renew once; False: the lease has expired, or the source was withdrawn."""
+        """False: the lease has expired, or the source was withdrawn."""
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):
                 self._store_renewal(one, part, timeout=renew_every(one.ttl))
@@ -259,7 +248,6 @@ def _replaced_marker(found: StoredMessage | None) -> int:
 
 
 def _matches(current: StoredMessage | None, one: Announced) -> bool:
-    """Whether a stored record has the announced content and TTL."""
     if current is None or WITHDRAWN in current.headers or MARKER_REASON in current.headers:
         return False
     return current.payload == one.record and current.headers.get(SOURCE_TTL) == f"{one.ttl:g}"

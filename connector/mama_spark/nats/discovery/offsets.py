@@ -4,10 +4,10 @@
 with its time; the image that the reader began with; a sequence of the stream of advisories; when each stream was
 created.
 
-**How a loss is distinguished from an expired renewal.** Renewals expire by their TTL all the time, so a
-changed first sequence proves nothing. Limits, age and purges delete from the front, so while the mark exists, nothing
-after it was lost except expired renewals. When it is gone, everything between the offset and the first sequence may be
-lost and is reported as a gap. Deletions of single messages or of subjects by an operator cannot be detected.
+**How a loss is distinguished from an expired renewal.** Renewals expire by their TTL all the time, so a changed first
+sequence proves nothing. Limits, age and purges delete from the front, so while the mark exists, nothing after it was
+lost except expired renewals. When it is gone, everything between the offset and the first sequence may be lost and is
+reported as a gap. Deletions of single messages or of subjects by an operator cannot be detected.
 
 **A stream that was deleted and created again** has another creation time. Then the reader gets a gap and, unless it is
 the stream of advisories, a new image.
@@ -31,7 +31,7 @@ class SavedSnapshot:
     :ivar changes: number of its events, including IMAGE_END
     :ivar sources: sequence of the stream of sources up to which it is complete
     :ivar mark: sequence and time of a mark in the stream of events, after which reading continues
-    :ivar advisories: sequence of the stream of advisories, likewise
+    :ivar advisories: sequence of the stream of advisories, after which reading continues
     :ivar first: sequence of its first message; ``last``: of its last
     :ivar at: when it was taken, microseconds since the epoch
     """
@@ -61,11 +61,8 @@ class StreamCreationTimes:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryOffset:
-    """An offset of a reader that has begun.
-
-    :ivar mark: sequence and time of a record; while it exists, nothing after it was lost
-    :ivar image_read: events of the image before this offset
-    """
+    """An offset of a reader that has begun. While the record exists whose sequence and time are ``mark``, nothing after
+    it was lost; ``image_read``: events of the image before this offset."""
 
     events: int
     mark: tuple[int, str]
@@ -81,12 +78,10 @@ class DiscoveryOffset:
 
     @classmethod
     def in_image(cls, image: SavedSnapshot, generations: StreamCreationTimes, image_read: int) -> DiscoveryOffset:
-        """The offset after the first ``image_read`` events of an image."""
         return cls(image.mark[0], image.mark, image.advisories, generations, image, image_read)
 
     @property
     def remaining(self) -> int:
-        """Number of events of the image after this offset."""
         return 0 if self.image is None else self.image.changes - self.image_read
 
     def as_json(self) -> Position:
@@ -104,10 +99,7 @@ class DiscoveryOffset:
 
 
 def parse_offset(position: Position) -> DiscoveryOffset | None:
-    """An offset from its JSON form; None for :data:`IMAGE`.
-
-    :raises ConfigError: it is no offset of NATS discovery
-    """
+    """None for :data:`IMAGE`. Raises :class:`ConfigError`: it is no offset of NATS discovery."""
     if position == IMAGE:
         return None
     try:
@@ -142,11 +134,8 @@ class StreamRecreated:
 
 @dataclass(frozen=True, slots=True)
 class RecordRange:
-    """Records ``after < sequence <= up_to`` of a stream.
-
-    :ivar mark: see :class:`DiscoveryOffset`; None = do not check for losses (the stream is new)
-    :ivar skip: see :func:`~.events.event_of`
-    """
+    """Records ``after < sequence <= up_to`` of a stream. ``mark``: see :class:`DiscoveryOffset`; None = do not check
+    for losses (the stream is new); ``skip``: see :func:`~.events.event_of`."""
 
     stream: str
     after: int

@@ -33,10 +33,7 @@ _ADVANCE = 600.0  #: seconds after which an offset advances without an event
 
 
 class DiscoveryReader:
-    """One reader. Its only state is a cache: the sequence up to which it found no event.
-
-    :param clock_offset: see :attr:`~.streams.DiscoveryStreams.clock_offset`
-    """
+    """Its only state is a cache: the sequence up to which it found no event."""
 
     def __init__(self, api: JetStream, layout: DiscoveryLayout, clock_offset: float) -> None:
         self.api, self.layout = api, layout
@@ -49,7 +46,7 @@ class DiscoveryReader:
     # --- initial offsets ----------------------------------------------------------------------------------------
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`; not for ``image``."""
+        """Not for ``image``."""
         named = {where: 0} if isinstance(where, str) else dict(where)
         unknown = set(named) - {"earliest", "latest", self.layout.events, self.layout.advisories}
         if unknown:
@@ -91,7 +88,6 @@ class DiscoveryReader:
     # --- latest offsets -----------------------------------------------------------------------------------------
 
     def latest_offset(self, start: Position, limit: int | None, until: Position | None) -> Position:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         here, stop = parse_offset(start), None if until is None else parse_offset(until)
         if here is None or here.remaining > 0 or (stop is not None and _image_token(stop) != _image_token(here)):
             return self._latest_in_image(here, limit, stop)
@@ -168,10 +164,8 @@ class DiscoveryReader:
     def _scan(
         self, place: tuple[str, str, int], limit: int | None, tells: Callable[[StoredMessage], bool]
     ) -> tuple[int, int]:
-        """Count events; returns the sequence of the last one and their number.
-
-        :param place: a stream, its generation, and the sequence after which to count
-        """
+        """Count the events behind ``place`` (a stream, its generation, and a sequence); returns the sequence of the
+        last one and their number."""
         stream, _, after = place
         after, found = self._scanned.get(place, after), 0
         for page in self.api.pages(stream, after, self._subject(stream)):
@@ -185,13 +179,11 @@ class DiscoveryReader:
         return after, found
 
     def _subject(self, stream: str) -> str:
-        """Subject of the records of a stream that are read."""
         return f"{self.layout.topic}.>" if stream == self.layout.events else adv.CONSUMERS
 
     # --- events between two offsets-----------------------------------------------------------------------------------
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         here, there = parse_offset(start), parse_offset(end)
         if there is None:
             return
@@ -234,7 +226,6 @@ class DiscoveryReader:
         return bool(getattr(generations, span.stream) != getattr(there.generations, span.stream))
 
     def _is_complete(self, span: RecordRange) -> bool:
-        """Whether nothing of it was lost."""
         return span.mark is None or (span.stream == "events" and self.watch.mark_exists(span.mark))
 
     def _events_of(self, span: RecordRange, record: StoredMessage) -> list[DiscoveryEvent]:

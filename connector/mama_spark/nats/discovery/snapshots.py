@@ -20,8 +20,6 @@ _PART = MSG_ID  #: a chunk may be stored twice after a lost acknowledgement
 
 
 class Snapshots:
-    """The snapshots of one reader."""
-
     def __init__(self, watch: StreamWatch) -> None:
         self._watch, self._api, self._layout = watch, watch.api, watch.layout
 
@@ -51,7 +49,7 @@ class Snapshots:
         return self._api.message(self._layout.sources, last_by_subj=subject) is not None
 
     def store(self, before: DiscoveryOffset | None, limit: int | None) -> Position:
-        """Take an image and store it, so that the returned offset refers to it."""
+        """Take an image and store it; the returned offset refers to it."""
         streams = self._watch.refresh()
         if not streams.complete:
             empty = SavedSnapshot("", 1, 0, (0, ""), 0, 0, 0, streams.now)
@@ -81,7 +79,7 @@ class Snapshots:
         ]
 
     def read(self, part: SnapshotRange) -> Iterator[list[DiscoveryEvent]]:
-        """Events of a stored image; a gap, if it is not kept any more."""
+        """Events of a stored image; a gap if it is not kept any more."""
         image, layout, chunks = part.image, self._layout, dict[str, bytes]()
         if not image.token:
             yield [self._end(image.at)]
@@ -96,7 +94,6 @@ class Snapshots:
 
 
 def gap(stream: str, first: int, last: int, when: int, text: str) -> DiscoveryEvent:
-    """The event of records that are lost."""
     return DiscoveryEvent(DiscoveryEventKind.GAP, when, stream, gap=(first, last), info=text)
 
 

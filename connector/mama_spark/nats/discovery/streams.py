@@ -44,7 +44,6 @@ class DiscoveryStreams:
 
     @property
     def complete(self) -> bool:
-        """Whether the streams of sources and of events exist."""
         return bool(self.generations.sources and self.generations.events)
 
 
@@ -57,9 +56,8 @@ def check_version(version: object) -> None:
 
 
 def find_streams(api: JetStream, layout: DiscoveryLayout, *, check: bool = False) -> DiscoveryStreams:
-    """Find the existing streams; creates none.
+    """The existing streams, whose settings are checked with ``check``; creates none.
 
-    :param check: check their settings, too
     :raises ConfigError: the settings of a stream are unusable; the text names both
     """
     names = [config["name"] for config in layout.streams()]
@@ -82,9 +80,7 @@ def _streams(layout: DiscoveryLayout, found: dict[str, StreamInfo | None]) -> Di
 
 
 def ensure_streams(api: JetStream, layout: DiscoveryLayout) -> DiscoveryStreams:
-    """Find the streams, create missing ones, and check their settings.
-
-    :raises ConfigError: unusable settings, or a missing permission; the text names stream and setting, or permission
+    """:raises ConfigError: unusable settings, or a missing permission; the text names stream and setting, or permission
     :raises Unavailable: no answer
     """
     found: dict[str, StreamInfo | None] = {}
@@ -158,27 +154,23 @@ def _check_sourcing(layout: DiscoveryLayout, sources: StreamInfo, events: Stream
 
 
 class StreamWatch:
-    """The streams as one reader sees them: which there are, and the marks that show what they have lost.
-
-    :ivar streams: as they were last looked up
-    """
+    """The streams as one reader sees them, and the marks that show what they have lost."""
 
     def __init__(self, api: JetStream, layout: DiscoveryLayout) -> None:
         self.api, self.layout = api, layout
         self.streams = DiscoveryStreams(StreamCreationTimes("", "", ""), 0, 0)
         self._refreshed = float("-inf")
-        self._warnings: set[str] = set()  #: that were logged
+        self._warnings: set[str] = set()
 
     @property
     def advisories(self) -> str | None:
-        """The stream of advisories, if it is requested and exists."""
+        """None: not requested, or missing."""
         return None if self.streams.generations.advisories in ("", ABSENT) else self.layout.advisories
 
     def last_advisory(self) -> int:
         return 0 if self.advisories is None else self.api.first_and_last(self.advisories)[1]
 
     def refresh(self) -> DiscoveryStreams:
-        """Look up the existing streams."""
         self.streams = find_streams(self.api, self.layout)
         if not self.streams.complete:
             self._warn_once(

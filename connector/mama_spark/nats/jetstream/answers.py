@@ -28,11 +28,8 @@ NO_RESPONDERS = 503
 
 
 class ApiError(ConfigError):
-    """The server answered with a permanent error: the same request would get the same answer.
-
-    :ivar code: its ``err_code``
-    :ivar description: its text
-    """
+    """The server answered with a permanent error, with this ``err_code`` and text: the same request would get the same
+    answer."""
 
     def __init__(self, text: str, code: int, description: str = "") -> None:
         super().__init__(text)
@@ -45,10 +42,8 @@ class ApiForbidden(ConfigError):
 
 
 def answer_of(data: bytes) -> dict[str, Any]:
-    """The JSON object of an answer; its ``error``, if any, is an object with numeric codes.
-
-    :raises Unavailable: the answer is no such JSON
-    """
+    """The JSON object of an answer, whose ``error`` is an object with numeric codes; :class:`Unavailable` for
+    others."""
     try:
         answer = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -66,10 +61,7 @@ def _is_error(error: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredError:
-    """The error of an answer.
-
-    :ivar status: as of HTTP; ``code``: its ``err_code``
-    """
+    """The error of an answer: ``status`` as of HTTP, ``code`` its ``err_code``."""
 
     status: int
     code: int
@@ -113,9 +105,8 @@ class StreamInfo:
     """A stream: its configuration and its state.
 
     :ivar config: in the words of the API
-    :ivar created: text of the server; another stream of the same name has another one
-    :ivar first, last: sequences; ``deleted``: how many between them are deleted, and ``deleted_sequences`` which, if
-        that was asked for
+    :ivar created: text of the server, which tells it from another stream of the same name
+    :ivar deleted: number of deleted sequences up to ``last``; ``deleted_sequences``: these, if requested
     :ivar leader: of its replicas, as the one that answered knows; ``led``: it is the leader itself
     :ivar sourced: by name of the stream: the sequence up to which it was sourced
     :ivar leads_since: its leader, and ``now``: the time of the server when it answered, RFC 3339
@@ -140,7 +131,7 @@ class StreamInfo:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> StreamInfo:
-        """Make it from an answer of the JetStream API, or an element of a list."""
+        """From an answer of the JetStream API, or an element of a list."""
         state, cluster = answer.get("state") or {}, answer.get("cluster") or {}
         leader, others = cluster.get("leader"), [one.get("name") for one in cluster.get("replicas") or ()]
         return cls(
@@ -214,7 +205,6 @@ class StreamInfo:
         return min(seconds, allowed / 1e9) if allowed else seconds
 
     def limit(self, name: str) -> int | None:
-        """A limit of the configuration; None: there is none."""
         number = int(self.config.get(name) or 0)
         return number if number > 0 else None
 
@@ -224,7 +214,7 @@ class ConsumerInfo:
     """A consumer: its configuration, and how far it is.
 
     :ivar config: in the words of the API
-    :ivar pending: messages that it has not delivered; ``unacknowledged``: that it has, and waits for
+    :ivar pending: messages that it has not delivered; ``unacknowledged``: delivered ones that it waits for
     :ivar waiting: open pull requests
     :ivar delivered: its own sequence of the last delivery; ``position``: that of the stream
     """
@@ -239,7 +229,7 @@ class ConsumerInfo:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> ConsumerInfo:
-        """Make it from an answer of the JetStream API, or an element of a list."""
+        """From an answer of the JetStream API, or an element of a list."""
         delivered = answer.get("delivered") or {}
         return cls(
             str(answer["name"]),

@@ -32,9 +32,8 @@ T = TypeVar("T")
 #: The frames of an attempt, and whether its connection is lost: what follows then may have holes.
 _Try = tuple[list[Frame], Callable[[], bool]]
 
-#: Requests that are on their way at once.
 AT_ONCE = 32
-#: Seconds after which a question is given up that is asked once.
+#: Seconds after which a question that is asked once is given up.
 _ONCE = 3.0
 #: Time-outs of the attempts over a connection: a stopped server never answers, even if it leads the stream and another
 #: one is elected meanwhile; an answer that takes longer counts as well.
@@ -65,7 +64,7 @@ class JetStream:
 
     @property
     def attempt_timeout(self) -> float:
-        """Seconds without an answer after which a question is given up that is asked once."""
+        """Seconds without an answer after which a question that is asked once is given up."""
         return max(_ONCE, self.timeout / 4) if self._attempt_timeout is None else self._attempt_timeout
 
     def _limits(self) -> Callable[[float], float]:
@@ -86,14 +85,13 @@ class JetStream:
 
     @property
     def prefix(self) -> str:
-        """Prefix of the subjects of all requests."""
         return self.connection().api_prefix
 
     def retry(self, what: str, attempt: Callable[[float], T], timeout: float | None = None) -> T:
         """See :func:`~.retry.retry`; ends early when the connection is closed for good."""
 
         def wait(seconds: float) -> None:
-            """Or until a connection that was lost has come about again."""
+            """Or until a lost connection is restored."""
             connection = self.connection()
             was_up = connection.up
             connection.drive(seconds, lambda: connection.up and not was_up)
@@ -176,10 +174,8 @@ class JetStream:
         return None if answer is None else StreamInfo.of(answer)
 
     def message(self, stream: str, **which: str | int) -> StoredMessage | None:
-        """A message as the leader of the stream has it, never stale; None: there is none.
-
-        :param which: ``seq=n``, ``last_by_subj=s``, or both ``seq=n`` and ``next_by_subj=s``
-        """
+        """What the leader of the stream has by ``seq=n``, ``last_by_subj=s``, or both ``seq=n`` and ``next_by_subj=s``:
+        never stale; None: no message."""
         answer = self.find(f"STREAM.MSG.GET.{stream}", which, NO_MESSAGE)
         return None if answer is None else message_of(answer)
 
@@ -218,9 +214,9 @@ class JetStream:
             return self.retry(f"the publish to {subject!r}", attempt, timeout)
 
     def decided_last(self, topic: str, ask: Callable[[], StreamInfo], timeout: float | None) -> int:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. A leader without a majority proposes what comes
-        for up to 20 s, forgets ids of it after the duplicate window, and stores all of it when it has a majority again
-        (nats-server 2.15.1). A new leader says where the stream ends before it has applied what the others have.
+        """As of :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. A leader without a majority proposes what
+        comes for up to 20 s, forgets ids of it after the duplicate window, and stores all of it when it has a majority
+        again (nats-server 2.15.1). A new leader says where the stream ends before it has applied what the others have.
 
         :param topic: that the stream takes
         :param ask: for the stream
@@ -258,10 +254,7 @@ class JetStream:
     # --- direct gets ----------------------------------------------------------------------------------------------
 
     def serves_direct_gets(self, stream: str) -> bool:
-        """Whether direct gets from the stream are answered. One request, which makes no advisory.
-
-        :raises Unavailable: no answer
-        """
+        """By one request, which makes no advisory. Raises :class:`Unavailable`: no answer."""
         try:
             self.connection().requests.request(self._direct(stream), b'{"seq":1}', self.attempt_timeout)
         except NoResponders:
@@ -269,10 +262,7 @@ class JetStream:
         return True
 
     def get(self, stream: str, timeout: float | None = None, **which: str | int) -> StoredMessage | None:
-        """The message that a direct get finds; None: there is none.
-
-        :param which: see :meth:`message`
-        """
+        """As :meth:`message`, by a direct get."""
         subject, payload, limit, attempts = self._direct(stream), orjson.dumps(which), self._limits(), Attempts()
 
         def attempt(left: float) -> StoredMessage | None:
@@ -288,10 +278,7 @@ class JetStream:
             return self.retry(f"the direct get from the stream {stream!r}", attempt, timeout)
 
     def get_many(self, stream: str, **body: Any) -> tuple[list[StoredMessage], int]:
-        """The messages that one multi-message direct get returns, and how many are left.
-
-        :raises ApiForbidden: the permissions do not allow it
-        """
+        """The messages of one multi-message direct get, and how many are left. May raise :class:`ApiForbidden`."""
 
         limit, tries = self._limits(), list[_Try]()
 
@@ -315,11 +302,8 @@ class JetStream:
         self, stream: str, body: dict[str, Any], tries: list[_Try], attempts: Attempts, begins: float
     ) -> list[Frame]:
         """The frames of the first answer that is whole, else of the last one. The last frame ends it, if it did not
-        break off.
-
-        :param tries: one for each attempt, which may go on
-        :param begins: seconds in which the first frame comes; the replica that has the request may stand still
-        """
+        break off. ``tries``: one for each attempt, which may go on; ``begins``: seconds in which the first frame comes;
+        the replica that has the request may stand still."""
         subject, connection, silence = self._direct(stream), self.connection(), begins
         told: list[bool] = []
         frames, lost = list[Frame](), connection.loss()
@@ -350,7 +334,7 @@ class JetStream:
         return f"{self.prefix}DIRECT.GET.{stream}"
 
     def first_and_last(self, stream: str) -> tuple[int, int]:
-        """Sequences of the first and the last message; (0, 0) when there is none."""
+        """(0, 0) when there is none."""
         first = self.get(stream, seq=1, next_by_subj=">")
         last = self.get(stream, last_by_subj=">")
         return (0, 0) if first is None or last is None else (first.sequence, max(first.sequence, last.sequence))
@@ -358,14 +342,10 @@ class JetStream:
     def pages(
         self, stream: str, after: int, subject: str, up_to: int | None = None, *, beyond: bool = False
     ) -> Iterator[list[StoredMessage]]:
-        """Messages behind sequence ``after`` on ``subject`` (wildcards), to the end or ``up_to``, and perhaps beyond in
-        the last page.
-
-        With ``up_to`` it goes on until a message at or beyond it is seen, or the leader says that there is none: a
-        replica may not have it yet.
-
-        :param beyond: then read on to the end: records that were rewritten meanwhile have moved there
-        """
+        """Messages behind sequence ``after`` on ``subject`` (wildcards), to the end or ``up_to``, perhaps beyond
+        in the last page. With ``up_to`` it goes on until a message at or beyond it is seen, or the leader says that
+        there is none: a replica may not have it yet. ``beyond``: then read on to the end: records that were rewritten
+        meanwhile have moved there."""
         now = time.monotonic
         until, delays = now() + self.timeout, BACKOFF.delays()
         while True:
@@ -389,7 +369,6 @@ class JetStream:
 
 
 def message_of(answer: dict[str, Any]) -> StoredMessage:
-    """The message of an answer to ``STREAM.MSG.GET``."""
     found = answer["message"]
     block = b64decode(found.get("hdrs", ""))
     payload = b64decode(found.get("data", ""))

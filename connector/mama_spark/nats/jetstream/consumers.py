@@ -59,18 +59,14 @@ def create_consumer(api: JetStream, stream: str, deliver: dict[str, Any], kept: 
 
 
 def new_consumer(stream: str, replicas: int, deliver: dict[str, Any], kept: float) -> tuple[str, dict[str, Any]]:
-    """A name for a consumer of ours, and the request that creates it.
-
-    :param replicas: 1 = one server alone keeps it; 0 = as many as the stream has
-    """
+    """A name for a consumer of ours, and the request that creates it. ``replicas``: 0 = as many as the stream has."""
     name = f"{CONSUMER_PREFIX}{secrets.token_hex(11)}"
     common = {"name": name, "ack_policy": "none", "num_replicas": replicas, "mem_storage": True}
     return name, {"stream_name": stream, "config": {**common, "inactive_threshold": int(kept * 1e9), **deliver}}
 
 
 def delete_soon(connection: SocketConnection, stream: str, consumer: str) -> None:
-    """Delete a consumer of ours, without waiting. Never raises: if it fails, the server deletes it when nobody has
-    asked for long."""
+    """Delete a consumer of ours without waiting. Never raises: if it fails, the server deletes the idle consumer."""
     with contextlib.suppress(MamaError):
         number, reply = connection.answers.expect(lambda _: None)
         connection.answers.forget(number)
@@ -78,10 +74,7 @@ def delete_soon(connection: SocketConnection, stream: str, consumer: str) -> Non
 
 
 def probe(api: JetStream, stream: StreamInfo, where: dict[str, Any]) -> ConsumerInfo:
-    """Create a consumer, delete it again, and return its initial state.
-
-    :param where: it would begin
-    """
+    """Create a consumer that begins at ``where``, delete it again, and return its initial state."""
     info = create_consumer(api, stream.name, where, stream.idle_limit(_DELETE))
     with contextlib.suppress(MamaError):  # the server deletes it after a while
         api.request(f"CONSUMER.DELETE.{stream.name}.{info.name}", timeout=1.0)
@@ -90,7 +83,7 @@ def probe(api: JetStream, stream: StreamInfo, where: dict[str, Any]) -> Consumer
 
 def most_consumers(api: JetStream, info: StreamInfo) -> tuple[int, str] | None:
     """How many consumers of ours a stream takes beside those of others, at least one, and the reason; None = any
-    number. Ours of before do not count: they end."""
+    number. Earlier ones of ours do not count: they end."""
     allowed, stream = info.limit("max_consumers"), info.name
     if allowed is None:
         return None
@@ -109,7 +102,6 @@ def _others(api: JetStream, stream: str) -> list[str]:
 
 
 def _consumer_error(stream: str, error: ApiError, waited: float) -> ConfigError:
-    """Error text: why the server allows no consumer."""
     if error.code == TOO_MANY_CONSUMERS:
         return ConfigError(
             f"stream {stream!r}, or its account, has had as many consumers as it may for {waited:g} s (max_consumers): "
@@ -121,5 +113,4 @@ def _consumer_error(stream: str, error: ApiError, waited: float) -> ConfigError:
 
 
 def no_stream_any_more(stream: str) -> ConfigError:
-    """Error of a reader whose stream was deleted."""
     return ConfigError(f"there is no stream {stream!r} any more")

@@ -1,5 +1,5 @@
-"""The one rule by which requests to JetStream are repeated: which errors, with which delays, and for how long. That no
-responders is such an error is NATS ADR-22."""
+"""The one rule by which requests to JetStream are repeated: after which errors (no responders is one: NATS ADR-22),
+with which delays, and for how long."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ BACKOFF = Backoff(0.05, 0.8)
 
 
 class ServerNotReady(Unavailable):
-    """The server answered with a temporary error (a code of 500 and above).
-
-    :ivar code: its ``err_code``
-    """
+    """The server answered with a temporary error (a code of 500 and above), with this ``err_code``."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)

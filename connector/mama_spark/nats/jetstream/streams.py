@@ -34,7 +34,6 @@ from .retry import ServerNotReady
 _SINGLE_LOOKUPS = 8
 #: A name that no stream has: a message that expects it is refused by every stream, and stored nowhere.
 NOBODY = {EXPECTED_STREAM: "?"}
-#: Topics that are asked for at once.
 _ASKED_AT_ONCE = 256
 #: Questions, at least, about where topics lead: an account may map one by weights, so that its messages go to several
 #: streams. So many topics are asked for again, each until this number is reached.
@@ -49,7 +48,7 @@ class StreamCache:
 
     :ivar unrouted: topics without a stream
     :ivar asked: topics for which the server was asked where a publish leads
-    :ivar led: those of them that lead to a stream, and to which: to several, where the account maps them by weights
+    :ivar led: the streams to which asked topics lead: several, where the account maps a topic by weights
     :ivar traces: the server has told, or was not asked, where publishes would lead
     :ivar complete: all streams are known
     :ivar fresh: streams whose settings the bridge that uses the cache now has asked for
@@ -75,8 +74,7 @@ class StreamCache:
             self.filters.add(subject, stream.name)
 
     def reuse(self) -> None:
-        """For another bridge: what was not there may be by now, streams may have other settings, and what an account
-        maps by weights it may map otherwise."""
+        """For another bridge: missing streams may exist by now, settings and mappings by weights may differ."""
         weighted = {topic for topic, streams in self.led.items() if len(streams) > 1}
         self.led = {topic: streams for topic, streams in self.led.items() if topic not in weighted}
         self.asked -= self.unrouted | weighted
@@ -85,7 +83,7 @@ class StreamCache:
         self.fresh.clear()
 
     def forget(self) -> None:
-        """Forget the streams of the topics: they have changed."""
+        """Forget the streams of the topics, which have changed."""
         self.streams.clear()
         self.filters = Filters()
         self.asked.clear()
@@ -94,7 +92,6 @@ class StreamCache:
         self.reuse()
 
     def unknown(self, topics: list[str]) -> list[str]:
-        """The ``topics`` that were not looked up yet."""
         return [t for t in topics if t not in self.unrouted and self.filters.owner(t) is None]
 
 
@@ -122,10 +119,7 @@ def check_jetstream(api: JetStream, cache: StreamCache) -> None:
 
 
 def stream_info(api: JetStream, cache: StreamCache, name: str) -> StreamInfo | None:
-    """Look up the stream of this name and cache it; None if it does not exist or the permissions hide it.
-
-    :raises Unavailable: no answer
-    """
+    """Look up the stream and cache it; None: missing, or hidden by permissions. Raises :class:`Unavailable`."""
     return stream_infos(api, cache, [name])[0]
 
 
@@ -145,10 +139,7 @@ def stream_infos(api: JetStream, cache: StreamCache, names: Sequence[str]) -> li
 
 
 def info_in(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo | None:
-    """The stream of an answer to ``STREAM.INFO``; None: there is none.
-
-    :raises ApiForbidden, Unavailable: it is not known
-    """
+    """The stream of an answer to ``STREAM.INFO``, None: there is none; raises other errors."""
     if isinstance(answer, ApiError):
         if answer.code != NO_STREAM:
             raise Unavailable(f"stream {name!r}: {answer.description}") from answer
@@ -159,19 +150,15 @@ def info_in(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo | None:
 
 
 def stream_names(api: JetStream, subject: str | None = None) -> list[str]:
-    """Names of all streams, or of those that take ``subject``.
-
-    :raises ApiForbidden: the permissions do not allow the request
-    """
+    """Names of all streams, or of those that take ``subject``; :class:`ApiForbidden` if the permissions hide them."""
     body = {} if subject is None else {"subject": subject}
     return list(api.listed("STREAM.NAMES", "streams", body))
 
 
 def create(api: JetStream, name: str, subjects: list[str], settings: NatsSettings, **more: Any) -> StreamInfo:
     """Create a stream for a publisher with these settings; repeated while the server still removes the files of a
-    deleted stream of this name.
+    deleted stream of this name. ``more``: of its configuration, in the words of the API.
 
-    :param more: of its configuration, in the words of the API
     :raises ConfigError: the server rejects it
     """
     return create_all(api, [{"name": name, "subjects": subjects, **more}], settings)[0]
@@ -204,7 +191,8 @@ def _created(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo:
 
 
 def advice_to_create(api: JetStream, name: str) -> str:
-    """Advice for a missing stream, by the permissions of the user. The request has no configuration: it makes none."""
+    """Advice for a missing stream, by the permissions of the user. The request has no configuration, so it creates no
+    stream."""
     with contextlib.suppress(ApiError, Unavailable):
         try:
             api.request(f"STREAM.CREATE.{name}", {})
@@ -221,8 +209,8 @@ def duplicate_window(settings: NatsSettings) -> float:
 
 
 def refresh(api: JetStream, cache: StreamCache, names: Iterable[str | None]) -> None:
-    """Ask for the settings of streams that are known from a bridge before; where one is gone or takes other topics,
-    all is forgotten."""
+    """Ask for the settings of streams that are known from an earlier bridge; if one is gone or takes other topics,
+    forget all."""
     known = [cache.streams[name] for name in {*names} - cache.fresh if name in cache.streams]
     now = stream_infos(api, cache, [stream.name for stream in known])
     if any(new is None or new.subjects != old.subjects for old, new in zip(known, now, strict=True)):
@@ -263,10 +251,8 @@ def look_up(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
 def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[list[str], list[str]]:
     """Topics that mappings or imports of the account lead to another stream than their subjects say, with topics
     without a stream that go on to another server; and topics about which the server tells nothing, because it is too
-    old or the user may not publish to an inbox.
-
-    Each is traced (NATS ADR-41): the server tells what it would do with a message, and delivers none.
-    """
+    old or the user may not publish to an inbox. Each is traced (NATS ADR-41): the server tells what it would do with a
+    message, and delivers none."""
     straight, away, unheard = set[str](), set[str](), set[str]()
     connection, waiting = api.connection(), [topic for topic in topics if topic not in cache.asked]
     if not waiting or not cache.traces or connection.info.version_numbers < _TRACES_SINCE:
@@ -310,8 +296,8 @@ def _leads_away(event: TraceEvent, owned: bool) -> bool:
 
 
 def ask_server(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
-    """Find out where publishes to these topics lead: the account may map them, or import them from another account, so
-    that they reach a stream whose subjects do not match. By a message without content that no stream stores."""
+    """Find out where publishes to these topics lead, by a message without content that no stream stores: the account
+    may map them, or import them from another account, so that they reach a stream whose subjects do not match."""
     topics = [topic for topic in topics if topic not in cache.asked]
     cache.asked.update(topics)
     _ask(api, cache, topics)

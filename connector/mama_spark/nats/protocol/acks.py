@@ -44,8 +44,6 @@ class AckError(MamaError):
 
 @dataclass(slots=True)
 class AckColumns:
-    """Successful acknowledgements of one stream (and domain), those of one layout in order of arrival."""
-
     stream: str
     domain: str | None = None
     tokens: list[Int64s] = field(default_factory=list)
@@ -57,10 +55,8 @@ class AckColumns:
 
 
 class BulkReader:
-    """Parses the acknowledgements of one inbox, a whole read at a time.
-
-    :param inbox: subject prefix of the replies, with its trailing dot; :data:`TOKEN_WIDTH` digits follow it
-    """
+    """Parses the acknowledgements of one inbox, a whole read at a time. ``inbox``: subject prefix of the replies, with
+    its trailing dot; :data:`TOKEN_WIDTH` digits follow it."""
 
     def __init__(self, inbox: bytes) -> None:
         self._start = b"MSG " + inbox
@@ -73,7 +69,7 @@ class BulkReader:
         )
 
     def read(self, data: bytes, at: int, out: list[AckColumns]) -> int:
-        """Take all clean acknowledgements from offset ``at`` on; returns the offset of what is none (or is cut)."""
+        """Take all clean acknowledgements from offset ``at`` on; returns the offset of the rest."""
         matrix, alternating = np.frombuffer(data, np.uint8), False
         while (m := self._clean.match(data, at)) is not None and len(m.group(4)) == int(m.group(3)):
             if alternating:
@@ -224,7 +220,6 @@ def classify(frame: parser.Frame) -> Reply:
 
 
 def classify_parts(status: int, status_text: str, payload: bytes, subject: str = "") -> Reply:
-    """As :func:`classify`, from the parts of the reply."""
     if status == 503 and not payload:
         return error_codes.no_responders(subject)
     if not payload:
@@ -236,10 +231,7 @@ def classify_parts(status: int, status_text: str, payload: bytes, subject: str =
 
 
 def read_reply(payload: bytes) -> Reply:
-    """The JSON object of a reply.
-
-    :raises AckError: the reply is no JSON object
-    """
+    """:raises AckError: the reply is no JSON object"""
     try:
         body = orjson.loads(payload)
     except orjson.JSONDecodeError as e:

@@ -57,8 +57,6 @@ _YOUNG, _MOST = 120.0, 60.0
 
 
 class State(Enum):
-    """Of a connection."""
-
     LOST = "lost"  #: there is none, or not yet
     CONNECTING = "connecting"  #: waits for the server's INFO
     TLS = "TLS"  #: the caller shakes hands
@@ -101,7 +99,7 @@ class ClientProtocol:
         self._name, self._version = name, version
         self._wants_tls, self._tls_first = tls or tls_first, tls_first
         self._bulk = None if inbox is None else BulkReader(inbox)
-        self._subscriptions: dict[int, str] = {}  # subject, by id
+        self._subscriptions: dict[int, str] = {}  # by id
         self._last_sid = self._last_ping = 0
         self.deliveries: dict[int, Take] = {}
         self.state = State.LOST
@@ -127,17 +125,13 @@ class ClientProtocol:
 
     @property
     def lost(self) -> bool:
-        """There is no connection."""
         return self.state is State.LOST
 
     # --- the connection ------------------------------------------------------------------------------------------
 
     def connect(self, now: float, login: Login, greets: float = 5.0, timeout: float = 5.0) -> list[Event]:
-        """The socket is connected, or will be.
-
-        :param greets: seconds in which the server must greet
-        :param timeout: seconds in which the connection must come about
-        """
+        """The socket is connected, or will be. The server must greet in ``greets`` seconds, and the connection must
+        come about in ``timeout``."""
         self._require(State.LOST)
         self._begin(now, login, greets, timeout)
         self.state = State.TLS if self._tls_first else State.CONNECTING
@@ -339,10 +333,8 @@ class ClientProtocol:
         return b"UNSUB %d\r\n" % sid if known is not None and self.state is State.UP else b""
 
     def send_ping(self) -> tuple[int, bytes]:
-        """A number that :class:`Ponged` returns, and what to write.
-
-        :raises Unavailable: not connected; it says why
-        """
+        """A number that :class:`Ponged` returns, and what to write. Raises :class:`Unavailable` with the reason if not
+        connected."""
         self._require(State.UP)
         self._last_ping += 1
         self._pings.append(self._last_ping)
@@ -351,11 +343,8 @@ class ClientProtocol:
     def send_message(
         self, subject: str, payload: bytes, reply: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """One message, whose subjects and headers must have been checked.
-
-        :raises Unavailable: not connected; it says why
-        :raises TooLarge: for this server
-        """
+        """One message, whose subjects and headers must have been checked. Raises :class:`Unavailable` with the reason
+        if not connected, and :class:`TooLarge` for this server."""
         self._require(State.UP)
         frame = message_frame(subject, payload, reply, headers)
         size = len(frame) - frame.index(b"\r\n") - len(b"\r\n\r\n")

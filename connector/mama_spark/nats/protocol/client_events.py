@@ -56,7 +56,7 @@ class ServerInfo:
 
     :ivar id: of this process of the server
     :ivar address: host and port that it listens on
-    :ivar nonce: to be signed by who logs in with a key
+    :ivar nonce: to be signed in a login with a key
     :ivar connect_urls: host and port of all servers of the cluster
     :ivar lame_duck: it will close its connections soon
     :ivar clustered: it has others beside it, of which one address may stand for all
@@ -109,8 +109,6 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """To be written now."""
-
     data: bytes
 
 
@@ -142,8 +140,6 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Any other message."""
-
     frame: Frame
 
 
@@ -156,10 +152,7 @@ class Ponged:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """A permission violation.
-
-    :ivar kind: ``publish`` or ``subscription``
-    """
+    """A permission violation; ``kind``: ``publish`` or ``subscription``."""
 
     kind: str
     subject: str

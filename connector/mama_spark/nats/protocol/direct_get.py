@@ -1,5 +1,4 @@
-"""Messages of a stream as a direct get returns them (NATS ADR-31): headers say their sequence, time and subject.
-Pure."""
+"""Messages of a stream as a direct get returns them (NATS ADR-31): headers say sequence, time and subject. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +15,8 @@ _ABOUT = ("Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence")
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One message of a stream.
-
-    :ivar time: when the server stored it (RFC 3339 text)
-    :ivar block: its header block, as it was stored; only from the leader of the stream
-    """
+    """One message of a stream, stored at ``time`` (RFC 3339 text). ``block``: its header block, as it was stored; only
+    from the leader of the stream."""
 
     sequence: int
     time: str
@@ -42,7 +38,7 @@ class StoredMessage:
 
 
 def is_sequence(text: str) -> bool:
-    """Whether the value of a header is a sequence: a number of at most 64 bits."""
+    """Whether the value of a header is a number of at most 64 bits."""
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
@@ -64,10 +60,8 @@ def headers_of(block: bytes) -> dict[str, str]:
 
 
 def stored(headers: dict[str, str], payload: bytes) -> StoredMessage | None:
-    """The stored message of a frame; None if its headers have no sequence.
-
-    :param headers: of the message and of the direct get; the latter are removed
-    """
+    """The stored message of a frame; None if its headers have no sequence. ``headers``: of the message and of the
+    direct get; the latter are removed."""
     sequence, time, subject = (headers.pop(name, "") for name in _PLACE)
     for name in _ABOUT:
         headers.pop(name, None)

@@ -72,12 +72,10 @@ class SettledTokens:
 
 
 def reply_prefix(inbox: bytes, batch_id: str, flow: int) -> bytes:
-    """Part of a batch's reply subjects before the sequence."""
     return b"%s%s.%d.fail." % (inbox, batch_id.encode(), flow)
 
 
 def reply_suffix(op: int) -> bytes:
-    """Part of a batch's reply subjects after the sequence."""
     return b".%d.$FI" % op
 
 
@@ -90,10 +88,7 @@ def parse_reply(subject: bytes, inbox: bytes) -> tuple[str, int] | None:
 
 
 class FastBatch:
-    """One batch of one stream.
-
-    :param flow: messages per flow acknowledgement, requested from the server
-    """
+    """One batch of one stream, with a flow acknowledgement requested after each ``flow`` messages."""
 
     def __init__(self, batch_id: str, flow: int) -> None:
         self.id, self.flow = batch_id, flow
@@ -113,7 +108,6 @@ class FastBatch:
         return self.seq - self.acked
 
     def capacity(self) -> int:
-        """Number of messages that may be added now."""
         if self.phase is not Phase.OPEN or self.rejected:
             return 0
         stall = self.acked + max(self._every, 1) * OUTSTANDING + 1  # the stall rule is tested after sending
@@ -143,7 +137,6 @@ class FastBatch:
         return self.seq + 1
 
     def reply(self, reply: Reply, seq: int) -> SettledTokens:
-        """Apply the answer to the message numbered ``seq``."""
         out = SettledTokens()
         if self.phase is Phase.ENDED:
             return out  # every message after a rejected one gets its own answer: they are settled
@@ -240,7 +233,6 @@ class FastBatch:
             out.refused.append((np.concatenate(taken), error))
 
     def _settle(self, seq: int) -> list[Int64s]:
-        """Settle the tokens up to ``seq`` that are not settled yet, and return them."""
         seq = min(seq, self.seq)
         taken: list[Int64s] = []
         while self._tokens and self._tokens[0][0] <= seq:

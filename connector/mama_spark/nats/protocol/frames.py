@@ -46,12 +46,8 @@ class ReplySubject:
 
 @dataclass(frozen=True, slots=True)
 class PublishFrames:
-    """Bytes of whole frames, in order.
-
-    :ivar pieces: bytes-like objects to write one after the other
-    :ivar size: bytes of all of them
-    :ivar starts: where each message begins, and the end: length n + 1
-    """
+    """Bytes of whole frames, in order: bytes-like ``pieces`` to write one after the other, ``size`` bytes in all.
+    ``starts``: where each message begins, and the end: length n + 1."""
 
     pieces: list[bytes | memoryview]
     size: int
@@ -84,11 +80,8 @@ class Framer:
         self._prefixes: pa.Array = pa.array([], _BINARY)
 
     def frames(self, batch: MessageBatch, first_token: int = 0, order: Int64s | None = None) -> PublishFrames:
-        """Frames of all messages of a batch; its rows must have been checked.
-
-        :param order: the rows in the order in which they are sent; message i has the token ``first_token + i`` all the
-            same. None = as they stand
-        """
+        """Frames of all messages of a batch; its rows must have been checked. ``order``: the rows in the order in which
+        they are sent, None = as they stand; message i has the token ``first_token + i`` all the same."""
         n = len(batch)
         sizes = batch.sizes()
         if n and int(sizes.max()) >= BIG and int(sizes.sum()) >= _FEW * n:
@@ -162,7 +155,6 @@ def _uniform(values: Int64s) -> bool:
 
 
 def _numbers(columns: list[Int64s], begin: bytes, end: bytes) -> Any:
-    """All rows have the same sizes: one constant."""
     text = b"".join(b" %d" % (c[0] if len(c) else 0) for c in columns)
     return pa.scalar(begin + text + end, _BINARY)
 

@@ -51,7 +51,7 @@ ENDS_REPLICATED_STREAMS = (
 )
 MAX_BLOCK = 64 * 1024 - 1  #: the server stores the length of a block in 16 bits
 _VERSION = b"NATS/1.0\r\n"
-ID_HEAD = _VERSION + MSG_ID.encode() + b": "  #: what stands before the id
+ID_HEAD = _VERSION + MSG_ID.encode() + b": "
 #: NATS/1.0, Nats-Msg-Id: , and the two line ends
 ID_OVERHEAD = len(_VERSION) + len(MSG_ID) + 2 + 4
 
@@ -69,11 +69,8 @@ def rows_with(batch: MessageBatch, header: str) -> Int64s:
 
 
 def blocks(batch: MessageBatch) -> tuple[Any, Int64s | None]:
-    """Columns that make the header block of each message, and its length.
-
-    :returns: ``(None, None)`` without headers and ids; with ids alone the column of ids (the framer adds the constant
-        text around it); otherwise the column of whole blocks
-    """
+    """Columns that make the header block of each message, and its length; Nones without headers and ids. With ids alone
+    it is the column of ids (the framer adds the constant text around it), otherwise that of whole blocks."""
     ids = None if batch.ids is None else batch.ids.cast(_BINARY)
     if batch.headers is None:
         return (None, None) if ids is None else (ids, payload_sizes(ids) + ID_OVERHEAD)
@@ -102,7 +99,6 @@ def blocks_of_few(batch: MessageBatch) -> list[bytes] | None:
 
 
 def block_of(headers: Mapping[str, str]) -> bytes:
-    """The header block of one message."""
     lines = (f"{name}: {value}\r\n".encode() for name, value in headers.items())
     return b"%b%b\r\n" % (_VERSION, b"".join(lines))
 
@@ -137,11 +133,9 @@ def _lines(headers: pa.Array) -> pa.Array:
 
 
 def check(batch: MessageBatch, max_payload: int, looked_into: str = "") -> tuple[dict[int, PublishError], Bools | None]:
-    """Rows whose headers, id or size are not allowed, and rows whose expectation forbids a blind resend.
-
-    :param max_payload: bytes of header block and payload together
-    :param looked_into: an expectation that allows a resend: when it fails, its message is looked for
-    """
+    """Rows whose headers, id or size (at most ``max_payload`` bytes of header block and payload) are not allowed, and
+    rows whose expectation forbids a blind resend; the expectation ``looked_into`` allows one, because its message is
+    looked for when it fails."""
     bad: dict[int, PublishError] = {}
     non_retriable = None
     sizes = batch.sizes()

@@ -38,15 +38,12 @@ def are_keys(keys: pa.Array) -> pa.Array:
 
 
 def stream_of(bucket: str) -> str:
-    """The stream that keeps it."""
     return f"{STREAM}{bucket}"
 
 
 def write_prefix(config: Mapping[str, Any]) -> str:
-    """The part before the key in the subject of a message to this bucket, or to the origin of a mirror.
-
-    :param config: of the stream
-    """
+    """The part before the key in the subject of a message to this bucket, or to the origin of a mirror. ``config``: of
+    the stream."""
     mirror = config.get("mirror") or {}
     head = (mirror.get("external") or {}).get("api", "")
     origin = str(mirror.get("name") or config["name"]).removeprefix(STREAM)
@@ -59,15 +56,11 @@ def topics_of(patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def keys_of(subjects: pa.Array) -> pa.Array:
-    """The key of each subject."""
     return pc.replace_substring_regex(subjects, r"^\$KV\.[^.]+\.", "")
 
 
 def operations_of(headers: pa.Array | None, n: int) -> pa.Array:
-    """Operation of each of ``n`` messages on its key or topic: ``put``, ``delete``, ``purge`` or ``expired``.
-
-    :param headers: as of records
-    """
+    """Operation of each of ``n`` records on its key or topic: ``put``, ``delete``, ``purge`` or ``expired``."""
     found = pa.nulls(n, pa.string())
     if headers is not None:
         for name, meaning in _MEANING.items():

@@ -1,6 +1,6 @@
-"""Parses the bytes from a server into frames. Pure.
+"""Parses the bytes from a server into frames, each returned when it is complete. Pure.
 
-Announced sizes are compared with what came; no memory is allocated by them. A frame is returned when it is complete.
+Announced sizes are compared with what came; no memory is allocated by them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Frame:
 
     :ivar op: ``INFO``, ``MSG``, ``HMSG``, ``PING``, ``PONG``, ``+OK``, ``-ERR``
     :ivar text: of ``-ERR``
-    :ivar info: of ``INFO``
     :ivar status: of the header block's first line, 0 if it has none
     :ivar end: offset in the buffer after this frame
     """
@@ -69,7 +68,7 @@ def read_frame(data: bytes, start: int = 0) -> Frame | None:
 
 
 def lacking(data: bytes, start: int = 0) -> int:
-    """Bytes that the incomplete frame at ``start`` lacks at least; for which :func:`read_frame` gave None."""
+    """Bytes that the incomplete frame at ``start`` lacks at least."""
     end = data.find(b"\r\n", start, start + MAX_LINE)
     size = data[start:end].rpartition(b" ")[2]
     if end < 0 or data[start:end].upper().startswith(b"INFO") or not size.isdigit():

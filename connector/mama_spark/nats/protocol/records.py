@@ -1,4 +1,4 @@
-"""Decodes the deliveries of a JetStream consumer from the server's bytes to
+"""Decodes deliveries of a JetStream consumer from the server's bytes to
 :class:`~mama_spark.contracts.record_log.Records`. Pure.
 
 A delivery is a ``MSG`` or ``HMSG`` frame whose reply subject has this form (NATS ADR-15):
@@ -38,18 +38,14 @@ _TOGETHER = 1 << 20
 
 
 class AckSubject(NamedTuple):
-    """The parts of the reply subject of a delivery.
-
-    :ivar prefix: the same for all deliveries of this consumer
-    :ivar tail: the four numbers, joined by dots
-    """
+    """The parts of the reply subject of a delivery: a ``prefix`` that all deliveries of the consumer share, and the
+    four numbers, joined by dots."""
 
     prefix: bytes
     tail: bytes
 
 
 def read_reply(reply: bytes) -> AckSubject | None:
-    """None if it is not the reply subject of a delivery."""
     tokens = reply.split(b".")
     names = {9: 4, 11: 6, 12: 6}.get(len(tokens))  # tokens before the five numbers
     if names is None or not reply.startswith(_ACK):
@@ -80,7 +76,6 @@ class DeliveryBuffer:
         return len(self.tails)
 
     def add(self, subject: bytes, tail: bytes, payload: bytes, block: bytes | None) -> None:
-        """One record."""
         if block is not None or self.blocks:
             self.blocks += [None] * (len(self.tails) - len(self.blocks))
             self.blocks.append(block)
@@ -91,10 +86,7 @@ class DeliveryBuffer:
 
 
 class DeliveryParser:
-    """Parses the deliveries of one subscription in the bytes of a connection.
-
-    :param sid: id of the subscription
-    """
+    """Parses the deliveries of subscription ``sid`` in the bytes of a connection."""
 
     def __init__(self, sid: int) -> None:
         self._sid = b"%d" % sid
@@ -103,15 +95,12 @@ class DeliveryParser:
         self.buffer = DeliveryBuffer()
 
     def take_buffer(self) -> DeliveryBuffer:
-        """Return the deliveries parsed so far, and empty the buffer."""
         buffered, self.buffer = self.buffer, DeliveryBuffer()
         return buffered
 
     def take(self, data: bytes, at: int, most: int) -> int:
-        """Parse complete deliveries from ``at`` on, until the buffer has ``most``.
-
-        :returns: offset of what is not taken: it is no delivery, is not complete, or is one too many
-        """
+        """Parse complete deliveries from ``at`` on, until the buffer has ``most``; returns the offset of what is not
+        taken: it is no delivery, is not complete, or is one too many."""
         began, view = at, memoryview(data)
         find, mark, sizes, buffer = data.find, self._mark, self._sizes, self.buffer
         subjects, tails, payloads = buffer.subjects.append, buffer.tails.append, buffer.payloads.append
@@ -196,11 +185,7 @@ class OutOfOrder(ProtocolError):
 
 
 def delivery_numbers(buffer: DeliveryBuffer) -> DeliveryNumbers:
-    """The numbers of a buffer that is not empty.
-
-    :raises OutOfOrder: some are missing
-    :raises ProtocolError: invalid numbers
-    """
+    """Of a buffer that is not empty. Raises :class:`OutOfOrder`, or :class:`ProtocolError` for invalid numbers."""
     n = len(buffer)
     tokens = b".".join(buffer.tails).split(b".")
     if len(tokens) != _NUMBERS * n:  # a random token at the end of some
@@ -216,10 +201,8 @@ def delivery_numbers(buffer: DeliveryBuffer) -> DeliveryNumbers:
 
 
 def records_of(buffer: DeliveryBuffer, numbers: DeliveryNumbers, headers: bool = True, views: bool = False) -> Records:
-    """The records of a buffer whose numbers are known.
-
-    :param views: payloads are views of what was read, if all of them are large
-    """
+    """The records of a buffer whose numbers are known. ``views``: payloads are views of what was read, if all of them
+    are large."""
     blocks, faults = _readable(buffer.blocks) if headers else ([], {})
     return Records(
         numbers.sequences,
@@ -271,7 +254,6 @@ def _numbers(tokens: list[bytes]) -> Int64s:
 
 
 def _subjects(subjects: list[bytes]) -> pa.Array:
-    """As :func:`text`."""
     if len(subjects) > _FEW_NUMBERS:
         return text(pa.array(subjects, pa.binary()))
     codes = {subject: code for code, subject in enumerate(dict.fromkeys(subjects))}
@@ -323,8 +305,8 @@ def header_column(blocks: list[bytes | None], n: int) -> pa.Array:
 
 
 def _plain_blocks(blocks: list[bytes], rows: Int64s, n: int) -> pa.Array | None:
-    """As :func:`header_column`, without a loop over the rows: 2 to 7 times as fast for many; None where blocks are
-    not text, a line is no header, or a name occurs twice in a block."""
+    """As :func:`header_column`, without a loop over the rows: 2 to 7 times as fast for many; None where blocks are not
+    text, a line is no header, or a name occurs twice in a block."""
     try:
         whole = pa.array(blocks, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:

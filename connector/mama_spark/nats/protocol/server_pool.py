@@ -61,15 +61,12 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Host and port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class SilentServers:
     """Servers that did not answer in time: each is tried last for :data:`_REMEMBERED`, or until it answers.
-
-    :param clock: monotonic seconds
-    """
+    ``clock``: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -96,7 +93,6 @@ class ServerPool:
     :param chance: source of the order and of the random part of delays
     :param silent: knowledge of the connections about silent servers
     :param only: the one server to connect to, instead of all
-    :ivar current: that was chosen last
     """
 
     def __init__(
@@ -132,8 +128,8 @@ class ServerPool:
 
     def times(self, within: float) -> tuple[float, float]:
         """Seconds until which the present server must have greeted, and taken the login, where a connection must come
-        about within so many: each server of the options has its turn in the first round, if a far one has the time to
-        greet then; a dead one leaves time for the others in all."""
+        about ``within`` so many: each server of the options has its turn in the first round, if a far one has the time
+        to greet then; a dead one leaves time for the others in all."""
         third = within / min(self._given, 3)
         return third if self._rounds else max(within / self._given, min(third, _GREETING)), third
 
@@ -153,9 +149,9 @@ class ServerPool:
     def learn(self, addresses: Sequence[str]) -> bool:
         """Add what the cluster announces; whether there are new ones. An empty list says nothing.
 
-        A server that is not announced any more is down, or gone: it is kept, because it may be back when the others are
-        down, but not more than :data:`_LEARNED` of these, the oldest go. A bare address must have the certificate, and
-        gets the login, of the current server.
+        A server that is not announced any more is kept, because it may be back when the others are down, but not more
+        than :data:`_LEARNED` of these: the oldest go. A bare address must have the certificate, and gets the login, of
+        the current server.
         """
         if self._only is not None:
             return False

@@ -11,11 +11,8 @@ from ..settings import NatsSettings
 
 
 class AckModeChoice:
-    """Of one bridge.
-
-    :param warn: called with each warning
-    :ivar mode: ``message``, ``batch`` or ``none``; with ``ackMode=auto`` it is known after the first topics
-    """
+    """``mode`` of one bridge: ``message``, ``batch`` or ``none``; with ``ackMode=auto`` it is known after the first
+    topics."""
 
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
         self._settings, self._warn = settings, warn
@@ -30,11 +27,8 @@ class AckModeChoice:
         return self._automatic and self._settings.ordered == self._settings.dedup
 
     def choose(self, version: tuple[int, ...], streams: Sequence[StreamInfo]) -> None:
-        """Resolve ``auto``: fast ingest if ids need no answer each, and streams and server allow it.
-
-        :param version: of the server
-        :param streams: that are published to
-        """
+        """Resolve ``auto``: fast ingest if ids need no answer each, and the server's version and the streams allow
+        it."""
         able = version >= FAST_SINCE and all(s.batched for s in streams)
         if not self._chosen and streams:
             self._chosen = True
@@ -45,16 +39,11 @@ class AckModeChoice:
                 self.fall_back_to_messages(f"stream {stream.name!r} does not allow fast ingest")
 
     def keep_messages(self) -> None:
-        """``auto`` stays with an acknowledgement a message."""
         self._chosen = True
 
     def fall_back_to_messages(self, why: str) -> bool:
-        """Fast ingest will not do (any more). True: use acknowledgements per message instead.
-
-        Only in ``auto`` and without order: only fast ingest keeps the order with many messages in flight.
-
-        :param why: for the log
-        """
+        """Fast ingest will not do (any more), for the reason that is logged. True: use acknowledgements per message
+        instead. Only in ``auto`` and without order: only fast ingest keeps the order with many messages in flight."""
         if not self._automatic or self._settings.ordered:
             return False
         if self.mode == "batch":
@@ -63,18 +52,14 @@ class AckModeChoice:
         return True
 
     def dedup_is_safe(self, stream: StreamInfo | None) -> bool:
-        """Whether fast ingest to this stream counts a repeated id as stored only after its message is committed.
-
-        A replicated stream counts it as soon as the message is proposed to the replicas (without fast ingest it answers
-        409): a resend would be acknowledged and then lost with the leader. An unknown stream may be replicated.
-        """
+        """Whether fast ingest to this stream counts a repeated id as stored only after its message is committed. A
+        replicated stream counts it as soon as the message is proposed to the replicas (without fast ingest it answers
+        409): a resend would be acknowledged and then lost with the leader. An unknown stream may be replicated."""
         return not self._settings.dedup or (stream is not None and stream.replicas == 1)
 
     def require_safe_dedup(self, name: str | None, stream: StreamInfo | None) -> None:
-        """:raises ConfigError: fast ingest was asked for where a repeated id may be counted as stored too early
-
-        With ``order=partition``, :class:`~.fast_ingest.FastIngestPublisher` prevents that.
-        """
+        """:raises ConfigError: fast ingest was asked for where a repeated id may be counted as stored too early (never
+        with ``order=partition``, where :class:`~.fast_ingest.FastIngestPublisher` prevents it)"""
         if self._settings.ack_mode == "batch" and not self._settings.ordered and not self.dedup_is_safe(stream):
             why = "may be replicated" if stream is None else "is replicated"
             raise ConfigError(

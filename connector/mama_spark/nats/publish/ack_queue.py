@@ -28,7 +28,6 @@ class AckQueue:
 
     @property
     def refused(self) -> bool:
-        """Whether there are refusals that were not taken yet."""
         return bool(self._result.refusals)
 
     def refusals(self, refusals: Refusals) -> None:
@@ -48,7 +47,6 @@ class AckQueue:
             self._result, self._tokens = PollResult(events=warnings), 0
 
     def wake(self) -> None:
-        """Let :meth:`wait` return: there is capacity to send again."""
         with self._changed:
             self._wake()
 
@@ -66,9 +64,7 @@ class AckQueue:
         return self._urgent or self._died is not None or self._tokens >= max(1, want)
 
     def take(self) -> PollResult:
-        """Everything that is there.
-
-        :raises ConfigError: it is empty, and :meth:`fail` was called with that
+        """:raises ConfigError: it is empty, and :meth:`fail` was called with that
         :raises BackgroundTaskFailed: it is empty, and the loop has ended
         """
         with self._changed:

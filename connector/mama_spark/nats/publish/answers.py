@@ -186,23 +186,19 @@ class LatestSends:
         self._runs: deque[_Run] = deque()
 
     def add(self, first_token: int, topics: pa.DictionaryArray, messages: MessageBatch | None = None) -> None:
-        """One run of sends, with tokens from ``first_token`` on.
-
-        :param messages: those that :meth:`message` returns
-        """
+        """One run of sends, with tokens from ``first_token`` on; :meth:`message` returns the ``messages``."""
         self._runs.append(_Run(first_token, topics, messages))
         while len(self._runs) > 1 and self._runs[1].first_token < first_token - _REMEMBERED:
             self._runs.popleft()
 
     def message(self, token: int) -> MessageBatch | None:
-        """The message of this send, if it is remembered."""
+        """None: not remembered."""
         run = next((run for run in reversed(self._runs) if run.first_token <= token), None)
         if run is None or run.messages is None or token - run.first_token >= len(run.messages):
             return None
         return run.messages.slice(token - run.first_token, 1)
 
     def of(self, tokens: Int64s) -> set[str]:
-        """The topics of these sends, as far as they are remembered."""
         found: set[str] = set()
         for run in list(self._runs):
             rows = tokens[(tokens >= run.first_token) & (tokens < run.first_token + len(run.topics))] - run.first_token
@@ -211,10 +207,8 @@ class LatestSends:
         return found
 
     def take(self, subject: str, exact: bool) -> Int64s:
-        """Tokens of the sends to ``subject``; each is returned once.
-
-        :param exact: False: the server wrote the subject in lower case
-        """
+        """Tokens of the sends to ``subject``, each returned once. Not ``exact``: the server wrote the subject in lower
+        case."""
         found = []
         for run in list(self._runs):
             names = run.topics.dictionary.to_pylist()

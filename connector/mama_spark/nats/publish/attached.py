@@ -61,7 +61,6 @@ class AttachedBridge(NatsBridge):
 
     @property
     def connected_to(self) -> str:
-        """Name, version and address of the server."""
         if self._client is None:
             return "nothing"
         client = self._client.client
@@ -72,7 +71,6 @@ class AttachedBridge(NatsBridge):
         return known or super()._max_payload()
 
     def open(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         connection = self._client = CallersClient(self._loop, self._callers)
         answers = NatsAnswers(connection, None, self._ack_queue, self._router, self._warn)
         connection.listener = self._answers = answers
@@ -106,11 +104,9 @@ class AttachedBridge(NatsBridge):
         connection.publish(_client_rows(rows, connection.inbox.decode(), token))
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return self._ack_queue.wait(timeout, want)
 
     def explain_missing_acks(self) -> str:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         connection = self._client
         if connection is None:
             return ""
@@ -135,7 +131,6 @@ class AttachedBridge(NatsBridge):
         return None
 
     def close(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         connection, self._client = self._client, None
         if connection is None:
             return

@@ -54,10 +54,8 @@ _MAX_PAYLOAD = 1024 * 1024  #: before a server has said it
 
 
 class NatsBridge(PublisherBridge):
-    """Publishes to JetStream over one pooled connection.
-
-    :ivar warnings: warnings of :meth:`open` and :meth:`prepare`, for the log
-    """
+    """Publishes to JetStream over one pooled connection; ``warnings`` of :meth:`open` and :meth:`prepare` are for the
+    log."""
 
     def __init__(self, settings: NatsSettings) -> None:
         self.settings = settings
@@ -101,14 +99,12 @@ class NatsBridge(PublisherBridge):
 
     @property
     def connected_to(self) -> str:
-        """Name, version and address of the server."""
         return "nothing" if self._connection is None else self._connection.server
 
     def _max_payload(self) -> int:
         return _MAX_PAYLOAD if self._connection is None else self._connection.info.max_payload
 
     def describe_streams(self) -> list[str]:
-        """The streams that were looked up, one line each."""
         return self._router.describe()
 
     def describe_load(self, streams: StreamRange) -> list[str]:
@@ -124,7 +120,6 @@ class NatsBridge(PublisherBridge):
     # --- opening ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         connection = self._connection = POOL.checkout(self.settings)
         self._framer = Framer(ReplyTo(connection.inbox) if self.mode != "none" else None)
         self._fast_ingest = FastIngestPublisher(
@@ -159,7 +154,6 @@ class NatsBridge(PublisherBridge):
     # --- preparing -------------------------------------------------------------------------------------------
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         most = self._max_payload()
         self._checked_for = max(self._checked_for, most)
         looked_into = "" if self._conflicts is None or batch.ids is None else hd.EXPECTED_LAST
@@ -199,7 +193,6 @@ class NatsBridge(PublisherBridge):
     # --- sending ---------------------------------------------------------------------------------------------
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         capacity, answers = self._capacity(), self._answers
         assert answers is not None
         if capacity <= 0 or not len(batch):
@@ -237,10 +230,7 @@ class NatsBridge(PublisherBridge):
         return len(part)
 
     def _capacity(self) -> int:
-        """Bytes that can be taken now; 0 while the connection is down, or its server is silent.
-
-        :raises ClientClosed: the bridge is not open
-        """
+        """Bytes that can be taken; 0 while the server is away or silent. Raises :class:`ClientClosed`."""
         connection = self._connection
         if connection is None or connection.closed:
             raise ClientClosed("the bridge is not open")
@@ -262,13 +252,11 @@ class NatsBridge(PublisherBridge):
         connection.write(frames)
 
     def flush(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         connection, ingest = self._connection, self._fast_ingest
         if ingest is not None and ingest.busy and connection is not None and connection.up:
             ingest.end_all()
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         if self._fast_ingest is not None and (self.mode == "batch" or self._fast_ingest.busy):
             return self._fast_ingest.poll(timeout, want)
         return self._drive(timeout, want)
@@ -282,7 +270,6 @@ class NatsBridge(PublisherBridge):
         return self._ack_queue.take()
 
     def explain_missing_acks(self) -> str:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         connection = self._connection
         if connection is None:
             return ""
@@ -298,27 +285,20 @@ class NatsBridge(PublisherBridge):
         )
 
     def on_the_way(self, tokens: Int64s, topics: pa.DictionaryArray) -> OnTheWay | None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return None if self._fences is None else self._fences.on_the_way(tokens, self._router.rows_by_stream(topics))
 
     def abort_unsent(self, why: str) -> None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         if self._connection is not None:
             self._connection.driver.abort_unsent(why)
 
     def sent_to(self) -> tuple[str, ...]:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return () if self._fences is None else self._fences.sent_to()
 
     def duplicate_window(self) -> float | None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return self._router.duplicate_window()
 
     def requests(self) -> NatsRequests | None:
-        """Requests and replies over the same connection; see :class:`~mama_spark.contracts.bridge.RequestBridge`.
-
-        :raises ClientClosed: the bridge is not open
-        """
+        """:raises ClientClosed: the bridge is not open"""
         if self._connection is None:
             raise ClientClosed("the bridge is not open")
         if self._requests is None:
@@ -326,7 +306,6 @@ class NatsBridge(PublisherBridge):
         return self._requests
 
     def close(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -64,16 +64,14 @@ class CallersClient:
 
     @property
     def why_down(self) -> str:
-        """Why a connection that was lost is not there again; empty = that is not known."""
+        """Why a lost connection is not restored; empty = not known."""
         error = self.client.last_error
         if self.up or error is None or error is self._error_before:
             return ""
         return f"cannot connect to NATS again: {refusal(str(error) or type(error).__name__)}"
 
     async def start(self, timeout: float) -> None:
-        """Subscribe to the inbox.
-
-        :raises ConfigError: the server does not allow the subscription
+        """:raises ConfigError: the server does not allow the subscription to the inbox
         :raises Unavailable: it did not accept it in time
         """
         try:
@@ -140,7 +138,6 @@ class CallersClient:
             self._written(sum(len(r[2]) for r in rows), epoch)
 
     def _discard_unwritten(self) -> None:
-        """Discard everything that is not written."""
         self._epoch += 1
         self._rows.clear()
         self.unwritten = 0
@@ -194,10 +191,7 @@ class CallersClient:
 
 
 def client_of(context: Any) -> Client:
-    """The client of a JetStream context.
-
-    :raises ConfigError: it cannot be found
-    """
+    """:raises ConfigError: it cannot be found"""
     found = getattr(context, "_nc", None)
     if not isinstance(found, Client):
         raise ConfigError("the client of this JetStream context cannot be found: give it as client=")
@@ -205,10 +199,7 @@ def client_of(context: Any) -> Client:
 
 
 def loop_of(client: Client) -> asyncio.AbstractEventLoop:
-    """The loop that a client reads on, or else the running one.
-
-    :raises ConfigError: neither can be found
-    """
+    """The loop that a client reads on, or else the running one; :class:`ConfigError` if neither can be found."""
     reading = getattr(client, "_reading_task", None)
     if isinstance(reading, asyncio.Task):
         return reading.get_loop()

@@ -34,7 +34,7 @@ _NOTHING = StoredMessage(0, "", "")
 
 
 class _Change(NamedTuple):
-    """A send that was refused. ``expected``: the revision; ``refusal``: the server's."""
+    """A send that was refused: ``expected`` is the revision, ``refusal`` the server's."""
 
     token: int
     subject: str
@@ -44,10 +44,8 @@ class _Change(NamedTuple):
 
 
 class Conflicts:
-    """Of the messages of one bridge, on the thread that drives the connection.
-
-    :param stream_for: name of the stream that takes a subject; empty: not known
-    """
+    """Of the messages of one bridge, on the thread that drives the connection. ``stream_for``: name of the stream that
+    takes a subject; empty: not known."""
 
     def __init__(self, api: JetStream, queue: AckQueue, stream_for: Callable[[str], str]) -> None:
         self._api, self._queue, self._stream_for = api, queue, stream_for
@@ -55,7 +53,6 @@ class Conflicts:
         self._removed: dict[str, int] = {}  # keys that do not exist: revision of what says so
 
     def __bool__(self) -> bool:
-        """Whether there is something to :meth:`resolve`."""
         return bool(self._refused)
 
     def expecting(self, part: MessageBatch) -> MessageBatch:
@@ -113,10 +110,7 @@ class Conflicts:
             self._queue.refusals(Refusals(token, self._conflict(change, *found), now))
 
     def _conflict(self, change: _Change, last: StoredMessage, following: StoredMessage) -> PublishError:
-        """
-        :param last: of the key
-        :param following: the first one of it behind the expected revision
-        """
+        """``last``: of the key; ``following``: the first one of it behind the expected revision."""
         none, told = change.expected in (0, self._removed.get(change.subject)), _TOLD.search(change.refusal.info)
         revision = int(told[0]) if told else last.sequence  # which may be later
         there = f"the key was at revision {revision}" if revision else "the key had no revision"

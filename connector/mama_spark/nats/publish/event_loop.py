@@ -87,21 +87,16 @@ class EventLoopThread:
             return False
 
     def on_death(self, call: Callable[[BaseException], None]) -> None:
-        """Call ``call`` with the error when the loop ends."""
         with self._lock:
             self._on_death.append(call)
 
     def forget(self, call: Callable[[BaseException], None]) -> None:
-        """Undo :meth:`on_death`."""
         with self._lock:
             if call in self._on_death:
                 self._on_death.remove(call)
 
     def soon(self, call: Callable[..., object], *args: object) -> None:
-        """Run ``call`` on the loop.
-
-        :raises BackgroundTaskFailed: the loop has ended
-        """
+        """:raises BackgroundTaskFailed: the loop has ended"""
         try:
             self.loop.call_soon_threadsafe(call, *args)
         except RuntimeError as e:
@@ -109,9 +104,7 @@ class EventLoopThread:
             raise self._death_error() from e
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
-        """Run a coroutine on the loop and wait for it.
-
-        :raises BackgroundTaskFailed: the loop ended meanwhile
+        """:raises BackgroundTaskFailed: the loop ended meanwhile
         :raises Unavailable: it took longer than ``timeout``
         """
         with self._lock:

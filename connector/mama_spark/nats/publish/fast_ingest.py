@@ -46,8 +46,6 @@ RESOLVE = 3.0  #: seconds to wait for the answers about open batches after a rec
 
 @dataclass(slots=True)
 class _OpenBatch:
-    """A batch with its stream and its frames."""
-
     stream: str
     batch: FastBatch
     framer: Framer
@@ -78,7 +76,7 @@ class FastIngestPublisher:
         self._flow = max(1, min(MAX_FLOW, settings.max_in_flight // 8))
         self._open: dict[str, _OpenBatch] = {}  # by stream; accepts messages
         self._by_id: dict[str, _OpenBatch] = {}  # by batch id; has unsettled messages
-        self._waiting_for_capacity = False  # messages wait for capacity
+        self._waiting_for_capacity = False
         self._undecided = UndecidedStreams(connection, settings)
         self.alone = LoneMessages(self._undecided, ack_queue, settings, send_plain)
         self._resolved: Callable[[], None] | None = None
@@ -168,8 +166,7 @@ class FastIngestPublisher:
             self._end(open_batch)
 
     def poll(self, timeout: float, want: int) -> PollResult:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`; ends batches that got no answer for
-        :data:`IDLE`."""
+        """Ends batches that got no answer for :data:`IDLE`."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
@@ -200,7 +197,6 @@ class FastIngestPublisher:
     # --- answers ---------------------------------------------------------------------------------------
 
     def on_reply(self, subject: bytes, reply: Reply) -> None:
-        """Apply an answer to a message or to the end of a batch."""
         named = parse_reply(subject, self._connection.inbox)
         if named is None:
             return
@@ -256,9 +252,7 @@ class FastIngestPublisher:
 
     def resolve(self, done: Callable[[], None]) -> bool:
         """After a reconnect: end each open batch, so that the server reports what it has stored; then call ``done``.
-
-        :returns: False if no batch is open; ``done`` is not called then
-        """
+        False: no batch is open, and ``done`` is not called."""
         if not self._by_id:
             return False
         self._resolved = done

@@ -39,9 +39,7 @@ _PROBE_AGAIN = 0.5  #: seconds between two questions to a server
 
 
 class RowsOfStream(NamedTuple):
-    """:ivar subject: of one of them, as it was sent
-    :ivar rows: of some sends
-    """
+    """Some of the sends to one stream; ``subject`` is that of one of them, as it was sent."""
 
     stream: str
     subject: str
@@ -50,11 +48,8 @@ class RowsOfStream(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Left:
-    """Sends ``[first, end)`` over a connection that is left.
-
-    :ivar asked: a topic of each stream of which its server is asked
-    :ivar why: by each stream that may still store some
-    """
+    """Sends ``[first, end)`` over a connection that is left. ``asked``: a topic of each stream of which its server is
+    asked; ``why``: by each stream that may still store some."""
 
     first: int
     end: int
@@ -71,10 +66,7 @@ class _Left:
 @dataclass(slots=True)
 class _Fence:
     """Behind the sends before ``end`` to one stream: its leader is asked twice, the second time when they had time to
-    settle.
-
-    :ivar number: of what its leader is asked, again and again; ``reply``: where the answers come
-    """
+    settle. ``number``: of what its leader is asked, again and again; ``reply``: where the answers come."""
 
     end: int
     since: float
@@ -86,11 +78,8 @@ class _Fence:
 
 
 class Fences:
-    """For the thread of the bridge, but where it says another thing.
-
-    :param subjects: one of each stream that is published to
-    :ivar sent: the token behind the last one that was sent
-    """
+    """On the thread of the bridge, except where a method says otherwise. ``subjects``: one of each stream that is
+    published to; ``sent``: the token behind the last one that was sent."""
 
     def __init__(
         self,
@@ -125,16 +114,13 @@ class Fences:
             self._begun = self.sent
 
     def close(self) -> None:
-        """Nobody asks any more."""
         self._drop_fences()
         self._closed.set()
 
     def sent_to(self) -> tuple[str, ...]:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return self._names
 
     def on_the_way(self, tokens: Int64s, by_stream: Iterable[RowsOfStream]) -> OnTheWay | None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         if any(left.certain for left in self._left):
             self._name_servers()
         found, since, why = np.zeros(len(tokens), np.bool_), self._clock(), ""

@@ -1,4 +1,4 @@
-"""Maps exceptions of a caller's client, of nats-py, to the errors of :mod:`mama_spark.contracts.errors`, by one table;
+"""Maps exceptions of a caller's nats-py client to the errors of :mod:`mama_spark.contracts.errors`, by one table;
 unknown ones have a default."""
 
 from __future__ import annotations

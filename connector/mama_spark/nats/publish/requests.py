@@ -19,10 +19,8 @@ _REMEMBERED = 4096  #: requests that may still be denied; a denial arrives withi
 
 
 class NatsRequests:
-    """See :class:`~mama_spark.contracts.bridge.RequestBridge`. If a stream takes the topic, the stream answers, too.
-
-    :param timeout: seconds to wait for the connection
-    """
+    """A :class:`~mama_spark.contracts.bridge.RequestBridge`. If a stream takes the topic, the stream answers, too.
+    ``timeout``: seconds to wait for the connection."""
 
     def __init__(self, connection: SocketConnection, timeout: float) -> None:
         self._connection, self._timeout = connection, timeout
@@ -34,7 +32,6 @@ class NatsRequests:
         self._received: deque[RequestMessage] = deque()
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
-        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         _check_topic(topic)
         if self._inbox is None:
             self._inbox = self._subscribe(f"{self._prefix}*", self._on_answer)
@@ -46,33 +43,28 @@ class NatsRequests:
         self._sent.append((topic, inbox))
 
     def forget(self, inbox: int) -> None:
-        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         self._inbox_topics.pop(inbox, None)
 
     def reply(self, to: str, payload: bytes) -> None:
-        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         _check_topic(to)
         self._connection.publish(to, payload)
 
     def listen(self, topic: str) -> None:
-        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         _check_topic(topic)
         if topic not in self._topics:
             self._topics[topic] = self._subscribe(topic, self._on_request)
 
     def unlisten(self, topic: str) -> None:
-        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         sid = self._topics.pop(topic, None)
         if sid is not None:
             self._connection.unsubscribe(sid)
 
     def received(self) -> list[RequestMessage]:
-        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         self._connection.drive(0)
         return [self._received.popleft() for _ in range(len(self._received))]
 
     def close(self) -> None:
-        """Unsubscribe: no more requests or answers arrive. Never raises."""
+        """Unsubscribe. Never raises."""
         mine = [*self._topics.values(), *([self._inbox] if self._inbox is not None else [])]
         self._topics, self._inbox = {}, None
         if self._denied in self._connection.denials.handlers:  # the connection returns to the pool
@@ -113,7 +105,7 @@ class NatsRequests:
 
 
 def _text(subject: bytes) -> str:
-    """Of whoever asks, who may write anything: what is no text cannot be answered."""
+    """The subject of whoever asks, who may write anything: what is no text cannot be answered."""
     return subject.decode(errors="replace")
 
 

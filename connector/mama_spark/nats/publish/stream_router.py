@@ -30,12 +30,7 @@ _UNMAPPED = "publish to topics that are not mapped so"
 
 
 class StreamRouter:
-    """Topics and streams of one bridge.
-
-    :ivar set: the stream set of the settings
-    :param warn: called with each warning
-    :ivar acks: how messages are acknowledged
-    """
+    """Topics and streams of one bridge; ``warn`` is called with each warning."""
 
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
         self.settings, self._warn = settings, warn
@@ -47,16 +42,15 @@ class StreamRouter:
         self._checked: Any = None
 
     def stream_for(self, topic: str) -> str:
-        """Name of the stream that takes ``topic``; empty if it is not known."""
+        """Empty if it is not known."""
         return self._owners.get(topic) or self.settings.stream or ""
 
     def streams_published_to(self) -> list[str]:
-        """Names of the known streams of the topics so far."""
         named = {self.settings.stream} if self.settings.stream else set(self._owners.values())
         return sorted(name for name in named if name)
 
     def duplicate_window(self) -> float | None:
-        """The shortest of these streams, in seconds; None: none of them was looked up."""
+        """The shortest of the known streams, in seconds; None: none was looked up."""
         known = (self.cache.streams.get(name) for name in self.streams_published_to())
         return min((stream.duplicate_window for stream in known if stream is not None), default=None)
 
@@ -77,10 +71,8 @@ class StreamRouter:
             yield RowsOfStream(name, sent[0].as_py(), rows)
 
     def stray(self, stream: str, topics: Callable[[], Iterable[str]]) -> ConfigError | None:
-        """Why nothing can be published any more when this stream has acknowledged messages; None: it may.
-
-        :param topics: of these messages
-        """
+        """Why nothing can be published any more when this stream has acknowledged messages with these ``topics``; None:
+        it may."""
         if stream not in self._right:
             wanted = self.streams_published_to() if self.settings.exactly_once or self.settings.stream else []
             if wanted and stream not in wanted:
@@ -102,10 +94,7 @@ class StreamRouter:
     def explain_missing_acks(
         self, last_sequence: Callable[[str], int], find: Callable[[str], Iterable[str]], server: str
     ) -> str:
-        """See :func:`.missing_acks.explain`.
-
-        :param find: asks for the streams of a topic
-        """
+        """See :func:`.missing_acks.explain`; ``find`` asks for the streams of a topic."""
         try:
             return explain(last_sequence, server, self.streams_published_to() or self._streams_of_last_topics(find))
         except MamaError as e:
@@ -121,16 +110,13 @@ class StreamRouter:
         return sorted(found)
 
     def dedup_is_safe(self, stream: str) -> bool:
-        """See :meth:`.AckModeChoice.dedup_is_safe`."""
         return self.acks.dedup_is_safe(self.cache.streams.get(stream))
 
     def is_replicated(self, topic: str) -> bool:
-        """Whether the stream of a topic is known to have replicas."""
         known = self.cache.streams.get(self.stream_for(topic))
         return known is not None and known.replicas > 1
 
     def describe(self) -> list[str]:
-        """The streams that were looked up, one line each."""
         return [
             f"{s.name} takes {', '.join(s.subjects) or 'nothing'}; fast ingest {'on' if s.batched else 'off'}, "
             f"duplicates recognised for {s.duplicate_window:g} s"
@@ -140,10 +126,7 @@ class StreamRouter:
     # --- when the bridge opens -------------------------------------------------------------------------------
 
     def check(self, connection: SocketConnection) -> None:
-        """Check that JetStream is on and that the stream of the settings exists.
-
-        :raises ConfigError: it does not, or a publisher cannot use the stream
-        """
+        """:raises ConfigError: JetStream is off, or the stream of the settings is missing or unusable"""
         api = jetstream_of(connection, self.settings)
         cache = connection.cached("directory")
         if cache is None:
@@ -344,7 +327,6 @@ class StreamRouter:
 
 
 def jetstream_of(connection: SocketConnection, settings: NatsSettings) -> JetStream:
-    """The client that a publisher asks about streams."""
     return JetStream(lambda: connection, 2 * settings.connect_timeout, settings.connect_timeout)
 
 

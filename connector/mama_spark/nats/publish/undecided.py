@@ -37,9 +37,8 @@ _ASK_AGAIN = 1.0  #: seconds
 
 @dataclass(slots=True)
 class _Alone:
-    """:ivar left: so many messages must be stored anew
-    :ivar asked: number of the question who leads; ``ask_at``: when the next one is due
-    """
+    """``left``: so many messages must be stored anew. ``asked``: number of the question who leads; ``ask_at``: when the
+    next one is due."""
 
     left: float
     asked: int = 0
@@ -66,7 +65,6 @@ class UndecidedStreams:
         return alone is None or alone.left > 0
 
     def seen(self, stream: str) -> None:
-        """A server has seen messages that will be sent again."""
         if (alone := self._alone.pop(stream, None)) is not None:
             self._connection.answers.forget(alone.asked)
 
@@ -99,24 +97,21 @@ class UndecidedStreams:
 
 @dataclass(slots=True)
 class _Probe:
-    """A message that was sent alone and is acknowledged alone."""
-
     token: int
     stream: str
     at: float
 
 
 class LoneMessages:
-    """Messages of one bridge that are sent outside of batches.
+    """Messages of one bridge that are sent outside of batches; ``send_plain`` writes them, under tokens from the given
+    one on.
 
-    To :class:`UndecidedStreams` they are sent one at a time. While one of them is not answered, the next one is
-    sent only when the publisher was told that the outcome is unknown: it then sends the same message again, and none
-    that would be stored before it.
+    To :class:`UndecidedStreams` they are sent one at a time. While one of them is not answered, the next one is sent
+    only when the publisher was told that the outcome is unknown: it then sends the same message again, and none that
+    would be stored before it.
 
-    After a refused message, which ends its batch, they are sent one by one, too, so that each gets its own answer:
-    all at once, or in order one at a time.
-
-    :param send_plain: writes messages, under tokens from the given one on
+    After a refused message, which ends its batch, they are sent one by one, too, so that each gets its own answer: all
+    at once, or in order one at a time.
     """
 
     def __init__(
@@ -152,10 +147,7 @@ class LoneMessages:
         return len(rows)
 
     def on_answer(self, tokens: Int64s, *, refused: bool = False, stored_anew: int = 0) -> None:
-        """Apply answers to messages that were sent alone.
-
-        :param stored_anew: the last sequence; 0: they were not
-        """
+        """Apply answers to messages that were sent alone; ``stored_anew`` is the last sequence, 0: they were not."""
         if refused:
             self.start()
         self._left = max(0, self._left - (0 if refused else len(tokens)))
@@ -174,11 +166,10 @@ class LoneMessages:
         self._left = ALONE_IN_ORDER if self._settings.ordered else ALONE
 
     def on_disconnected(self) -> None:
-        """The connection is lost, and with it the answers under way."""
         self._give_up(OutcomeUnknown("the connection to NATS was lost"))
 
     def give_up_late(self, idle: float) -> None:
-        """:param idle: seconds after the time limit, when the window has given up too"""
+        """``idle``: seconds after the time limit, when the window has given up too."""
         timeout = self._settings.wait_timeout
         if self._probe is not None and time.monotonic() - self._probe.at >= timeout + idle:
             self._give_up(AckTimeout(f"no acknowledgement within {timeout:g} s"))
@@ -191,5 +182,4 @@ class LoneMessages:
             self._probe = None
 
     def close(self) -> None:
-        """No answers are waited for any more."""
         self._undecided.close()

@@ -44,10 +44,7 @@ class ConsumerCourse:
         self.delivered = 0
 
     def take(self, numbers: DeliveryNumbers, now: float) -> None:
-        """Go on behind these deliveries.
-
-        :raises OutOfOrder: some before them were lost
-        """
+        """:raises OutOfOrder: some before them were lost"""
         if numbers.first != self.delivered + 1:
             raise OutOfOrder(f"delivery {numbers.first} came instead of {self.delivered + 1}")
         self.delivered += len(numbers.sequences)
@@ -59,11 +56,7 @@ class ConsumerCourse:
         return BACKOFF.delay(self.failed - 2) if self.failed > 1 else 0.0
 
     def check(self, info: ConsumerInfo, now: float) -> None:
-        """Whether a consumer that is silent goes on.
-
-        :param info: as the server has it now
-        :raises SubscriptionBroken: it does not
-        """
+        """:raises SubscriptionBroken: a silent consumer does not go on, by the server's present ``info``"""
         if info.delivered > self.delivered:
             if now - self.heard > self._in_transit.delay(self.failed):
                 raise SubscriptionBroken(f"{info.delivered} were sent, {self.delivered} came")
@@ -72,10 +65,7 @@ class ConsumerCourse:
 
     def has_nothing_left(self, info: ConsumerInfo, now: float) -> bool:
         """Whether this consumer, like the one before it, says that nothing is left: servers differ in what they count
-        for a filter that matches nothing.
-
-        :raises SubscriptionBroken: it is the first that says so
-        """
+        for a filter that matches nothing. The first that says so is given up: :class:`SubscriptionBroken`."""
         if info.pending or info.delivered > self.delivered:
             return False
         if self._exhausted == self.position:

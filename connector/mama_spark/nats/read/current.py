@@ -28,10 +28,7 @@ _SMALL = 512
 
 
 def read_newest(logs: LogConnection, stream: StreamInfo, filters: list[str], payloads: bool) -> Iterator[Records]:
-    """See :meth:`~mama_spark.contracts.record_log.RecordLog.current`.
-
-    :param stream: as the server has just told it
-    """
+    """As :meth:`~mama_spark.contracts.record_log.RecordLog.current`; ``stream``: as the server has just told it."""
     newest = stream.limit("max_msgs_per_subject") != 1
     sent = payloads or stream.size <= _SMALL * stream.messages
     wanted = SequenceRange(0, sys.maxsize, filters, headers=payloads, payloads=sent, newest=newest)
@@ -48,11 +45,9 @@ def read_newest(logs: LogConnection, stream: StreamInfo, filters: list[str], pay
 def read_current(
     logs: LogConnection, stream: StreamInfo, index: StreamIndex, wanted: CurrentRecords, filters: list[str]
 ) -> Iterator[Records]:
-    """See :meth:`~mama_spark.contracts.record_log.RecordLog.read_current`. By their range, or from a consumer of all
+    """As :meth:`~mama_spark.contracts.record_log.RecordLog.read_current`: by their range, or from a consumer of all
     that is current, whichever delivers less. That one lacks those whose topics have changed since, which come last.
-
-    :param stream: as it was when its log was opened
-    """
+    ``stream``: as it was when its log was opened."""
     before, last = int(wanted.sequences[0]) - 1, int(wanted.sequences[-1])
     newest = wanted.before + len(wanted) < index.count(filters, before) - index.count(filters, last)
     found = SequenceRange(0 if newest else before, last, filters, newest=newest)
@@ -69,7 +64,6 @@ def read_current(
 
 
 def records_of_stored(messages: Sequence[StoredMessage]) -> Records:
-    """Messages as columns."""
     return Records(
         np.array([one.sequence for one in messages], np.int64),
         np.array([one.at for one in messages], np.int64),

@@ -21,8 +21,8 @@ _CATCH_UP = 5.0
 
 
 class LogConnection:
-    """Tells the open subscriptions what becomes of the connection: see
-    :class:`~mama_spark.nats.connection.socket_connection.ConnectionListener`.
+    """Tells the open subscriptions what becomes of the connection (a
+    :class:`~mama_spark.nats.connection.socket_connection.ConnectionListener`).
 
     :param timeout: seconds without an answer after which :class:`~mama_spark.contracts.errors.Unavailable` is raised
     :ivar subscriptions: of running reads
@@ -35,7 +35,7 @@ class LogConnection:
         self._connection: SocketConnection | None = None
 
     def connect(self) -> None:
-        """Open the connection, without a question to JetStream."""
+        """Asks JetStream nothing."""
         self._use(POOL.checkout(self.settings))
 
     def _use(self, connection: SocketConnection) -> SocketConnection:
@@ -44,10 +44,7 @@ class LogConnection:
         return connection
 
     def connection(self) -> SocketConnection:
-        """The connection; a new one if it was closed for good.
-
-        :raises ClientClosed: not open
-        """
+        """A new one if the last was closed for good. Raises :class:`ClientClosed`: not open."""
         if self._connection is None:
             raise ClientClosed("the log bridge is not open")
         if self._connection.closed:
@@ -88,10 +85,7 @@ class LogConnection:
         return self.api.retry(f"the read of stream {name!r}", look)
 
     def decided_last(self, name: str, topic: str, patience: float | None = None) -> int:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`.
-
-        :param topic: that the stream takes
-        """
+        """As of :class:`~mama_spark.contracts.batch_ledger.BatchLedger`; the stream takes ``topic``."""
         return self.api.decided_last(topic, lambda: self.stream(name), patience)
 
     def _ask(self, name: str, details: dict[str, bool]) -> StreamInfo:
@@ -131,7 +125,6 @@ class LogConnection:
     # --- the end ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End what reads, and give the connection back."""
         connection, self._connection = self._connection, None
         self._fail("the log bridge was closed")
         if connection is not None:

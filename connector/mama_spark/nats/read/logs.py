@@ -36,17 +36,13 @@ _JETSTREAM_CHECKED = "whether JetStream answers"
 
 
 class NatsLogs(LogConnection, RecordLogBridge):
-    """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
-
-    :param timeout: seconds without an answer after which :class:`~mama_spark.contracts.errors.Unavailable` is raised
-    """
+    """:param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`"""
 
     def __repr__(self) -> str:
         state = "closed" if self._connection is None else repr(self._connection)
         return f"<NatsLogs {', '.join(self.settings.shown_servers)}, {state}, {len(self.subscriptions)} reads>"
 
     def open(self) -> None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         self.connect()
         connection = self.connection()
         if connection.cached(_JETSTREAM_CHECKED) is not None:
@@ -60,10 +56,10 @@ class NatsLogs(LogConnection, RecordLogBridge):
         connection.cache(_JETSTREAM_CHECKED, True)
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`; all streams when no topic is given. A topic is
-        what a stream stores, not what it takes. Streams without subjects of their own (mirrors, streams that only
-        source others) are not found by topic, and those that keep the last message of a subject for somebody (buckets,
-        streams of the connector's own) not by one that begins with a wildcard."""
+        """All streams when no topic is given. A topic is what a stream stores, not what it takes. Streams without
+        subjects of their own (mirrors, streams that only source others) are not found by topic, and those that keep the
+        last message of a subject for somebody (buckets, streams of the connector's own) not by one that begins with a
+        wildcard."""
         if not topics:
             return sorted(self._names(None))
         found: set[str] = set()
@@ -98,8 +94,8 @@ class NatsLogs(LogConnection, RecordLogBridge):
             return None
 
     def _streams(self) -> list[StreamInfo]:
-        """All streams but those that may store anything, such as members of a stream set, which are read by name.
-        None, where the permissions hide them."""
+        """All streams but those that may store anything, such as members of a stream set, which are read by name. None,
+        where the permissions hide them."""
         connection = self.connection()
         if connection.cached(_MAY_NOT_LIST) is not None:  # each request would be a line in the server's log
             return []
@@ -111,19 +107,15 @@ class NatsLogs(LogConnection, RecordLogBridge):
         return [stream for stream in found if not may_store(stream.config, _NOBODYS)]
 
     def statuses(self) -> list[LogStatus]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         return _log_statuses(self.api)
 
     def log(self, name: str) -> NatsLog:
-        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         return NatsLog(self, name)
 
     def served(self, name: str) -> ServedStream:
-        """See :class:`~mama_spark.contracts.served_log.ServedLogBridge`."""
         return ServedStream(self, name)
 
     def make(self, name: str, settings: LogSettings) -> None:
-        """See :class:`~mama_spark.contracts.served_log.ServedLogBridge`."""
         try:
             if self.api.stream(name) is not None:
                 return
@@ -146,16 +138,13 @@ def _is_own(name: str) -> bool:
 
 
 def _list_streams(api: JetStream) -> list[StreamInfo]:
-    """Streams that are no buckets, by name.
-
-    :raises ApiForbidden: the permissions do not allow the request
-    """
+    """Streams that are no buckets, by name. Raises :class:`ApiForbidden` without permission to list them."""
     found = [StreamInfo.of(one) for one in api.listed("STREAM.LIST", "streams")]
     return sorted((stream for stream in found if not stream.name.startswith(_BUCKETS)), key=lambda stream: stream.name)
 
 
 def _log_statuses(api: JetStream) -> list[LogStatus]:
-    """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`. A stream that is deleted meanwhile is left out."""
+    """A stream that is deleted meanwhile is left out."""
     found = []
     for stream in _list_streams(api):
         readers: list[ConsumerInfo] = []

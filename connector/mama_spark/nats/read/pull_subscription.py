@@ -2,9 +2,7 @@
 
 Deliveries are read in bulk when the reader's thread drives the connection. Two limits bound its memory: the bytes that
 open requests may still deliver, and the received bytes that were not taken. A request that ends is renewed only below
-the second limit.
-
-Each consumer has one subscription. Any error ends it, and the reader creates another consumer after its last record.
+the second limit. Each consumer has one subscription; any error ends it, and the reader creates another consumer.
 """
 
 from __future__ import annotations
@@ -67,15 +65,12 @@ class PullSubscription:
         self._sid: int | None = None
         self._open_requests: dict[str, int] = {}  # inbox of an open request -> its bytes
         self._requests_made = 0
-        self._to_renew: list[int] = []  # bytes of requests to renew
+        self._to_renew: list[int] = []  # bytes of each
         self._error: MamaError | None = None
         self._ended = False
 
     def start(self) -> None:
-        """Subscribe, and request the first records. Never waits.
-
-        :raises SubscriptionBroken: the connection is lost
-        """
+        """Never waits. Raises :class:`SubscriptionBroken`: the connection is lost."""
         self._sid = self.connection.subscribe_soon(f"{self.inbox}.*", self._on_frame, self._bulk)
         n = self._requests  # of different sizes, so that they do not end together
         self._to_renew = [self._most_bytes * (i + 1) // n for i in range(n)]
@@ -146,7 +141,6 @@ class PullSubscription:
         self._flush_buffer()
 
     def on_denied(self, kind: str, subject: str) -> None:
-        """Fail if the denied subject is one of this subscription."""
         ours, what = (self.next_subject, "publish") if kind == "publish" else (f"{self.inbox}.*", "subscribe")
         if subject == ours:
             self.fail(ConfigError(f"no permission to {what} to {ours}; allow {what} to {to_allow(ours)!r}"))

@@ -53,10 +53,7 @@ Convert = Callable[[DeliveryBuffer, DeliveryNumbers], T | None]
 
 
 def as_records(wanted: SequenceRange, views: bool = False) -> Convert[Records]:
-    """Records of the range.
-
-    :param views: see :func:`~mama_spark.nats.protocol.records.records_of`
-    """
+    """``views``: see :func:`~mama_spark.nats.protocol.records.records_of`."""
 
     def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> Records | None:
         records = records_up_to(records_of(buffer, numbers, wanted.headers, views), wanted.up_to)
@@ -66,11 +63,8 @@ def as_records(wanted: SequenceRange, views: bool = False) -> Convert[Records]:
 
 
 class RangeReader(Generic[T]):
-    """Reads one range.
-
-    :param stream: as it was when its log was opened
-    :param convert: applied to the deliveries of the range; the last ones may lie behind its end
-    """
+    """Reads one range of the ``stream``, as it was when its log was opened. ``convert`` is applied to the deliveries of
+    the range; the last ones may lie behind its end."""
 
     def __init__(self, logs: LogConnection, stream: StreamInfo, wanted: SequenceRange, convert: Convert[T]) -> None:
         self._logs, self._api, self._timeout = logs, logs.api, logs.timeout
@@ -157,7 +151,7 @@ class RangeReader(Generic[T]):
         return None
 
     def _consume(self, consumer: str) -> Generator[T, None, bool]:
-        """Read one consumer; returns whether nothing is left of the range."""
+        """Whether nothing is left of the range."""
         connection, course, wanted = self._logs.connection(), self._course, self._wanted
         most = None
         if wanted.newest:

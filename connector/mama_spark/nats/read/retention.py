@@ -77,7 +77,6 @@ def removal(info: StreamInfo) -> Removal:
 
 
 def settings_of(info: StreamInfo) -> LogSettings:
-    """The configuration in the words of the contract."""
     return LogSettings(
         info.subjects, (info.limit("max_age") or 0) / 1e9 or None, info.limit("max_bytes"), info.limit("max_msgs"),
         info.limit("max_msgs_per_subject"), info.duplicate_window, info.replicas, str(info.config.get("storage")),
@@ -85,7 +84,6 @@ def settings_of(info: StreamInfo) -> LogSettings:
 
 
 def config_of(name: str, settings: LogSettings) -> dict[str, Any]:
-    """The configuration of a stream to create."""
     age = settings.max_age or 0
     return {
         "name": name,

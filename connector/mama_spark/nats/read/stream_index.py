@@ -27,10 +27,7 @@ _MOST_STEPS = 40
 
 
 class StreamIndex:
-    """Of one stream.
-
-    :param info: as it was when its log was opened
-    """
+    """``info``: of the stream when its log was opened."""
 
     def __init__(self, logs: LogConnection, info: StreamInfo) -> None:
         self._logs, self._info = logs, info
@@ -42,15 +39,11 @@ class StreamIndex:
         return probe(self._logs.api, self._info, where).pending
 
     def first_at(self, time: int) -> int:
-        """See :meth:`~mama_spark.contracts.record_log.RecordLog.sequence_at`."""
         where = {"deliver_policy": "by_start_time", "opt_start_time": _rfc3339(time)}
         return probe(self._logs.api, self._info, where).position + 1
 
     def missing(self, info: StreamInfo, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :meth:`~mama_spark.contracts.record_log.RecordLog.missing`.
-
-        :param info: of the stream at the moment that is asked for
-        """
+        """``info``: of the stream at the moment that is asked for."""
         bounds = info.bounds
         low, high = max(0, after) + 1, min(up_to, bounds.last)
         found = [(low, min(high, bounds.first - 1))] if low <= high and low < bounds.first else []
@@ -88,10 +81,7 @@ def merge_ranges(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def match_range(limit: int, after: int, up_to: int, count: Callable[[int], int]) -> MatchRange:
-    """See :class:`~mama_spark.contracts.record_log.RecordLog`.
-
-    :param count: messages that match and have a higher sequence; more may come at any time
-    """
+    """``count``: messages that match and have a higher sequence; more may come at any time."""
 
     def found(last: int) -> int:
         behind = count(last)

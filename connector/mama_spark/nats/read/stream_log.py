@@ -33,8 +33,7 @@ _RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not answer the reque
 
 
 class NatsLog(RecordLog):
-    """See :class:`~mama_spark.contracts.record_log.RecordLog`. Reading removes nothing: its consumers have no
-    acknowledgements.
+    """Reading removes nothing: its consumers have no acknowledgements.
 
     :param info: the server's last answer about the stream; None = ask it
     :raises ConfigError: there is no such stream, the permissions hide it, or it drops what consumers have taken
@@ -56,11 +55,9 @@ class NatsLog(RecordLog):
 
     @property
     def opened(self) -> Bounds:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return self.info.bounds
 
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         found = retention.warnings(self.info)
         if self.info.last:
             unsure = [topic for topic in topics if may_store(self.info.config, topic) is None]
@@ -71,28 +68,24 @@ class NatsLog(RecordLog):
         return found
 
     def require_topics(self, topics: Sequence[str]) -> None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`. What the stream holds counts, too: its subjects may
-        have been others."""
+        """What the stream holds counts, too: its subjects may have been others."""
         for topic in topics:
             if may_store(self.info.config, topic) is False and not self._index.count([topic], 0):
                 text = f"stream {self.name!r} holds no topic {topic!r}: it {stores_text(self.info.config)}"
                 raise ConfigError(f"{text}. Correct option topics, or leave it out")
 
     def bounds(self) -> Bounds:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`; the identity is the creation time of the stream."""
+        """The identity is the creation time of the stream."""
         return self._logs.stream(self.name).bounds
 
     def bounds_with(self, sequence: int, identity: str) -> Bounds:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return self._logs.stream(self.name, (identity, sequence)).bounds
 
     # --- reading ---------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`. The end of a range is that which the leader of the
-        stream has.
-
-        Closing the iterator deletes its consumer; a few megabytes are fetched ahead.
+        """The end of a range is that which the leader of the stream has. Closing the iterator deletes its consumer; a
+        few megabytes are fetched ahead.
 
         :raises Unavailable: no replica has all of the range within the time limit
         """
@@ -100,7 +93,6 @@ class NatsLog(RecordLog):
         yield from self.read_as(wanted, as_records(wanted))
 
     def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         wanted = SequenceRange(after, up_to, filters_of(topics))
         yield from self.read_as(wanted, as_records(wanted, views=True))
 
@@ -109,49 +101,41 @@ class NatsLog(RecordLog):
         return iter(RangeReader(self._logs, self.info, wanted, convert))
 
     def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         stream = self._logs.stream_with(self.name, since)
         return read_newest(self._logs, stream, filters_of(topics), payloads)
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return read_current(self._logs, self.info, self._index, wanted, filters_of(topics))
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`. Sequences after the last record are not missing."""
+        """Sequences after the last record are not missing."""
         return self.bounds_and_missing(after, up_to)[1]
 
     def bounds_and_missing(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         now = self._logs.stream(self.name)
         return now.bounds, self._index.missing(now, after, up_to)
 
     def missing_at_open(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return self._index.missing(self.info, after, up_to)
 
     def sequence_at(self, time: int) -> int:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`: the start of a consumer that begins at this time."""
+        """The start of a consumer that begins at this time."""
         return self._index.first_at(time)
 
     def most_readers(self) -> tuple[int, str] | None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return most_consumers(self._api, self.info)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return match_range(limit, after, up_to, partial(self._index.count, filters_of(topics)))
 
     # --- writing ---------------------------------------------------------------------------------------------
 
     def append(self, batch: MessageBatch) -> int:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         last = append(self._logs.settings, self.name, batch, self._logs.timeout)
         return self.bounds().last if last is None else last
 
     def trim(self, before: int) -> None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`; by a purge up to a sequence (NATS ADR-10). Sequences
-        are never skipped, however large ``before`` is."""
+        """By a purge up to a sequence (NATS ADR-10). Sequences are never skipped, however large ``before`` is."""
         bounds = self.bounds()
         if before <= bounds.first:
             return
@@ -161,7 +145,6 @@ class NatsLog(RecordLog):
             raise ConfigError(f"stream {self.name!r} cannot be trimmed: {e}") from e
 
     def delete(self, sequences: Sequence[int]) -> None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         calls = [(f"STREAM.MSG.DELETE.{self.name}", {"seq": one, "no_erase": True}) for one in sequences]
         for one, answer in zip(sequences, self._api.request_all(calls), strict=True):
             if isinstance(answer, ApiError) and answer.code == NO_SEQUENCE:
@@ -173,18 +156,16 @@ class NatsLog(RecordLog):
 
     @property
     def removal(self) -> Removal:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return retention.removal(self.info)
 
     @property
     def made(self) -> int | None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return micros(self.info.created)
 
     # --- telemetry -------------------------------------------------------------------------------------------
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`. For monitoring: a failure is only logged."""
+        """For monitoring: a failure is only logged."""
         try:
             _show_progress(self._api, self.name, name, max(0, up_to) + 1, sorted(filters_of(topics)))
         except MamaError as e:
@@ -192,42 +173,35 @@ class NatsLog(RecordLog):
 
 
 class ServedStream:
-    """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
+    """A :class:`~mama_spark.contracts.served_log.ServedLog`."""
 
     def __init__(self, logs: LogConnection, name: str) -> None:
         self._logs, self.records = logs, NatsLog(logs, name)
 
     def state(self) -> LogState:
-        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
         now = self._logs.stream(self.records.name)
         if now.created != self.records.info.created:
             raise ConfigError(f"stream {self.records.name!r} was deleted and created again")
         return LogState(now.bounds, now.messages, now.size, retention.settings_of(now))
 
     def decided_last(self, topic: str, patience: float) -> int:
-        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
         return self._logs.decided_last(self.records.name, topic, patience)
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
         wanted = SequenceRange(after, up_to, [], payloads=False)
         yield from self.records.read_as(wanted, as_records(wanted))
 
     def tail(self, after: int, topics: Sequence[str], name: str) -> NatsTail:
-        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
         return NatsTail(self._logs, self.records.info, after, filters_of(topics), name)
 
     def newest(self, topic: str) -> Records | None:
-        """See :class:`~mama_spark.contracts.served_log.ServedLog`."""
         found = self._logs.api.message(self.records.name, last_by_subj=topic)
         return None if found is None else records_of_stored([found])
 
 
 def _show_progress(api: JetStream, stream: str, consumer: str, following: int, filters: list[str]) -> None:
     """Show that everything below ``following`` was read, as the floor of acknowledgements of the consumer; a reset
-    moves it (NATS ADR-60). It is created if missing and delivers nothing: nobody reads through it, and nothing depends
-    on it.
-    """
+    moves it (NATS ADR-60). It is created if missing and delivers nothing: nobody reads through it."""
     _require_name(consumer, "a consumer")
     what = f"{stream}.{consumer}"
     answer = api.find(f"CONSUMER.INFO.{what}", None, NO_CONSUMER)

@@ -57,7 +57,7 @@ class Asked:
         self._ends.callback(connection.answers.forget, number)
 
     def answer(self) -> dict[str, Any] | None:
-        """The answer; None: it has not come yet. Otherwise as :meth:`JetStream.request`, once."""
+        """None: the answer has not come yet. Otherwise as :meth:`JetStream.request`, once."""
         self._connection.drive(0)
         if not self._answers and not self._lost() and time.monotonic() < self._until:
             return None
@@ -69,16 +69,12 @@ class Asked:
         return read_answer(self._subject, error_codes.no_responders(self._subject) if nobody else reply, ())
 
     def close(self) -> None:
-        """The answer is not wanted any more."""
         self._ends.close()
 
 
 class _Consumer(NamedTuple):
-    """A consumer at the server, and the subscription to it.
-
-    :ivar pending: messages behind it when it was created
-    :ivar first: first sequence of the stream at that time
-    """
+    """A consumer at the server, with ``pending`` messages when it was created and the ``first`` sequence of the stream
+    at that time, and the subscription to it."""
 
     subscription: PullSubscription
     pending: int
@@ -87,9 +83,7 @@ class _Consumer(NamedTuple):
 
 class _Creation:
     """A consumer that is being created: the stream is looked at first, because it may be another one by now.
-
-    :raises Unavailable: not connected
-    """
+    Raises :class:`Unavailable`: not connected."""
 
     def __init__(self, logs: LogConnection, stream: StreamInfo, after: int, filters: list[str], replicas: int) -> None:
         self._connection, self._stream, self._after = logs.connection(), stream, after
@@ -128,11 +122,7 @@ class _Creation:
 
 
 class NatsTail:
-    """See :class:`~mama_spark.contracts.served_log.LogTail`.
-
-    :param stream: as it was when its log was opened
-    :param filters: the subjects
-    """
+    """A :class:`~mama_spark.contracts.served_log.LogTail` of the ``stream`` as it was when its log was opened."""
 
     def __init__(self, logs: LogConnection, stream: StreamInfo, after: int, filters: list[str], name: str) -> None:
         self.caught_up = False
@@ -150,11 +140,9 @@ class NatsTail:
 
     @property
     def position(self) -> int:
-        """Sequence of the last record returned."""
         return self._course.position
 
     def poll(self) -> Records | None:
-        """See :class:`~mama_spark.contracts.served_log.LogTail`."""
         now = time.monotonic()
         if self._consumer is None:
             self._consumer = self._open(now)
@@ -210,7 +198,6 @@ class NatsTail:
         return consumer
 
     def _check_consumer(self, consumer: _Consumer, now: float) -> None:
-        """After some time without messages, check whether the consumer still exists."""
         try:
             if self._check is None:
                 if now - max(self._course.heard, self._last_check) > SILENCE:

@@ -31,10 +31,7 @@ _spawners: dict[int, ThreadPoolExecutor] = {}
 
 
 def find_binary() -> str:
-    """Path of ``nats-server``: ``MAMA_NATS_SERVER``, beside the Python interpreter, or on ``PATH``.
-
-    :raises ConfigError: not found
-    """
+    """``MAMA_NATS_SERVER``, or beside the Python interpreter, or on ``PATH``; else raises :class:`ConfigError`."""
     named = os.environ.get("MAMA_NATS_SERVER")
     if named:
         if not os.access(named, os.X_OK):
@@ -85,7 +82,7 @@ def _tail(log: Path) -> str:
 class NatsServer:
     """One ``nats-server`` with JetStream on disk, started by :meth:`start` or ``with``.
 
-    :param folder: where configuration, log and store are kept; None = a temporary one, removed by :meth:`stop`
+    :param folder: of configuration, log and store; None = a temporary one, removed by :meth:`stop`
     :param port: of the clients; 0 = a free one
     :param store: JetStream's folder; None = below ``folder``
     :param config: more configuration text, top level (authorization, accounts, tls, limits)
@@ -162,7 +159,7 @@ class NatsServer:
             time.sleep(0.1)
 
     def spawn(self) -> None:
-        """Start without waiting: nodes of a cluster become ready together."""
+        """Does not wait: nodes of a cluster become ready together."""
         self.folder.mkdir(parents=True, exist_ok=True)
         conf = self.folder / "nats-server.conf"
         conf.touch(mode=0o600)  # it may contain passwords
@@ -237,13 +234,13 @@ class NatsServer:
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Start again on the same port and store; a running one is shut down first."""
+        """On the same port and store; a running one is shut down first."""
         self.shutdown()
         self.start()
 
     def pause(self) -> None:
-        """Send SIGSTOP: connections stay open without answers. Returns when all its threads have stopped, which takes a
-        while on a busy machine."""
+        """Send SIGSTOP: connections stay open without answers. Returns when all threads have stopped: slow on a busy
+        machine."""
         self._signal(signal.SIGSTOP)
         until, asked = time.monotonic() + STOP_TIMEOUT, os.WSTOPPED | os.WNOWAIT | os.WNOHANG
         with contextlib.suppress(ChildProcessError):  # the process has ended
