@@ -30,10 +30,8 @@ _ID, _HEADER = 7, 8
 
 
 def frames(batch: MessageBatch) -> list[Sequence[bytes]]:
-    """Two frames a message: STREAM SEND and the payload.
-
-    Headers and ids travel in the bytes behind the subject, which only our own broker reads.
-    """
+    """STREAM SEND and payload of each message. Headers and ids travel in the bytes behind the subject, which only our
+    own broker reads."""
     heads, indices = _heads(batch)
     extensions = _extensions(batch)
     commands: list[bytes]
@@ -75,10 +73,8 @@ def _joined(values: pa.Array) -> tuple[bytes, bytes]:
 
 
 def by_stream(batch: MessageBatch, default: str) -> list[tuple[str, Int64s]]:
-    """The rows for each stream, ascending, in the order in which streams appear first.
-
-    :param default: of messages that name none
-    """
+    """The rows for each stream, ascending, in the order in which streams appear first; ``default`` for messages that
+    name none."""
     if batch.streams is None:
         return [(default, np.arange(len(batch)))] if len(batch) else []
     codes = batch.streams.indices.to_numpy(zero_copy_only=False)
@@ -114,7 +110,6 @@ def _field(tag: int, values: pa.Array) -> pa.Array:
 
 
 def _headers(headers: pa.Array) -> pa.Array:
-    """All header fields of each row as one value."""
     names, values, starts = HeaderLines.of(headers)
     names, values = names.cast(_BINARY), values.cast(_BINARY)
     lengths = payload_sizes(names)
@@ -130,10 +125,8 @@ def _headers(headers: pa.Array) -> pa.Array:
 
 
 def check(batch: MessageBatch, carries: bool) -> list[tuple[int, PublishError]]:
-    """Rows that may not be sent, with the reason, ascending.
-
-    :param carries: the broker is ours: headers and ids travel
-    """
+    """Rows that may not be sent, with the reason, ascending. Headers and ids travel only if the broker ``carries``
+    them."""
     bad: dict[int, PublishError] = {}
     _check_topics(batch.topics, bad)
     if batch.streams is not None:

@@ -1,7 +1,7 @@
 """Decodes the messages that a fetch returns as :class:`~mama_spark.contracts.record_log.Records`. Pure.
 
-The command frames of a whole fetch are joined and decoded by NumPy, all at once: where a string ends in each, what its
-numbers are. Only distinct subjects are decoded one by one.
+The command frames of a whole fetch are joined and decoded by NumPy, all at once. Only distinct subjects are decoded one
+by one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Places = tuple[Int64s, Int64s, Int64s, Int64s, Int64s]
 
 
 def records(messages: Sequence[Sequence[bytes]]) -> Records:
-    """At least one message; STREAM DELIVERs with sequence and time.
+    """From at least one message; STREAM DELIVERs with sequence and time.
 
     :raises Unavailable: a message is none of a fetch
     """
@@ -45,7 +45,7 @@ def records(messages: Sequence[Sequence[bytes]]) -> Records:
 
 
 def block(message: Sequence[bytes]) -> Records:
-    """The same of a BLOCK, whose payloads stay where they are.
+    """From a BLOCK, whose payloads stay where they are.
 
     :raises Unavailable: it is none
     """
@@ -74,9 +74,7 @@ def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
 
 
 def _records(joined: bytes, ends: Int64s, payloads: pa.Array) -> Records:
-    """:param joined: command frames, one behind another, and :data:`_MORE`
-    :param ends: of each
-    """
+    """``joined``: command frames, one behind another, and :data:`_MORE`; ``ends``: of each."""
     buffer, starts = np.frombuffer(joined, np.uint8), np.concatenate(([0], ends[:-1]))
     at = starts + 3
     for _ in range(2):  # stream and sender
@@ -145,11 +143,8 @@ def _payloads(messages: Sequence[Sequence[bytes]]) -> pa.Array:
 
 
 def _headers(buffer: ByteArray, at: Int64s, ends: Int64s) -> tuple[pa.Array | None, dict[int, str]]:
-    """One field of every message that has more of them, then the next: as many steps as the longest list, which takes
-    a loop over its fields where it is very long.
-
-    :returns: and why those of a message are left out, by its row
-    """
+    """One field of every message that has more of them, then the next: as many steps as the longest list, which takes a
+    loop over its fields where it is very long. Returned, too: why headers of a message are left out, by row."""
     rows = np.flatnonzero(at + 3 <= ends)
     if not len(rows):
         return None, {}

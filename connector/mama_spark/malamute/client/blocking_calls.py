@@ -52,10 +52,7 @@ class ClientInbox:
 
 
 class BlockingCalls:
-    """Calls of any thread to a broker, each with a deadline.
-
-    :param timeout: seconds of those without their own
-    """
+    """Calls of any thread to a broker, each with a deadline; ``timeout``: seconds of those without their own."""
 
     def __init__(self, connection: ClientConnection, inbox: ClientInbox, timeout: float) -> None:
         self._connection, self._inbox, self.timeout = connection, inbox, timeout
@@ -145,9 +142,7 @@ class Tracker:
         return self.confirmation is not None
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the receiver has confirmed the message.
-
-        :raises CallFailed: the message did not arrive, or the receiver reports a failure; the text says why
+        """:raises CallFailed: the message did not arrive, or the receiver reports a failure; the text says why
         :raises Unavailable: no confirmation within ``timeout`` seconds
         """
         self._calls.wait_until(lambda: self.done, timeout, f"the confirmation of {self.name}")

@@ -42,9 +42,8 @@ _END = 2**62
 
 @dataclass(frozen=True, slots=True)
 class DiscoverySettings:
-    """Times in seconds.
+    """Settings of one client; times in seconds.
 
-    :param connection: how the broker is reached
     :param outage_timeout: that an outage may last before a call fails
     :param answer_timeout: that one request may take
     :param name: bridges of one process with the same name, broker and codec share their renewals
@@ -167,10 +166,7 @@ class DiscoveryClient:
         return self._retry(attempt, self.settings.outage_timeout)
 
     def _retry(self, attempt: Callable[[], T], timeout: float) -> T:
-        """The result of the first attempt that succeeds.
-
-        :raises Unavailable: none did within ``timeout`` seconds, or the connection has ended
-        """
+        """:raises Unavailable: no attempt succeeded within ``timeout`` seconds, or the connection has ended"""
         until, delays = time.monotonic() + timeout, RETRY.delays()
         while True:
             connection = self._require_connection()
@@ -219,7 +215,7 @@ class DiscoveryClient:
         return found
 
     def store(self, messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
-        """Store them all; as :meth:`put`.
+        """As :meth:`put`.
 
         :raises OutOfResources: one of them is not stored
         """

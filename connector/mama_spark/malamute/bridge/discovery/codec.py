@@ -4,8 +4,7 @@ Any bytes decode to an event or to None. All messages are stored in the broker's
 (:mod:`mama_spark.malamute.broker.session.broker_events`). A source has two subjects with a time to live
 (:mod:`mama_spark.malamute.protocol.ttl`), which are renewed without being stored:
 
-* ``<topic>.rec.<id>.<name>``: the source record. When it is not renewed, the broker's marker means that the source is
-  OFFLINE;
+* ``<topic>.rec.<id>.<name>``: the source record; the broker's marker for it means OFFLINE;
 * ``<topic>.warn.<id>.<name>``: empty, with half the time to live; its marker means SUSPECT.
 
 ``<topic>.event.<id>.<name>`` are events of the source's publishers, ``<topic>.image.<token>`` snapshots that were saved
@@ -50,7 +49,6 @@ class StoredRecord(NamedTuple):
 
     @property
     def has_ttl(self) -> bool:
-        """It has a time to live."""
         return self.ttl > 0
 
     @property
@@ -99,9 +97,8 @@ def id_of(subject: str, before: int, *parts: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryCodec:
-    """Encodes and decodes the messages below one discovery topic.
+    """Encodes and decodes the messages below one discovery topic, with which the subjects begin.
 
-    :param topic: that the subjects begin with
     :param events: the broker's own stream
     :param sources: origin of the records of a snapshot
     """
@@ -130,7 +127,7 @@ class DiscoveryCodec:
         return f"{self.topic}.{IMAGE}.{token}"
 
     def parse(self, subject: str) -> tuple[str, SourceKey] | None:
-        """Part and source; None if it is no subject of :meth:`subject`."""
+        """None if it is no subject of :meth:`subject`."""
         rest = subject.removeprefix(f"{self.topic}.")
         part, _, rest = rest.partition(".") if rest != subject else ("", "", "")
         number, dot, name = rest.partition(".")
@@ -158,7 +155,6 @@ class DiscoveryCodec:
         )
 
     def withdrawal(self, part: str, source: SourceKey, content: bytes, before: int) -> DiscoveryMessage:
-        """A message that withdraws ``rec`` or ``warn``."""
         subject = self.subject(part, source)
         headers = ((TTL, b"0"), (WITHDRAWN, b"1"))
         return DiscoveryMessage(
@@ -171,7 +167,7 @@ class DiscoveryCodec:
     # --- decoding --------------------------------------------------------------------------------------------------
 
     def event_of(self, one: StoredRecord) -> DiscoveryEvent | None:
-        """The event that a message is; None for what is no event of discovery."""
+        """None for what is no event of discovery."""
         if not one.subject.startswith(f"{self.topic}."):
             return self._reader_event(one)
         found = self.parse(one.subject)
