@@ -148,7 +148,7 @@ class LogQueryClient:
     connection. What a fetch returns is kept as frames, so that it can be decoded in columns."""
 
     def __init__(self) -> None:
-        self.pending: dict[int, PendingQuery] = {}  # #: by number
+        self.pending: dict[int, PendingQuery] = {}  #: by number
         self._records: list[Sequence[bytes]] = []
         self._last_number = 0
 

@@ -44,11 +44,11 @@ class ClientMachine:
         self.out: list[Sequence[bytes]] = []
         self.received: list[Command] = []
         self.reset = False
-        self.features = Feature(0)  # #: of the broker for this client
+        self.features = Feature(0)  #: of the broker for this client
         self.malformed = 0
         self.reconnects = 0
         self.registered = Registrations()
-        self.credit = DeliveryCredit(0)  # #: given to the broker and not used
+        self.credit = DeliveryCredit(0)  #: given to the broker and not used
         self.send_window = GrantedWindow()
         self._queries = LogQueryClient()
         self._calls = PendingCalls()

@@ -52,10 +52,7 @@ def _options(memory: int) -> re2.Options:
 
 
 class Pattern:
-    """A compiled pattern.
-
-    :raises BadPattern: it is refused
-    """
+    """:raises BadPattern: the pattern is refused"""
 
     __slots__ = ("text", "_compiled")
 
@@ -129,10 +126,8 @@ def _end_of_class(text: bytes, at: int) -> int:
 
 
 class Matcher:
-    """Finds which of many patterns match a subject.
-
-    Patterns are matched :data:`CHUNK` at a time in one pass over the subject: ten thousand cost tens of microseconds.
-    """
+    """Finds which of many patterns match a subject, :data:`CHUNK` at a time in one pass: ten thousand cost tens of
+    microseconds."""
 
     def __init__(self) -> None:
         self._chunk_by_text: dict[bytes, _Chunk] = {}

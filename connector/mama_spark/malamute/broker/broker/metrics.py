@@ -40,7 +40,6 @@ _TRAFFIC = {
 
 
 def measure(broker: BrokerLoop) -> list[Metric]:
-    """All counters and gauges."""
     machine = broker.machine
     clients, mailboxes, requests = machine.clients, machine.mailboxes.mailboxes, machine.mailboxes.requests
     publishers = machine.publishing.publishers

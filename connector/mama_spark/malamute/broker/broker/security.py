@@ -53,17 +53,14 @@ class Security:
 
     @property
     def curve_public_key(self) -> str | None:
-        """The public key for clients."""
         if self.curve_secret_key is None:
             return None
         return zmq.curve_public(self.curve_secret_key.encode()).decode()
 
 
 class ZapHandler:
-    """Authenticates clients of one context's sockets, in its own thread, until :meth:`stop`.
-
-    ZeroMQ sends requests to ``inproc://zeromq.zap.01`` (ZAP, RFC 27) and accepts a client only after the answer 200.
-    """
+    """Authenticates clients of one context's sockets, in its own thread, until :meth:`stop`. ZeroMQ sends requests to
+    ``inproc://zeromq.zap.01`` (ZAP, RFC 27) and accepts a client only after the answer 200."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], security: Security) -> None:
         self.security = security
