@@ -44,9 +44,7 @@ class PublishSpan:
         self.parent, self.state = found["traceparent"], found.get("tracestate")
 
     def end(self, error: BaseException | None, fatal: str | None) -> None:
-        """
-        :param error: with which the task ends; ``fatal``: why the write cannot succeed
-        """
+        """``error``: with which the task ends; ``fatal``: why the write cannot succeed."""
         if error is not None:
             self._span.record_exception(error)
         if error is not None or fatal is not None:
@@ -73,9 +71,7 @@ class ReceiveSpan:
         self._seen: set[str] = set()
 
     def add(self, traces: pa.Array) -> None:
-        """
-        :param traces: ``traceparent`` of some messages, null where one has none
-        """
+        """``traces``: ``traceparent`` of some messages, null where one has none."""
         if len(self._seen) >= MOST_LINKS:
             return
         for text in traces.unique().to_pylist():

@@ -50,8 +50,8 @@ WRONG: tuple[type[Exception], ...] = (BadPattern, BadQuery)
 
 
 class QueriedStore(Protocol):
-    """The stored messages of a stream. Ranges are ``after < sequence <= up_to``. A call may cover a part of its range,
-    up to the sequence that it returns."""
+    """The stored messages of a stream. A call may cover a part of its range ``after < sequence <= up_to``, up to the
+    sequence that it returns."""
 
     @property
     def name(self) -> bytes: ...
@@ -84,8 +84,8 @@ class QueriedStore(Protocol):
         ...
 
     def subjects(self, after: int, up_to: int) -> Rows:
-        """Sequence and subject of :data:`~mama_spark.malamute.protocol.log_query.LOOK` messages at most, without
-        reading contents."""
+        """Sequence and subject of :data:`~mama_spark.malamute.protocol.log_query.LOOK` messages at most; contents are
+        not read."""
         ...
 
     def ids(self, after: int, up_to: int, rows: int, prefix: bytes) -> tuple[Iterable[Row], int]:
@@ -107,10 +107,8 @@ class QueriedStore(Protocol):
 def answer(
     store: QueriedStore, query: LogQuery, wrong: tuple[type[Exception], ...] = WRONG
 ) -> tuple[LogQueryAnswer, QueryRecords]:
-    """The answer to a query, and the frames of the messages before it. A wrong query has an answer with an error.
-
-    :param wrong: errors that say that the query is wrong
-    """
+    """The answer to a query, and the frames of the messages before it; an error if the query is wrong, as errors of
+    ``wrong`` say."""
     number, identity = query.number, store.identity.encode()
     handler = _HANDLERS.get(query.op)
     if handler is None:
@@ -123,9 +121,6 @@ def answer(
     except Unavailable as e:
         return LogQueryAnswer(number, StatusCode.INTERNAL_ERROR, str(e).encode(), identity), []
     return LogQueryAnswer(number, identity=identity, body=body), records
-
-
-# --- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def _bounds(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
@@ -164,9 +159,6 @@ def _match(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
             if found == most:
                 return numbers(sequence, most), []
     return numbers(asked if reached >= up_to else reached, found), []
-
-
-# --- messages --------------------------------------------------------------------------------------------------------
 
 
 def _fetch(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
@@ -223,9 +215,6 @@ _HANDLERS: dict[Op, Callable[[QueriedStore, LogQuery], tuple[bytes, QueryRecords
 }
 
 
-# --- parts of answers ------------------------------------------------------------------------------------------------
-
-
 def limits(
     max_age: float | None, max_bytes: int | None, max_messages: int | None, max_per_subject: int | None = None
 ) -> list[bytes]:
@@ -273,7 +262,7 @@ def frames_of(stream: bytes, rows: Iterable[Row]) -> Iterable[list[bytes]]:
         if message_id:
             frame += _ID.pack(7, len(message_id)) + message_id
         if headers:
-            frame += headers[len(_BLOCK) :]  # headers are stored in their wire encoding
+            frame += headers[len(_BLOCK) :]
         yield [frame, content] if lengths is None else [frame, *unpack(content, lengths)]
 
 

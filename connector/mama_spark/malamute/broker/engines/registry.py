@@ -1,7 +1,5 @@
-"""Stream engines by name: built in, registered by :func:`register`, or provided by an installed package. Pure.
-
-A package provides an engine by an entry point in the group ``mama_spark.stream_engines``.
-"""
+"""Stream engines by name: built in, registered, or by entry points ``mama_spark.stream_engines`` of installed packages.
+Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def register(name: str, engine: type[StreamEngine]) -> None:
 
 
 def names() -> list[str]:
-    """Names of all engines that can be loaded."""
+    """Of all engines that can be loaded."""
     return sorted({*_BUILT_IN, *_registered, *(e.name for e in _installed())})
 
 
@@ -44,10 +42,7 @@ def settings_classes() -> dict[str, type]:
 
 
 def engine_class(name: str) -> type[StreamEngine]:
-    """The engine of this name.
-
-    :raises ConfigError: there is none, or it cannot be loaded
-    """
+    """:raises ConfigError: no engine has this name, or it cannot be loaded"""
     if name in _registered:
         return _registered[name]
     try:
@@ -66,7 +61,6 @@ def engine_class(name: str) -> type[StreamEngine]:
 
 
 def _installed() -> Iterable[EntryPoint]:
-    """Engines of installed packages."""
     from importlib.metadata import entry_points  # slow to import, and few brokers need it
 
     return entry_points(group=GROUP)
