@@ -60,7 +60,7 @@ class RecorderSettings(Protocol):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of the metrics."""
+        """Of the metrics."""
 
 
 logger = logging.getLogger("mama_spark")

@@ -25,8 +25,7 @@ class Metric(NamedTuple):
 
 
 def measured(prefix: str, helps: Mapping[str, str], values: Iterable[float], labels: Mapping[str, str]) -> list[Metric]:
-    """Metrics of one sample each: ``helps`` by the name after ``prefix``, and one of ``values`` for each, in their
-    order."""
+    """Metrics of one sample each; ``values`` in the order of ``helps``, which are by the name after ``prefix``."""
     sample = tuple(labels.items())
     return [Metric(prefix + name, text, ((sample, n),)) for (name, text), n in zip(helps.items(), values, strict=True)]
 

@@ -1,5 +1,5 @@
-"""The span of one partition of a write, whose context goes into its messages; and that of one reading task, which links
-to the traces of its messages."""
+"""The spans of a write's partition, whose context goes into its messages, and of a reading task, with links to
+traces."""
 
 from __future__ import annotations
 

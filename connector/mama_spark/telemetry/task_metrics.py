@@ -1,5 +1,4 @@
-"""Exports what the tasks of Spark count, where the option ``metrics`` asks for it: the publisher of a partition, and a
-reading task.
+"""Exports what publishers of partitions and reading tasks count, where the option ``metrics`` asks for it.
 
 No object a message, so that the cost does not depend on the rate: counters are added as differences, and histograms are
 of a sample: at most :data:`MOST_SAMPLES` latencies of each batch of flights, or one value of each batch of records.
@@ -104,8 +103,8 @@ def flush(provider: Any) -> None:
 
 
 class PublisherMetrics:
-    """:meth:`update` now and then and at the end, :meth:`finished` with each batch of settled flights. ``attributes``
-    of all measurements have few different values."""
+    """:meth:`update` now and then and at the end, :meth:`finished` with settled flights. Few different
+    ``attributes``."""
 
     def __init__(self, meter: Any, attributes: dict[str, str]) -> None:
         self._attributes, self._before = attributes, FlightCounters()
@@ -126,7 +125,6 @@ class PublisherMetrics:
         )
 
     def update(self, counted: FlightCounters, in_flight: int) -> None:
-        """Export what was counted since the last call."""
         for name, counter in self._counters.items():
             field = _FIELDS.get(name, name)
             now = getattr(counted, field)
@@ -157,8 +155,7 @@ def _status(error: PublishError | None) -> str:
 
 
 class PartitionMetrics:
-    """:meth:`start` with the publisher, then :meth:`stop`. The publisher calls the others, which call ``record`` and
-    ``on_event``.
+    """:meth:`start` with the publisher, then :meth:`stop`. The publisher calls the others.
 
     :raises ConfigError: OpenTelemetry, or the function that the option names, is not there
     """
@@ -246,5 +243,4 @@ class ReadMetrics:
             self._counters[name].add(number, self._attributes)
 
     def close(self) -> None:
-        """Export what was counted."""
         flush(self._provider)

@@ -1,8 +1,7 @@
 """Exactly once: markers in a durable stream, and the message ids of another one.
 
-Markers are messages with a time to live, each stored only if it replaces the one that was read. The broker keeps the
-last message of each subject with a time to live also when retention removes it from the stream, and looks it up by its
-subject (:mod:`mama_spark.malamute.protocol.ttl`).
+Markers are messages with a time to live, each stored only if it replaces the one that was read. The broker keeps and
+finds the last message of such a subject also when retention has removed it (:mod:`mama_spark.malamute.protocol.ttl`).
 """
 
 from __future__ import annotations
@@ -162,8 +161,6 @@ class MalamuteBatchLedger:
                 raise ConfigError(f"option exactlyOnce needs a durable stream, which it can read back: {e}") from e
         return self._log
 
-    # --- markers -------------------------------------------------------------------------------------------------
-
     def marker(self, key: str) -> Marker:
         with self._lock:
             return self._markers.get(key)
@@ -186,8 +183,6 @@ class MalamuteBatchLedger:
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
         with self._lock:
             return self._markers.set(key, value, revision)
-
-    # --- reading back --------------------------------------------------------------------------------------------
 
     def bounds(self, stream: str) -> Bounds:
         with self._lock:

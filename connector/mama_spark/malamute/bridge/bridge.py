@@ -49,8 +49,6 @@ _NO_STREAM = "no stream is named: give the option stream, a column stream, or ml
 
 @dataclass(slots=True)
 class _Chunk:
-    """Messages of one stream that one PING acknowledges."""
-
     tokens: Int64s
     stream: str
     call: Call
@@ -64,7 +62,7 @@ class MalamuteBridge(PublisherBridge):
         self.settings = settings
         self._pooled: PooledConnection | None = None
         self._carries_headers = False  # and ids, to the readers: the broker is ours
-        self._stored = False  # the stream of the settings is stored
+        self._stored = False
         self._streams_by_row = False
         self._chunks: deque[_Chunk] = deque()
         self._refused: list[Refusals] = []
@@ -94,8 +92,6 @@ class MalamuteBridge(PublisherBridge):
             max_payload=fr.MAX_PAYLOAD,
             max_topic=MAX_STRING,
         )
-
-    # --- opening and closing -------------------------------------------------------------------------------------
 
     def open(self) -> None:
         s = self.settings
@@ -162,8 +158,6 @@ class MalamuteBridge(PublisherBridge):
             except MamaError:
                 return False
         return True
-
-    # --- sending -------------------------------------------------------------------------------------------------
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         """Streams are opened when messages are sent to them."""
@@ -246,8 +240,6 @@ class MalamuteBridge(PublisherBridge):
 
     def flush(self) -> None:
         """Nothing to do: every chunk is answered."""
-
-    # --- answers -------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         pooled = self._pooled

@@ -1,5 +1,5 @@
-"""Log queries to a broker over one pooled connection, repeated over another when it is lost; fetches of a stored
-range."""
+"""Log queries over one pooled connection, repeated over another when it is lost; and fetches of a range of
+sequences."""
 
 from __future__ import annotations
 
@@ -39,10 +39,7 @@ RETRY = Backoff(0.05, 0.05)
 
 
 class LogQueries:
-    """One connection for queries, used by one thread.
-
-    :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
-    """
+    """One connection for queries, used by one thread; ``timeout``: seconds without an answer before ``Unavailable``."""
 
     def __init__(self, settings: MalamuteSettings, timeout: float) -> None:
         connection = replace(settings.connection, features=FEATURES, high_water=_HIGH_WATER)
@@ -117,9 +114,7 @@ class LogQueries:
             raise Unavailable(connection.explain("asking", str(e))) from e
 
     def wait(self, pending: PendingQuery) -> LogQueryAnswer:
-        """The answer to a query that was sent.
-
-        :raises ConfigError: the broker reports an error that another attempt will not mend
+        """:raises ConfigError: the broker reports an error that another attempt will not mend
         :raises Unavailable: no answer, or an error that may pass
         """
         connection, query = self.connection, pending.query

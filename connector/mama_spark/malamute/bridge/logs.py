@@ -83,9 +83,8 @@ class MalamuteLogs(RecordLogBridge):
 
 
 class MalamuteLog(RecordLog):
-    """One stored stream.
+    """One stored stream; ``pattern`` selects subjects where no topics are given.
 
-    :param pattern: selects subjects where no topics are given
     :raises ConfigError: there is no such stream, or it is not stored
     """
 
@@ -196,8 +195,6 @@ class MalamuteLog(RecordLog):
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         """A broker does not show how far readers are."""
 
-    # --- reading -----------------------------------------------------------------------------------------------------
-
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         """A few megabytes are fetched ahead, and no more: a fetch is the credit."""
         selection, texts = selection_of(topics, self._pattern)
@@ -229,9 +226,6 @@ class MalamuteLog(RecordLog):
                 until = time.monotonic() + queries.timeout  # the reader took its time
 
 
-# --- topics ----------------------------------------------------------------------------------------------------------
-
-
 def selection_of(topics: Sequence[str], pattern: str | None = None) -> tuple[Selection, tuple[bytes, ...]]:
     """The selection for topics, which may have wildcards, or else the pattern, or all."""
     if not topics:
@@ -253,9 +247,6 @@ def pattern_of(topic: str) -> bytes:
 
 def _escaped(part: str) -> bytes:
     return re.sub(rb"([^A-Za-z0-9_\x80-\xff])", rb"\\\1", part.encode())
-
-
-# --- writing ---------------------------------------------------------------------------------------------------------
 
 
 def append(settings: MalamuteSettings, stream: str, batch: MessageBatch, timeout: float) -> int | None:

@@ -27,11 +27,7 @@ _NEVER = float("inf")
 
 @dataclass(slots=True)
 class WritableStream:
-    """A stream on one connection.
-
-    :ivar call: the first WRITE; None = answered
-    :ivar error: why the broker refused it
-    """
+    """A stream on one connection; ``call``: the first WRITE, None = answered; ``error``: why the broker refused it."""
 
     call: Call | None
     since: float
@@ -40,10 +36,8 @@ class WritableStream:
 
 
 class PooledConnection:
-    """One connection and its streams. Use it with ``connection.changed`` held.
-
-    :ivar current: the stream that messages go to now; None = that depends on an answer
-    """
+    """One connection and its streams, used with ``connection.changed`` held. ``current`` = None: depends on an
+    answer."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection

@@ -1,7 +1,6 @@
 """Decodes the messages that a fetch returns as :class:`~mama_spark.contracts.record_log.Records`. Pure.
 
-The command frames of a whole fetch are joined and decoded by NumPy, all at once. Only distinct subjects are decoded one
-by one.
+The command frames of a fetch are joined and decoded by NumPy, all at once; only distinct subjects one by one.
 """
 
 from __future__ import annotations
@@ -35,19 +34,16 @@ _Places = tuple[Int64s, Int64s, Int64s, Int64s, Int64s]
 
 
 def records(messages: Sequence[Sequence[bytes]]) -> Records:
-    """From at least one message; STREAM DELIVERs with sequence and time.
-
-    :raises Unavailable: a message is none of a fetch
-    """
+    """:raises Unavailable: one is no STREAM DELIVER with sequence and time; there must be at least one"""
     frames = [message[0] for message in messages]
     ends: Int64s = np.cumsum(np.fromiter(map(len, frames), np.int64, len(frames)))
     return _records(b"".join((*frames, _MORE)), ends, _payloads(messages))
 
 
 def block(message: Sequence[bytes]) -> Records:
-    """From a BLOCK, whose payloads stay where they are.
+    """Payloads stay where they are.
 
-    :raises Unavailable: it is none
+    :raises Unavailable: it is no BLOCK
     """
     n = len(message[1]) // 8 if len(message) == 4 else 0
     lengths = np.frombuffer(message[1], ">u4").astype(np.int64) if n and len(message[1]) == 8 * n else None
@@ -60,10 +56,7 @@ def block(message: Sequence[bytes]) -> Records:
 
 
 def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
-    """Sequences and ids of an answer to IDS.
-
-    :raises Unavailable: it is none
-    """
+    """:raises Unavailable: it is no answer to IDS"""
     n = len(message[1]) // 8 if len(message) == 4 else 0
     lengths = np.frombuffer(message[2], ">u2").astype(np.int64) if n and len(message[2]) == 2 * n else None
     if lengths is None or len(message[1]) != 8 * n or lengths.sum() != len(message[3]):
@@ -133,13 +126,10 @@ def _text(column: pa.Array) -> pa.Array:
 
 
 def _payloads(messages: Sequence[Sequence[bytes]]) -> pa.Array:
-    """All content frames of a message together; what Spark publishes has one."""
+    """What Spark publishes has one content frame."""
     if all(len(message) == 2 for message in messages):
         return pa.array([message[1] for message in messages], _BINARY)
     return pa.array([b"".join(message[1:]) for message in messages], _BINARY)
-
-
-# --- ids and headers -------------------------------------------------------------------------------------------------
 
 
 def _headers(buffer: ByteArray, at: Int64s, ends: Int64s) -> tuple[pa.Array | None, dict[int, str]]:

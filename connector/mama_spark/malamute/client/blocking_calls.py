@@ -19,7 +19,7 @@ _ENDED = (ClientState.START, ClientState.CLOSED, ClientState.FAILED)
 
 
 class ClientInbox:
-    """Deliveries that the application has not taken, and the trackers that wait for confirmations. Not thread-safe.
+    """Deliveries that the application has not taken, and trackers that wait for confirmations. Not thread-safe.
 
     :param window: deliveries that may wait here; 0 = the application gives credit, or there is no limit
     """
@@ -61,9 +61,7 @@ class BlockingCalls:
         return self.timeout if timeout is None else timeout
 
     def call(self, what: str, timeout: float | None, command: Command) -> Call:
-        """Send a command, and wait for its answer.
-
-        :raises CallFailed: the broker refuses
+        """:raises CallFailed: the broker refuses
         :raises Unavailable: no answer in time
         """
         connection = self._connection
@@ -82,10 +80,8 @@ class BlockingCalls:
     def send(
         self, timeout: float | None, frames: Sequence[bytes], send: Callable[[], object], stream: bool = False
     ) -> None:
-        """Send a command without an answer, as soon as the client is connected and there is room.
-
-        :param frames: content of the message; ``stream``: it waits for the send window, too
-        """
+        """Send a command without an answer when there is room for its ``frames``; ``stream``: in the send window,
+        too."""
         connection = self._connection
 
         def ready() -> bool:

@@ -15,10 +15,8 @@ from ..protocol.log_query import LogQuery, LogQueryAnswer, parse_answer
 
 
 class CallFailed(MamaError):
-    """The broker refused a call; the text is its reason.
-
-    :ivar code: see :class:`~mama_spark.malamute.protocol.commands.StatusCode`
-    """
+    """The broker refused a call; ``code``: :class:`~mama_spark.malamute.protocol.commands.StatusCode`, the text its
+    reason."""
 
     def __init__(self, what: str, code: int, reason: bytes) -> None:
         text = reason.decode("utf-8", "replace")
@@ -32,11 +30,7 @@ class NoStream(ConfigError):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Call:
-    """A command that the broker answers.
-
-    :ivar internal: made by the client's state machine; no caller waits for it
-    :ivar done: answered or expired
-    """
+    """A command that the broker answers; ``internal``: no caller waits for it; ``done``: answered or expired."""
 
     command: Command
     deadline: float
@@ -129,11 +123,7 @@ _DELIVER = wire.SIGNATURE + bytes([wire.StreamDeliver.id])
 
 @dataclass(slots=True, eq=False, repr=False)
 class PendingQuery:
-    """A query that was sent.
-
-    :ivar done: answered or expired
-    :ivar records: frames of the messages received for the query
-    """
+    """A query that was sent; ``done``: answered or expired; ``records``: frames of the messages received for it."""
 
     query: LogQuery
     deadline: float
@@ -144,8 +134,7 @@ class PendingQuery:
 
 
 class LogQueryClient:
-    """The queries of one :class:`~mama_spark.malamute.client.state_machine.ClientMachine`, not repeated on a new
-    connection. What a fetch returns is kept as frames, so that it can be decoded in columns."""
+    """Queries, not repeated on a new connection. What a fetch returns is kept as frames, to be decoded in columns."""
 
     def __init__(self) -> None:
         self.pending: dict[int, PendingQuery] = {}  #: by number
@@ -211,8 +200,7 @@ class Registrations:
         self.sequences: dict[bytes, int] = {}
 
     def accepted(self, command: Command, position: int | None) -> None:
-        """The broker has answered ``command`` with OK, and READ with the position after which the subscription
-        begins."""
+        """The broker has answered with OK, and READ with the position after which the subscription begins."""
         if isinstance(command, wire.StreamWrite):
             self.stream = command.stream
         elif isinstance(command, wire.StreamRead):
@@ -229,8 +217,8 @@ class Registrations:
             self.sequences[stream] = max(sequence, self.sequences.get(stream, 0))
 
     def commands(self, with_sequences: bool) -> list[Command]:
-        """The commands to repeat; ``with_sequences``, for a broker that takes positions: a stream is read from the
-        message after the last one delivered."""
+        """To repeat. ``with_sequences``, for a broker that takes positions: from the message after the last
+        delivered."""
         commands: list[Command] = [] if self.stream is None else [wire.StreamWrite(self.stream)]
         for stream, patterns in self.reads.items():
             delivered = self.sequences.get(stream, 0)

@@ -159,9 +159,7 @@ class MalamuteClient:
     # --- connection ----------------------------------------------------------------------------------------------
 
     def open(self, timeout: float | None = None) -> Self:
-        """Connect.
-
-        :raises Unavailable: no broker answers
+        """:raises Unavailable: no broker answers
         :raises ConfigError: the broker refuses the login or key
         :raises CallFailed: the broker refuses this client
         """

@@ -106,7 +106,6 @@ class ClientConnection:
 
     @property
     def capacity(self) -> int:
-        """Bytes that may be queued now."""
         return MAX_UNWRITTEN - self._queued - self._outbox.size
 
     def count_queued(self, frame_bytes: int) -> None:
@@ -115,9 +114,7 @@ class ClientConnection:
     # --- any thread ----------------------------------------------------------------------------------------------
 
     def open(self, timeout: float) -> None:
-        """Connect.
-
-        :raises Unavailable: no broker answers
+        """:raises Unavailable: no broker answers
         :raises ConfigError: the login is refused, or a key is invalid
         :raises CallFailed: the broker refuses this client
         """

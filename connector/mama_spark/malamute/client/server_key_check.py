@@ -30,8 +30,7 @@ class ServerKeyCheck:
         self._unexplained = 0
 
     def handshake_failed(self, endpoint: str, connecting: bool) -> bool:
-        """A handshake failed without a reason; returns whether the broker has CURVE, and so another key.
-        ``connecting``: no handshake has succeeded yet."""
+        """Whether the broker has CURVE, and so another key; ``connecting``: no handshake has succeeded yet."""
         self._unexplained += 1
         probe = self._configured and connecting and self._unexplained >= _PROBE_AFTER
         return probe and mechanism_of(endpoint, _PROBE_TIMEOUT) == "CURVE"

@@ -301,7 +301,7 @@ class ClientMachine:
         self._last_heard = min(now, self._last_heard + seconds)
 
     def lost(self, now: float) -> None:
-        """To be called when the connection broke: replace it, as after silence."""
+        """The connection broke: replace it, as after silence."""
         if TABLE.allows(self.state, ClientEvent.SILENCE):
             self._last_heard = now
             self.out.clear()

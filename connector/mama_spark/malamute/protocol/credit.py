@@ -95,8 +95,7 @@ class CreditAllocator:
         return max(len(self._shares), min(DELIVERY_WINDOW, int(self.limit / self._mean_bytes)), 1)
 
     def free(self, credit: DeliveryCredit, undelivered: int) -> int:
-        """Deliveries that can be lent now; ``undelivered`` ones, lent already, wait for the client's socket or
-        credit."""
+        """Deliveries that can be lent now; ``undelivered``: lent ones that wait for the client's socket or credit."""
         return credit.limit(self.window) - self.lent - undelivered
 
     def leaves_credit(self, credit: DeliveryCredit) -> bool:
@@ -186,8 +185,8 @@ class CreditAllocator:
         return allocations
 
     def recall(self, waiting: bool, now: float) -> list[bytes]:
-        """Streams whose engines must return unused shares, because nothing is left to lend. ``waiting``: a message from
-        elsewhere than these streams waits for credit."""
+        """Streams whose engines must return unused shares: nothing is left to lend. ``waiting``: other messages need
+        credit."""
         empty = [stream for stream, share in self._shares.items() if not share]
         if waiting or any(stream in self._exhausted for stream in empty):
             self.rotation_due = None
@@ -212,7 +211,7 @@ class CreditAllocator:
 
 #: Most and least bytes of a send window.
 MAX_SEND_WINDOW, MIN_SEND_WINDOW = 8 * 1024 * 1024, 64 * 1024
-#: Bytes that a message costs in addition to its frames.
+#: In addition to its frames.
 MESSAGE_OVERHEAD = 256
 
 

@@ -47,15 +47,15 @@ _RUN = struct.Struct(">BIQ")
 class Feature(IntFlag):
     """Features that a client announces."""
 
-    CREDIT = 1  # #: nothing is delivered before its first CREDIT
-    SEQUENCE = 2  # #: and time of a delivery
+    CREDIT = 1  #: nothing is delivered before its first CREDIT
+    SEQUENCE = 2  #: and time of a delivery
     ACKS = 4  #: outcomes of sends, in the PONG of the next PING
     CONFIRM = 8  #: CONFIRM commands about mailbox and service messages, in both directions
     HEADERS = 16  #: message ids and headers
-    LOG = 32  # #: questions about stored streams
-    SENDING = 64  # #: a send window; only with ACKS
+    LOG = 32  #: questions about stored streams
+    SENDING = 64  #: a send window; only with ACKS
     DISCOVERY = 128  #: it may write discovery records to the broker's own stream, and causes no events there
-    BLOCKS = 256  # #: several messages as one command (:mod:`.message_blocks`)
+    BLOCKS = 256  #: several messages as one command (:mod:`.message_blocks`)
 
 
 ALL = Feature(sum(Feature))

@@ -23,8 +23,7 @@ _SEND = wire.SIGNATURE + bytes([wire.StreamSend.id])
 
 
 def pack(count: int, lengths: bytes, commands: bytes, contents: bytes) -> list[bytes]:
-    """Encode 1 to :data:`MOST` messages as frames; ``lengths``: of the command frames, then of the contents, as
-    number-4."""
+    """Frames of 1 to :data:`MOST` messages; ``lengths``: of the command frames, then of the contents, as number-4."""
     return wire.encode(wire.StreamSend(b"", (lengths, commands, contents), write(Extension(block=count))))
 
 

@@ -1,5 +1,4 @@
-"""The transition table of a state machine, which changes its state nowhere else: the step of each event in each state.
-Pure."""
+"""The step of each event in each state of a state machine, which changes its state nowhere else. Pure."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ RENEWAL = b"Mama-Renewal"
 MARKER = b"Mama-Marker"
 EXPECTED = b"Mama-Expected-Sequence"
 EXPIRED = b"MaxAge"
-HEADERS = frozenset((TTL, RENEWAL, MARKER))  # #: that concern a time to live
+HEADERS = frozenset((TTL, RENEWAL, MARKER))  #: that concern a time to live
 
 #: Most bytes of a message with a TTL: such messages are exempt from retention.
 MOST_BYTES = 1024 * 1024
@@ -49,8 +49,7 @@ class TtlRequest(NamedTuple):
 
 
 def ttl_request_of(headers: Iterable[tuple[bytes, bytes]]) -> TtlRequest | None:
-    """None: the message is REFUSED for a header of the engine's, an invalid value, or an expectation without a time to
-    live."""
+    """None: REFUSED, for a header of the engine's, an invalid value, or an expectation without a time to live."""
     first: dict[bytes, bytes] = {}
     for name, value in headers:
         first.setdefault(name, value)
@@ -146,8 +145,7 @@ class ExpiryQueue:
 
 
 class TtlTracker(ExpiryQueue):
-    """TTLs of stored messages, and of the batch that is being stored; ``most``: limit of subjects with a running
-    timer."""
+    """TTLs of stored messages and of the batch being stored; ``most``: limit of subjects with a running timer."""
 
     def __init__(self, most: int, tick: Callable[[], float]) -> None:
         super().__init__(tick)

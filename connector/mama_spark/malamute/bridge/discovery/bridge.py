@@ -1,9 +1,5 @@
-"""Source discovery on a Malamute broker: :class:`~mama_spark.contracts.bridge.DiscoveryBridge` over the broker's own
-stream.
-
-Needs our broker, with its event stream stored (see :mod:`.codec`). Readers fetch by sequence instead of subscribing,
-and leave nothing behind but saved images.
-"""
+"""Source discovery on our broker, in its stored event stream (:mod:`.codec`). Readers fetch by sequence instead of
+subscribing, and leave nothing behind but saved images."""
 
 from __future__ import annotations
 
@@ -143,8 +139,6 @@ class MalamuteDiscovery(LogDiscovery):
             raise ClientClosed("discovery is not open")
         return self._client
 
-    # --- announcing ------------------------------------------------------------------------------------------------
-
     @property
     def leases(self) -> LeaseKeeper:
         return lease_keeper.lease_keeper(self.settings, lambda: MalamuteLeases(self.settings))
@@ -169,8 +163,6 @@ class MalamuteDiscovery(LogDiscovery):
             for event, id_ in zip(events, ids, strict=True)
         ]
         self._require_client().store(messages)
-
-    # --- reading ---------------------------------------------------------------------------------------------------
 
     @property
     def _log_name(self) -> str:

@@ -61,8 +61,7 @@ class FoundMessages:
     """One page of stored messages.
 
     :ivar identity: of the stream; another when it was deleted and created again
-    :ivar reached: everything up to this sequence was examined
-    :ivar last: sequence of the newest message
+    :ivar reached: everything up to this sequence was examined; ``last``: sequence of the newest message
     """
 
     identity: str
@@ -115,8 +114,6 @@ class DiscoveryClient:
         if self._connection is None:
             raise ClientClosed("discovery is not open")
         return self._connection
-
-    # --- reading ---------------------------------------------------------------------------------------------------
 
     def bounds(self) -> Bounds:
         answer, _ = self._ask(Op.BOUNDS, ())
@@ -176,8 +173,6 @@ class DiscoveryClient:
                 if time.monotonic() >= until or connection.fatal is not None:
                     raise Unavailable(connection.explain("discovery", str(e))) from e
             time.sleep(delays.next())
-
-    # --- writing ---------------------------------------------------------------------------------------------------
 
     def put(self, messages: Sequence[DiscoveryMessage], timeout: float | None = None) -> list[AckRun]:
         """Store messages, in order; the outcome of each. Messages with an id may be put again.

@@ -36,10 +36,7 @@ _READER_EVENTS = {"SUBSCRIBED": DiscoveryEventKind.SUBSCRIBED, "UNSUBSCRIBED": D
 
 
 class StoredRecord(NamedTuple):
-    """One message of the stream.
-
-    :ivar time: microseconds since the epoch, by the broker's clock
-    """
+    """One message of the stream; ``time``: microseconds since the epoch, by the broker's clock."""
 
     sequence: int
     time: int
@@ -87,8 +84,7 @@ class DiscoveryMessage(NamedTuple):
 
 
 def id_of(subject: str, before: int, *parts: bytes) -> bytes:
-    """The id of a message that replaces sequence ``before`` of its subject: the same from all processes that send the
-    same message there, so that it is stored once."""
+    """The id of a message that replaces sequence ``before``: the same from all processes, so that it is stored once."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (subject.encode(), *parts):
         digest.update(len(part).to_bytes(8, "big") + part)
@@ -139,8 +135,6 @@ class DiscoveryCodec:
             return None
         return part, SourceKey(name, int(number))
 
-    # --- encoding --------------------------------------------------------------------------------------------------
-
     def record(self, source: SourceKey, record: bytes, ttl: float, before: int) -> DiscoveryMessage:
         """A source record that replaces sequence ``before`` of its subject (0 = there is none)."""
         return self._with_ttl(REC, source, record, ttl, before)
@@ -163,8 +157,6 @@ class DiscoveryCodec:
 
     def renewal(self, part: str, source: SourceKey) -> DiscoveryMessage:
         return DiscoveryMessage(self.subject(part, source), b"", Extension(headers=((RENEWAL, b"1"),)))
-
-    # --- decoding --------------------------------------------------------------------------------------------------
 
     def event_of(self, one: StoredRecord) -> DiscoveryEvent | None:
         """None for what is no event of discovery."""
@@ -198,10 +190,8 @@ class DiscoveryCodec:
         return DiscoveryEvent(DiscoveryEventKind.EVENT, one.time, self.events, one.sequence, payload=one.content)
 
     def image(self, current: Iterable[StoredRecord]) -> list[DiscoveryEvent]:
-        """The sources that are announced, in the order of their records.
-
-        :param current: the current message of each subject
-        """
+        """The sources that are announced, in the order of their records; ``current``: the current message of each
+        subject."""
         found: dict[SourceKey, dict[str, StoredRecord]] = {}
         for one in current:
             parsed = self.parse(one.subject)

@@ -38,22 +38,17 @@ logger = logging.getLogger(__name__)
 _SOCKETS = 1
 #: Most files of one open stream: those of a durable one that is in use.
 _STREAM_FILES = 4
-#: Reserved for clients and others.
 _FILES = 2048
 #: Seconds; the broker's thread answers once per round.
 _INSPECTION_TIMEOUT = 10.0
 
-#: Loops of brokers with an engine that does not end, kept alive: terminating or collecting their ZeroMQ context would
-#: block.
+#: Loops with an engine that does not end, kept alive: to terminate or collect their ZeroMQ context would block.
 _UNTERMINATED: list[BrokerLoop] = []
 
 
 class Broker:
-    """A Malamute broker; as a context manager it starts and stops.
-
-    :param encode: makes the messages of the stream of events (:mod:`mama_spark.malamute.broker.session.broker_events`),
-        in the broker's thread
-    """
+    """A Malamute broker; as a context manager it starts and stops. ``encode`` makes the messages of its stream of
+    events (:mod:`mama_spark.malamute.broker.session.broker_events`), in its thread."""
 
     def __init__(self, settings: BrokerSettings | None = None, encode: Callable[[BrokerEvent], bytes] = encode) -> None:
         self._encode = encode

@@ -16,8 +16,7 @@ from ..session.clients import ClientSession, Frames
 from ..session.state_machine import ServerMachine
 from .security import ZapHandler
 
-#: Of a round: so large that a batch is worth a wake-up of its engine, so small that others wait a few milliseconds
-#: only.
+#: Of a round: so large that a batch is worth a wake-up of its engine, so small that others wait milliseconds.
 ROUND_MESSAGES = 200
 ROUND_BYTES = 1024 * 1024
 #: Messages sent to one client before others have their turn, and to all that were blocked in one round.
@@ -44,7 +43,6 @@ class ClientRouter:
     """The socket, and the clients that it blocks.
 
     :ivar blocked: clients whose socket accepts no more, or for whom there is more than a turn; the next one first
-    :ivar retry_interval: seconds until they are retried
     :ivar input_pending: there may be more to read, although the socket's descriptor does not signal it
     """
 
@@ -127,8 +125,8 @@ class ClientRouter:
         return turns[client] > CLIENT_TURN and client.connected
 
     def retry_blocked(self) -> None:
-        """Retry blocked clients, each for a turn. The interval stays short while one accepts frames: a fast reader is
-        often blocked briefly."""
+        """Each for a turn. The interval stays short while one accepts frames: a fast reader is often blocked
+        briefly."""
         self.retry_interval = min(self.retry_interval + RETRY_INTERVAL, MAX_RETRY_INTERVAL)
         left = RETRY_TURN
         for client in list(self.blocked):
@@ -140,7 +138,6 @@ class ClientRouter:
                 self.retry_interval = RETRY_INTERVAL
 
     def _retry(self, client: ClientSession) -> int:
-        """Returns the number of messages sent."""
         machine = self.machine
         del self.blocked[client]
         for sent in range(CLIENT_TURN):

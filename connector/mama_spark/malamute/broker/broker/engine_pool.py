@@ -1,5 +1,4 @@
-"""The engines of all streams: opens them, sends them commands in batches once they have started, and applies their
-reports."""
+"""The engines of all streams: opens them, sends them commands in batches, and applies their reports."""
 
 from __future__ import annotations
 
@@ -107,11 +106,8 @@ TRIM_DELAY = 1.0
 
 @dataclass(slots=True, eq=False)
 class OpenStream:
-    """One stream's engine, with its backlog.
-
-    :ivar start_by: when the engine is given up; None = it has started
-    :ivar pending: commands that wait for its start
-    """
+    """``start_by``: when the engine is given up, None = it has started; ``pending``: commands that wait for its
+    start."""
 
     handle: EngineHandle
     backlog: EngineBacklog
@@ -163,8 +159,8 @@ class StreamEngines:
             self._lagging[stream.handle.name] = stream
 
     def must_pause_reading(self, policy: EngineBacklogPolicy) -> bool:
-        """Whether no client may be read, because an engine lags behind and makes progress. Updates the machine's full
-        streams, too."""
+        """Whether to read no client: an engine lags behind, but makes progress. Updates the machine's full streams,
+        too."""
         if not self._lagging:
             return False
         now, pause, full = self._now(), False, self._machine.streams.full
@@ -207,8 +203,7 @@ class StreamEngines:
         return found
 
     def _require_ended(self, name: bytes) -> None:
-        """:raises BackgroundTaskFailed: the thread of an abandoned engine of the stream still runs, and may have its
-        store open"""
+        """:raises BackgroundTaskFailed: the thread of an abandoned engine runs, and may have the stream's store open"""
         ending = self._ending.pop(name, None)
         if ending is not None:
             ending.destroy(END_WAIT)
@@ -228,7 +223,6 @@ class StreamEngines:
             self._post(stream, pending)
 
     def abandon_unstarted(self, now: float) -> None:
-        """Abandon engines that have not started in time."""
         for name, stream in list(self._starting.items()):
             if stream.start_by is not None and stream.start_by <= now:
                 logger.error("the engine of stream %r does not start", name)
@@ -253,11 +247,8 @@ class StreamEngines:
             self._freed_at = None
             freed_memory.trim()
 
-    # --- reports -------------------------------------------------------------------------------------------------
-
     def apply_next_report(self) -> int:
-        """Pass one report of an engine to the machine; returns the number of things that it reports, 0 = there is no
-        report."""
+        """Pass one report of an engine to the machine; returns the number of things that it reports, 0 = no report."""
         taken = self.reports.take()
         if taken is None:
             return 0
@@ -291,8 +282,6 @@ class StreamEngines:
                 self._remove(stream, str(one.error))
                 stream.destroy()
         machine.deliveries.delivered(name, deliveries)
-
-    # --- ending --------------------------------------------------------------------------------------------------
 
     def _abandon(self, stream: EngineHandle, reason: str, timeout: float) -> None:
         """The stream is lost to the machine; its thread keeps running if it does not end in time."""

@@ -25,8 +25,7 @@ _NAME = re.compile(rb"\^((?:[^\\.^$*+?()\[\]{}|]|\\[^a-zA-Z0-9])*)\$")
 
 
 class EngineSelector:
-    """The engine of each stream; the first of ``choices`` with a matching pattern applies, other streams are
-    ``simple``."""
+    """The engine of each stream: of the first of ``choices`` with a matching pattern, or ``simple``."""
 
     def __init__(self, choices: Sequence[EngineChoice]) -> None:
         self._choices = [(Pattern(choice.pattern), choice) for choice in choices]
@@ -35,7 +34,6 @@ class EngineSelector:
         self._listed_at = -FRESH
 
     def choose(self, stream: bytes) -> tuple[str, Mapping[str, Any]]:
-        """Name and settings of the engine."""
         for pattern, choice in self._choices:
             if pattern.search(stream):
                 return choice.engine, choice.settings

@@ -35,7 +35,6 @@ from .security import ZapHandler
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for all engines to end.
 END_TIMEOUT = 30.0
 #: Deliveries and answers of engines after which clients are read again.
 ROUND_REPORTED = 1000
@@ -48,7 +47,6 @@ class BrokerLoop:
 
     :param control: inproc endpoint for the frames ``stop`` and ``inspect``
     :ivar inspections: functions that read the state of the loop in its thread, with futures for their results
-    :ivar reading_paused: an engine lags behind and is waited for
     """
 
     def __init__(
@@ -199,8 +197,7 @@ class BrokerLoop:
         self.clients.close(max(0.0, deadline - time.monotonic()))
 
     def dropped(self) -> str:
-        """A text about the messages that clients did not take before the end, or empty; to be called when the context
-        has ended."""
+        """A text about messages that clients did not take, or empty; to be called when the context has ended."""
         found, linger = list[str](), self._settings.linger
         if self._dropped:
             found.append(f"{sum(self._dropped):,} deliveries that waited for {len(self._dropped):,} clients")
@@ -210,7 +207,7 @@ class BrokerLoop:
         return what and f"dropped at the end, for clients did not take it within {linger:g} s (linger): {what}"
 
     def close(self) -> None:
-        """Free everything; idempotent."""
+        """Idempotent."""
         self.engines.close(0.0 if self._stopping else END_TIMEOUT)
         self._control.close(0)
         self.clients.close()

@@ -23,10 +23,8 @@ _STOP_POLL = 0.05  #: seconds between checks of the stop flag
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Security:
-    """The security mechanism; without one, any client may connect and nothing is encrypted.
-
-    :param users: PLAIN: passwords by user name. They are sent unencrypted: for trusted networks only
-    """
+    """The security mechanism; without one, any client may connect and nothing is encrypted. PLAIN passwords (``users``:
+    by user name) are sent unencrypted: for trusted networks only."""
 
     users: Mapping[str, str] = field(default_factory=dict)
     curve_secret_key: str | None = option(

@@ -37,8 +37,8 @@ class OutcomeRuns:
         self._runs.append([outcome, count, first])
 
     def _merge_older_half(self) -> None:
-        """Merge the stored runs of the older half into one without sequences (0), to bound the memory. Outcomes of the
-        newer half may still change."""
+        """Merge the older half into one run without sequences (0), to bound the memory; the newer half may still
+        change."""
         squeezed: list[list[int]] = []
         old, new = self._runs[: MOST_RUNS // 2], self._runs[MOST_RUNS // 2 :]
         for outcome, count, first in old:
@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 class PerClient(Generic[T]):
-    """Values per client until they are requested, made by ``make``; beyond the limit those of the oldest clients are
+    """Values per client until they are requested, made by ``make``; beyond the limit the oldest clients' are
     dropped."""
 
     def __init__(self, make: Callable[[], T]) -> None:

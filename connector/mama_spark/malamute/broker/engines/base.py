@@ -13,8 +13,7 @@ need no locks. It gets these commands:
 | COMPILE client, pattern | :meth:`~StreamEngine.compile` | subscribe. Idempotent (ML-12) |
 | CANCEL client | :meth:`~StreamEngine.cancel` | end all subscriptions of the client. Idempotent (ML-14) |
 | ACCEPT client, address, subject, content | :meth:`~StreamEngine.accept` | publish (ML-15) |
-| BLOCK client, address, block | :meth:`~StreamEngine.accept_block` | its messages
-(:mod:`~mama_spark.malamute.protocol.message_blocks`) |
+| BLOCK client, address, block | :meth:`~StreamEngine.accept_block` | publish its messages |
 | CREDIT client, amount | :meth:`~StreamEngine.credit` | the client accepts this many more messages (ML-07) |
 | SYNC client | :meth:`~StreamEngine.sync` | outcomes of the client's messages since the last SYNC |
 | ASK client, query | :meth:`~StreamEngine.ask` | query the store (:mod:`mama_spark.malamute.protocol.log_query`) |
@@ -44,12 +43,7 @@ from mama_spark.malamute.protocol.message_blocks import MessageBlock
 
 
 class Delivery(NamedTuple):
-    """One message for one client (ML-19).
-
-    :ivar client: reference of the client that gets it
-    :ivar sender: address of the client that sent it
-    :ivar extension: sequence, time, id and headers, where the engine has them
-    """
+    """One message for one client (ML-19), by its reference, from the ``sender`` with this address."""
 
     client: Hashable
     sender: bytes
@@ -59,11 +53,8 @@ class Delivery(NamedTuple):
 
 
 class StreamEngine(ABC):
-    """One stream. An error of any method, except :class:`~mama_spark.malamute.protocol.patterns.BadPattern`, ends it:
-    its clients get ERROR 502.
-
-    :param settings: of this engine in the broker's configuration; the engine checks them
-    """
+    """One stream. An error of any method but :class:`~mama_spark.malamute.protocol.patterns.BadPattern` ends it: its
+    clients get ERROR 502. The engine checks its ``settings`` of the broker's configuration."""
 
     #: The engine numbers its messages, stores an id once, and what it acknowledges as stored survives the broker.
     stored: ClassVar[bool] = False
@@ -185,9 +176,9 @@ class StreamEngine(ABC):
         return False
 
     def idle(self) -> float | None:
-        """Do a small piece of background work, e.g. replay; called while no command waits. Returns seconds after which
-        to call again; None = not before the next batch. The call is delayed while too many reports wait for the server,
-        so that replay is not faster than the server."""
+        """Do a small piece of background work, e.g. replay, while no command waits; returns seconds until the next,
+        None = after the next batch. The call is delayed while too many reports wait: replay is not faster than the
+        server."""
         return None
 
 
@@ -196,7 +187,7 @@ def _discard(delivery: Delivery) -> None:
 
 
 def shared_threads(engine: type[StreamEngine]) -> int:
-    """Most threads that the streams of this engine share; 0 = each has a thread of its own."""
+    """0 = each has a thread of its own."""
     return int(engine.__dict__.get("shared_threads", 0))
 
 

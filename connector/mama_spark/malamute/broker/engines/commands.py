@@ -1,5 +1,4 @@
-"""Commands of the broker to the engine of a stream, and the engine's reports: :data:`EngineCommand`, :data:`Report`.
-Pure.
+"""The broker's commands to a stream's engine (:data:`EngineCommand`), and the engine's :data:`Report`. Pure.
 
 ``NAME`` is the command's name in the Malamute stream specification, or ours if it has none; VERBOSE and $TERM are sent
 as frames and have no class. ``client`` is an opaque reference that engines compare and hash.
@@ -20,8 +19,7 @@ from .base import Delivery
 
 @dataclass(slots=True)  # not frozen: one is made per message, and freezing triples the cost
 class AcceptMessage:
-    """Publish one message of the client with this address. ``extension``: id and headers; None if SYNC will not be
-    sent."""
+    """Publish one message of the client with this address. ``extension`` = None: no SYNC will follow."""
 
     NAME: ClassVar[str] = "ACCEPT"
     client: Hashable

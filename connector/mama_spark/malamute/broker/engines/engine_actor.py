@@ -1,4 +1,4 @@
-"""Executes the commands of one stream: calls its engine and collects its reports (ML-05), in the thread that drives it
+"""Calls the engine of one stream and collects its reports (ML-05), in the thread that drives it
 (:mod:`.engine_threads`).
 
 Each TRAFFIC, COMPILE, CANCEL and SYNC of a batch is answered by one :class:`~.commands.CommandDone`, in order; TRAFFIC,
@@ -53,7 +53,7 @@ class EngineActor:
     :meth:`run_frames` or :meth:`work` must be passed to :meth:`fail`.
 
     :ivar works: the engine has background work; otherwise it only waits for commands
-    :ivar reports: reports that the server has not taken
+    :ivar reports: that the server has not taken
     :ivar may_end: whether the engine keeps nothing that would be lost at its end, after the last batch
     :ivar endpoint: of the server's socket for reports, as soon as TRAFFIC has named it
     """
@@ -115,8 +115,7 @@ class EngineActor:
         self.close()
 
     def take_reports(self) -> int:
-        """Give the server what can be reported; returns the number of reports, each to be announced at
-        :attr:`endpoint`."""
+        """Give the server what can be reported; returns the number of reports to announce at :attr:`endpoint`."""
         end = self._unknown[0][0] if self._unknown else len(self._report)
         if not end or self.endpoint is None:
             return 0

@@ -107,8 +107,7 @@ class EngineHandle:
             self.post((b"$TERM",))
 
     def destroy(self, timeout: float = 30.0) -> None:
-        """Send $TERM after all commands; returns when everything is freed. Idempotent. An engine that does not end in
-        that time is logged as an error; the call may then be repeated."""
+        """Send $TERM; returns when all is freed. Logs an error if the engine does not end in time; may be repeated."""
         if self.closed:
             return
         self.end()
@@ -149,9 +148,8 @@ class EngineHandle:
 
 
 class EngineThreads:
-    """The threads, which are started when they are needed. TRAFFIC names the same endpoint to all streams.
+    """The threads, started when they are needed. TRAFFIC names the same endpoint to all streams.
 
-    :param name: of the threads
     :param most: number of threads; 0 = the one engine has a thread of its own, which ends with it
     """
 
@@ -207,7 +205,7 @@ class EngineThreads:
     def running(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
 
-    # with the lock held
+    # --- with the lock held --------------------------------------------------------------------------------------
 
     def _activate(self, stream: EngineHandle) -> None:
         """There is a thread for each active stream, up to the limit."""
@@ -286,7 +284,6 @@ class EngineThreads:
             push.close(1000)
 
     def _next(self) -> EngineHandle | None:
-        """None = the thread is to end."""
         while True:
             wait = None
             if self._own:  # there is no clock

@@ -1,5 +1,4 @@
-"""Answers log queries (:mod:`mama_spark.malamute.protocol.log_query`) about a stored stream, a :class:`QueriedStore`.
-Pure.
+"""Answers log queries (:mod:`mama_spark.malamute.protocol.log_query`) about a :class:`QueriedStore`. Pure.
 
 Each answer is limited in size and work, so that a reader delays the stream by milliseconds. Messages are encoded as
 frames here, in the engine's thread.
@@ -50,8 +49,8 @@ WRONG: tuple[type[Exception], ...] = (BadPattern, BadQuery)
 
 
 class QueriedStore(Protocol):
-    """The stored messages of a stream. A call may cover a part of its range ``after < sequence <= up_to``, up to the
-    sequence that it returns."""
+    """Stored messages. A call may cover a part of its range ``after < sequence <= up_to``, up to the sequence
+    returned."""
 
     @property
     def name(self) -> bytes: ...
@@ -63,9 +62,7 @@ class QueriedStore(Protocol):
         """Sequences of the first and the last message; first = last + 1 if there is none."""
         ...
 
-    def limits(self) -> list[bytes]:
-        """See :func:`limits`."""
-        ...
+    def limits(self) -> list[bytes]: ...
 
     def sequence_at(self, time: int) -> int:
         """Sequence of the first message of this time or later; last + 1 if there is none."""
@@ -84,8 +81,7 @@ class QueriedStore(Protocol):
         ...
 
     def subjects(self, after: int, up_to: int) -> Rows:
-        """Sequence and subject of :data:`~mama_spark.malamute.protocol.log_query.LOOK` messages at most; contents are
-        not read."""
+        """Of :data:`~mama_spark.malamute.protocol.log_query.LOOK` messages at most; contents are not read."""
         ...
 
     def ids(self, after: int, up_to: int, rows: int, prefix: bytes) -> tuple[Iterable[Row], int]:
@@ -107,8 +103,7 @@ class QueriedStore(Protocol):
 def answer(
     store: QueriedStore, query: LogQuery, wrong: tuple[type[Exception], ...] = WRONG
 ) -> tuple[LogQueryAnswer, QueryRecords]:
-    """The answer to a query, and the frames of the messages before it; an error if the query is wrong, as errors of
-    ``wrong`` say."""
+    """The answer and the frames of the messages before it; errors of ``wrong`` say that the query is wrong."""
     number, identity = query.number, store.identity.encode()
     handler = _HANDLERS.get(query.op)
     if handler is None:
@@ -292,7 +287,6 @@ def pack(content: Sequence[bytes]) -> tuple[bytes, bytes | None]:
 
 
 def unpack(content_bytes: bytes, lengths: bytes | None) -> list[bytes]:
-    """The frames of :func:`pack`."""
     if lengths is None:
         return [content_bytes]
     frames, at = [], 0

@@ -1,4 +1,4 @@
-"""Stream engines by name: built in, registered, or by entry points ``mama_spark.stream_engines`` of installed packages.
+"""Stream engines by name: built in, registered, or an installed package's entry point ``mama_spark.stream_engines``.
 Pure."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _registered: dict[str, type[StreamEngine]] = {}
 
 
 def register(name: str, engine: type[StreamEngine]) -> None:
-    """Register an engine under a name; it takes precedence over others of this name."""
+    """An engine takes precedence over others of its name."""
     if not (isinstance(engine, type) and issubclass(engine, StreamEngine)):
         raise ConfigError(f"engine {name!r} is no StreamEngine: {engine!r}")
     _registered[name] = engine

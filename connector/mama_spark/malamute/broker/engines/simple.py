@@ -1,5 +1,4 @@
-"""The engine of the specification's example (ML-06), a template for your own: delivers to current subscribers, stores
-nothing. Pure."""
+"""The engine of the specification's example (ML-06), a template for your own: it stores nothing. Pure."""
 
 from __future__ import annotations
 

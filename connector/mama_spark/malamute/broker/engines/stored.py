@@ -66,8 +66,8 @@ class SubscriptionCursor:
         return not self.live and not self.credit.exhausted
 
     def wants(self, sequence: int, matching: Iterable[bytes]) -> bool:
-        """Whether a replayed message is for this client and was not delivered to it before. ``matching``: patterns of
-        any client that match its subject."""
+        """Whether a replayed message is for this client and new to it; ``matching``: patterns of any client that
+        match."""
         wanted = False
         for pattern in matching:
             covered = self.patterns.get(pattern)
@@ -190,7 +190,7 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
             cursor.position = message[0]
 
     def _go_live_if_caught_up(self, cursor: SubscriptionCursor, *, exhausted: bool) -> None:
-        """Make a cursor live that has everything up to :meth:`position`. ``exhausted``: the store has no more for it,
-        although its position is lower: what followed was removed."""
+        """Make a cursor live that has all up to :meth:`position`, or for which the store has no more
+        (``exhausted``)."""
         if exhausted or cursor.position >= self.position():
             cursor.live = True

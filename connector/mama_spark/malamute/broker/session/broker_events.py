@@ -66,15 +66,11 @@ def encode(event: BrokerEvent) -> bytes:
 
 
 class Reported(Protocol):
-    """Whose event it is."""
-
     address: bytes
     features: Feature
 
 
 class EventRecorder:
-    """Collects events until the caller takes them."""
-
     def __init__(self) -> None:
         self._events: list[EventFields] = []
 

@@ -1,5 +1,5 @@
-"""The connected clients of a broker: the state of each, and the frames for them: replies in the order of their
-commands, what waits for blocked sockets, PONGs that nobody asked for. Pure."""
+"""The connected clients of a broker, and the frames for them: replies in the order of their commands, what waits for
+blocked sockets, PONGs that nobody asked for. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from .states import SessionEvent, SessionState
 Frames = list[bytes]
 #: Replies of one client that may wait for an engine.
 MAX_PENDING_REPLIES = 100_000
-#: Seconds between looks for clients that need a PONG: with the silence allowed, less than half of what the C client
-#: waits.
+#: Seconds between looks for clients that need a PONG: with the silence allowed, under half of the C client's patience.
 PONG_LOOK = 0.5
 OK = commands.encode(commands.Ok())
 PONG = commands.encode(commands.Pong())
@@ -34,7 +33,7 @@ class PendingReply:
 
     frames: Frames | None = None  #: None until the engine has answered
     silent: bool = False  #: nothing is sent to the client when the engine answers
-    for_write: bool = False  # #: the answer to WRITE
+    for_write: bool = False  #: the answer to WRITE
     sends: dict[bytes, int] = field(default_factory=dict)  #: of a PING: messages that it acknowledges, by stream
     send_bytes: int = 0  #: of a PING: their bytes of the send window
     syncs: int = 0  #: of a PING: engines that have not answered SYNC
@@ -50,8 +49,8 @@ class ClientSession:
     features: Feature
     last_heard: float
     state: SessionState
-    plain: bool = False  # #: no extensions announced, as the C client
-    last_pong: float = 0.0  # #: or when it connected
+    plain: bool = False  #: no extensions announced, as the C client
+    last_pong: float = 0.0  #: or when it connected
     write_stream: bytes | None = None
     written_streams: dict[bytes, None] = field(default_factory=dict)
     subscriptions: dict[bytes, set[bytes]] = field(default_factory=dict)
@@ -64,7 +63,7 @@ class ClientSession:
     queue: ByteQueue[tuple[Frames, MailboxMessage | None]] = field(default_factory=ByteQueue)
     lent_deliveries: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: bounded by the credit lent to engines
     allocator: CreditAllocator = field(default_factory=CreditAllocator)
-    send_window: SendWindow | None = None  # #: None: feature not announced
+    send_window: SendWindow | None = None  #: None: feature not announced
     unsynced_sends: dict[bytes, int] = field(default_factory=dict)  #: messages by stream since its last PING
     lost_sends: bytes = b""  #: why nobody knows the outcome of messages since its last PING; empty = it is known
     unconfirmed: ByteQueue[MailboxMessage] = field(default_factory=ByteQueue)
@@ -143,8 +142,6 @@ class Connections:
         if self.by_address.get(client.address) is client:
             del self.by_address[client.address]
 
-    # --- output --------------------------------------------------------------------------------------------------
-
     def take_output(self) -> list[tuple[ClientSession | bytes, Frames]]:
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
@@ -161,8 +158,7 @@ class Connections:
             self.outgoing += [(client, frames) for frames in messages]
 
     def emit(self, client: ClientSession, frames: Frames) -> None:
-        """Send a reply at once, ahead of those that wait for engines. A client that does not read its replies is
-        dropped."""
+        """Send a reply ahead of those that wait for engines. A client that does not read its replies is dropped."""
         self.send_or_keep(client, [frames])
         if client.blocked and client.replies.size > self.settings.queue:
             self.drop(client, SessionEvent.QUEUE_FULL)
@@ -202,16 +198,13 @@ class Connections:
         client.replies.put_back(frames, frames_size(frames))
 
     def answers_repeat(self, client: ClientSession) -> bool:
-        """Count a repeated command; False if it must not be answered: the C client repeats commands on reconnect in an
-        endless loop."""
+        """Count a repeated command; False: do not answer, for the C client repeats commands on reconnect endlessly."""
         if self.now - client.repeats_since >= 1.0:
             client.repeats, client.repeats_since = 0, self.now
         client.repeats += 1
         refused = client.repeats > self.settings.repeats
         self.counters.repeats += refused
         return not refused
-
-    # --- silence -------------------------------------------------------------------------------------------------
 
     def longest_silent(self) -> ClientSession | None:
         return next(iter(self.by_identity.values()), None)

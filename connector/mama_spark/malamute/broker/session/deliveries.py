@@ -70,7 +70,6 @@ class ClientDeliveries:
         return OK
 
     def refused(self, stream: bytes, awaited: AwaitedAnswer, reason: bytes) -> Frames:
-        """The reply to READ of a pattern that the engine refused."""
         client, pattern = awaited.client, awaited.pattern
         patterns = client.subscriptions.get(stream)
         if patterns is not None and pattern is not None:
@@ -111,8 +110,7 @@ class ClientDeliveries:
                 self.balance(client)
 
     def deliver(self, client: ClientSession, frames: Frames, message: MailboxMessage | None = None) -> bool:
-        """Send or queue a delivery that is not covered by lent credit; False if it was dropped. ``message``: mail or a
-        request, None for a delivery of a stream."""
+        """Send or queue a delivery not covered by lent credit; False if dropped. ``message``: None for a stream's."""
         if client.state is not CONNECTED:
             return False
         if not client.blocked and not len(client.queue) and self._may_deliver(client):
@@ -175,7 +173,6 @@ class ClientDeliveries:
         return frames
 
     def balance(self, client: ClientSession) -> None:
-        """Lend free credit; recall unused credit if more is needed."""
         allocator = client.allocator
         if client.blocked or not client.connected or not len(allocator):
             return

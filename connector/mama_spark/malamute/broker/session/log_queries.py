@@ -33,7 +33,7 @@ class LogQueryServer:
         self._streams = streams
 
     def ask(self, client: ClientSession, packed: bytes) -> None:
-        """Process a query of a client that announced the feature."""
+        """The client announced the feature."""
         query = parse_query(packed)
         if query is None:
             number = number_of(packed)
@@ -52,7 +52,6 @@ class LogQueryServer:
             self._enqueue(client, query)
 
     def answered(self, stream: bytes, client: Hashable, answer: LogQueryAnswer, records: list[Frames]) -> None:
-        """Process the engine's answer to its oldest query, with the records of a fetch."""
         if stream in self._streams and self._streams[stream].asked:
             self._streams[stream].asked.popleft()
         if isinstance(client, ClientSession) and client.connected:

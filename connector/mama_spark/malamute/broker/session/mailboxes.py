@@ -17,8 +17,7 @@ from .services import Services
 
 
 class Mailboxes:
-    """Waiting messages: ``mailboxes`` by the address of their owner, ``requests`` by the service that a client must
-    offer."""
+    """Waiting messages: ``mailboxes`` by the address of their owner, ``requests`` by service."""
 
     def __init__(self, clients: Connections, deliveries: ClientDeliveries) -> None:
         self.mailboxes = MailboxStore(clients.settings.mailboxes)
@@ -73,8 +72,7 @@ class Mailboxes:
             self._deliver(client, self.mailboxes.take(client.address))
 
     def expire(self, now: float) -> None:
-        """Discard messages whose deadline has passed. A pass may visit all, so the interval between passes grows with
-        their number."""
+        """A pass may visit all messages, so the interval between passes grows with their number."""
         if not self._deadlines or now < self._next_pass:
             return
         due: tuple[list[MailboxMessage], list[MailboxMessage]] = [], []
@@ -121,8 +119,8 @@ class Mailboxes:
                 self._lost(message)
 
     def give_back(self, message: MailboxMessage) -> None:
-        """Requeue what a receiver that left has not confirmed, newest first: for others that offer the service, or the
-        address's next client."""
+        """Requeue what a receiver that left has not confirmed, newest first, for the address or others that offer the
+        service."""
         receiver = self._receiver(message)
         if receiver is not None:
             self._deliver(receiver, [message])

@@ -36,10 +36,10 @@ class SubjectCache(dict[bytes, bytes | None]):
 
 
 class Publishing:
-    """Passes messages to engines.
+    """Passes messages to engines; ``publishers``, clients with a send window in use, share the limit of a stream's
+    backlog.
 
     :ivar unpacked: number of messages received in blocks, without one per block, which the caller counts
-    :ivar publishers: clients whose send window is in use; they share the limit of a stream's backlog
     """
 
     def __init__(self, clients: Connections, streams: Streams) -> None:
@@ -153,8 +153,6 @@ class Publishing:
         if self._settings.behind is EngineBacklogPolicy.DISCONNECT or client.features:
             self._clients.fail(client, b"the stream does not keep up", SessionEvent.BACKLOG_FULL)
 
-    # --- outcomes ------------------------------------------------------------------------------------------------
-
     def ping(self, client: ClientSession) -> None:
         """Answer PING: at once, or when the engines have reported the outcomes of the client's messages."""
         has_acks = Feature.ACKS in client.features
@@ -193,7 +191,6 @@ class Publishing:
         self._clients.reply(client, error_frames(StatusCode.INTERNAL_ERROR, reason))
 
     def _pong(self, client: ClientSession, reply: PendingReply) -> Frames:
-        """All engines have answered the PING."""
         acks: tuple[AckRun, ...] = ()
         for stream, count in reply.sends.items():
             acks += reply.outcomes.get(stream) or (AckRun(StoreOutcome.ACCEPTED, count),)
@@ -202,8 +199,6 @@ class Publishing:
             client.send_window.answered(reply.send_bytes)
             credit = self._grant(client.send_window) or None
         return commands.encode(commands.Pong(write(Extension(acks=acks, credit=credit)))) if acks or credit else PONG
-
-    # --- send windows --------------------------------------------------------------------------------------------
 
     def open_window(self, client: ClientSession) -> int | None:
         """The first credit of a new client, for OK; None if it has no send window."""

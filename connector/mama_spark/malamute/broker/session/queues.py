@@ -1,7 +1,6 @@
 """Queues with a limit in bytes, and the store of undelivered mail and requests, one queue per address. Pure.
 
-Limits count bytes of content. Messages beyond them are dropped, which is reported to senders that requested
-confirmations.
+Limits count bytes of content. Messages beyond them are dropped; senders that requested confirmations are told.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _WITHOUT_CLOSE = (SessionEvent.EXPIRED, SessionEvent.TAKEN_OVER)
 
 
 class ServerMachine:
-    """The machine. Not thread-safe: one loop drives it."""
+    """Not thread-safe: one loop drives it."""
 
     def __init__(self, settings: SessionSettings, catalog: StreamCatalog) -> None:
         self.settings = settings
@@ -155,8 +155,6 @@ class ServerMachine:
             if not len(self._discarded[-1]):
                 del self._discarded[-1]
 
-    # --- sessions ------------------------------------------------------------------------------------------------
-
     def _open(self, identity: bytes, command: commands.Open) -> None:
         announced = read(command.trailing).features
         client = self._new_session(identity, command.address, announced)
@@ -216,8 +214,6 @@ class ServerMachine:
             self.mailboxes.give_back(message)
         clients.events.record("GONE", client, detail=event.value.encode())
 
-    # --- engines -------------------------------------------------------------------------------------------------
-
     def opened(self, stream: bytes, stored: bool = False) -> None:
         """TRAFFIC was sent to a new engine, ahead of all other commands; its answer is for no client."""
         self.streams[stream].stored = stored
@@ -252,7 +248,6 @@ class ServerMachine:
             self.clients.advance(client)
 
     def credit_returned(self, stream: bytes, client: Hashable, amount: int) -> None:
-        """Process the engine's answer to RECALL."""
         if isinstance(client, ClientSession) and client.connected:
             client.allocator.returned(stream, amount)
             self.deliveries.resume(client)
@@ -296,7 +291,6 @@ class ServerMachine:
 
 
 def _event(client: ClientSession | None, command: Command | None) -> SessionEvent:
-    """None = frames that are no command."""
     if command is None:
         return SessionEvent.MALFORMED
     event = EVENTS.get(type(command), SessionEvent.SERVER_ONLY)

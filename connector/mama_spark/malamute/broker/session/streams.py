@@ -1,5 +1,5 @@
 """The streams of a broker for the sessions of its clients: which are open, the commands for their engines, the answers
-that these still owe, and which streams no client has used for a while. Pure."""
+owed, and which streams no client has used for a while. Pure."""
 
 from __future__ import annotations
 
@@ -167,8 +167,8 @@ class Streams(dict[bytes, Stream]):
         return taken
 
     def idle(self, now: float) -> list[bytes]:
-        """Streams that were without clients for the time-out and owe no answer; looks only now and then. The broker's
-        own stream is never idle."""
+        """Streams, but the broker's own, without clients for the time-out that owe no answer; looks only now and
+        then."""
         timeout, own = self._settings.stream_idle, self._settings.events
         if not timeout or now < self._next_look or not self:
             return []

@@ -57,12 +57,10 @@ class StoreUpkeep:
         self._rests_at: float | None = None  # monotonic time when the file is closed; None = not yet known
 
     def worked(self) -> None:
-        """The stream was not idle."""
         self._rests_at = None
 
     def retain(self, store: MessageStore, now: int) -> float | None:
-        """Remove messages that are too old; returns seconds until the next check. ``now``: microseconds since the
-        epoch."""
+        """Remove messages that are too old; returns seconds until the next check. ``now``: µs since the epoch."""
         if not ages(store):
             return None
         try:
@@ -101,8 +99,7 @@ def _monotonic_us() -> int:
 
 
 class DurableEngine(StoredStreamEngine[Row]):
-    """A stream stored in an SQLite file
-    (:class:`~mama_spark.malamute.broker.engines.durable.settings.DurableSettings`)."""
+    """See :class:`~mama_spark.malamute.broker.engines.durable.settings.DurableSettings`."""
 
     settings_class = DurableSettings
     shared_threads: ClassVar[int] = 16  # it waits for its disk
@@ -124,7 +121,6 @@ class DurableEngine(StoredStreamEngine[Row]):
 
     @property
     def store(self) -> MessageStore:
-        """The store, which is made if necessary."""
         return self._store or self._open_store()
 
     def start(self) -> None:
@@ -299,7 +295,6 @@ class DurableEngine(StoredStreamEngine[Row]):
         self._deliver_live(accepted, now)
 
     def _refuse(self, messages: int, error: StoreFull) -> None:
-        """The transaction failed."""
         last = self.store.last
         self._next = last + 1
         self._ids.withdraw(last)

@@ -107,7 +107,6 @@ def make_folder(path: Path) -> None:
 class MessageStore(StoreReader):
     """The only writer of a store; creates it if missing. Any thread may use it, one at a time.
 
-    :param stream: its name, which the store contains
     :param synchronous: ``normal`` or ``full``
     :raises ConfigError: as :class:`StoreReader`; or another process writes it; or it is of another stream
     """

@@ -66,11 +66,7 @@ CLOSE_TIMEOUT = 10.0
 
 @dataclass(slots=True, eq=False)
 class _CatchUp:
-    """The consumer of one cursor that is behind.
-
-    :ivar last_used: monotonic time when the cursor last had credit
-    :ivar messages: polled and not yet delivered
-    """
+    """The consumer of one cursor that is behind; ``last_used``: monotonic time when the cursor last had credit."""
 
     consumer: LogTail
     last_used: float
@@ -90,7 +86,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._publisher: StreamPublisher | None = None
         self._live: LogTail | None = None
         self._position = 0  # last sequence that live cursors received
-        self._last_message = 0  # sequence of the last message received for live cursors
+        self._last_message = 0  # received for live cursors
         self._catch_ups: dict[SubscriptionCursor, _CatchUp] = {}
         self._outcomes: PerClient[ClientOutcomes] = PerClient(ClientOutcomes)
         self._awaited = AwaitedDeliveries()
@@ -259,7 +255,6 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return not self._cursors and not self.publisher.busy
 
     def _work(self, timeout: float) -> bool:
-        """True if messages were received."""
         self.publisher.pump(timeout)
         delivered = self._poll_live()
         self._awaited.drop(self._position)

@@ -74,8 +74,7 @@ class JetStreamMessage(NamedTuple):
 
 
 class ConsumedMessage(NamedTuple):
-    """One message of the stream; ``time``: microseconds since the epoch; ``message``: None = Malamute cannot represent
-    it."""
+    """One message of the stream; ``time``: µs since the epoch; ``message``: None = Malamute cannot represent it."""
 
     sequence: int
     time: int
@@ -132,7 +131,6 @@ def header_lines(headers: Sequence[Header]) -> list[tuple[str, str]]:
 def lines(
     sender: bytes, content: Sequence[bytes], message_id: bytes, headers: Sequence[Header], origin: Origin
 ) -> list[tuple[str, str]]:
-    """All header lines of a message but its id."""
     found = [(SENDER, encode_value(sender))] if sender else []
     if len(content) != 1:
         found.append((FRAMES, ".".join(str(len(frame)) for frame in content) or "-"))
@@ -144,7 +142,6 @@ def lines(
 
 
 def encode_id(message_id: bytes, origin: Origin) -> str:
-    """The ``Nats-Msg-Id`` of a message."""
     return encode_value(message_id) if message_id else f"{GENERATED_ID}{origin}"
 
 

@@ -76,7 +76,7 @@ class PendingPublish:
 
 def expect_last(message: PendingPublish) -> None:
     """Note which last message of its subject a message replaces, or refuse it
-    (:mod:`mama_spark.malamute.protocol.ttl`). Markers are the engine's, and no timer runs here that could be
+    (:mod:`mama_spark.malamute.protocol.ttl`): markers are the engine's, and no timer runs here that could be
     renewed."""
     asked = ttl_request_of(message.headers)
     if asked is None or asked.renews:
@@ -98,7 +98,6 @@ class AwaitedDeliveries:
         self._messages[message.number] = message
 
     def take(self, number: int) -> PendingPublish | None:
-        """The message has come back."""
         return self._messages.pop(number, None)
 
     def any_up_to(self, number: int) -> bool:
@@ -106,8 +105,7 @@ class AwaitedDeliveries:
         return first is not None and first <= number
 
     def drop(self, position: int) -> None:
-        """Do not wait for messages that the stream, read up to ``position``, will not return: refused, duplicate, or
-        removed."""
+        """Do not wait for what the stream, read up to ``position``, will not return: refused, duplicate, or removed."""
         while self._messages:
             number, message = next(iter(self._messages.items()))
             stored = message.outcome is StoreOutcome.STORED
@@ -120,8 +118,7 @@ class AwaitedDeliveries:
 
 
 class ClientOutcomes:
-    """Outcomes of one client's messages since its last SYNC; ``pending``: messages whose outcome is not in ``runs``
-    yet, in order."""
+    """One client's messages since its last SYNC; ``pending``: those whose outcome is not in ``runs`` yet, in order."""
 
     __slots__ = ("pending", "runs")
 
@@ -260,8 +257,7 @@ class StreamPublisher:
         self._spans = spans_of(good)
 
     def _check(self, batch: MessageBatch) -> list[tuple[int, PublishError]]:
-        """Messages that cannot be sent, and why. One topic stands for all, since the stream takes each: the server is
-        asked once."""
+        """Messages that cannot be sent, and why. One topic stands for all, as the stream takes each: one question."""
         topics = pa.DictionaryArray.from_arrays(np.zeros(len(batch), np.int32), self._topic)
         return self._bridge.prepare(replace(batch, topics=topics)).rejected
 

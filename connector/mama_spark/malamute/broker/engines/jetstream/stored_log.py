@@ -89,7 +89,6 @@ class StoredLog:
         return None
 
     def tail(self, after: int, name: str) -> LogTail:
-        """The messages after ``after``, for :meth:`poll`."""
         return self._log.tail(after, [self._topic], name)
 
     def poll(self, tail: LogTail) -> list[ConsumedMessage]:
