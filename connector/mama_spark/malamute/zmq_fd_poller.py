@@ -27,8 +27,7 @@ class ZmqFdPoller:
             self._socket_by_descriptor[descriptor] = socket
 
     def wait(self, timeout: float) -> list[zmq.Socket[bytes]]:
-        """Sockets with a ready descriptor, within ``timeout`` seconds: it signals a message or only an event of a
-        connection."""
+        """Sockets with a ready descriptor, within ``timeout`` seconds: a message, or only an event of a connection."""
         found = self._poll.poll(math.ceil(timeout * 1000))  # to wake too early would be to look again and again
         return [self._socket_by_descriptor[descriptor] for descriptor, _ in found]
 
@@ -42,8 +41,7 @@ def readable(socket: zmq.Socket[bytes], timeout: float = 0.0) -> bool:
 
 
 def receive(socket: zmq.Socket[bytes], flags: int = 0) -> list[bytes]:
-    """``recv_multipart``, twice as fast: it reads the frame's MORE flag; to query the socket costs more than a
-    frame."""
+    """As ``recv_multipart``, twice as fast: reads the MORE flag of the frame, as a query of the socket costs more."""
     recv = socket.recv
     frame = recv(flags, copy=False)
     frames = [frame.bytes]

@@ -26,8 +26,7 @@ class LogPosition(NamedTuple):
 
 
 def first_position(begin: str, saved: LogPosition, bounds: Bounds, at_first: str) -> LogPosition:
-    """From where on to serve a log: ``begin`` is ``saved`` (else ``at_first``), ``earliest``, ``latest`` or a
-    sequence."""
+    """Where to begin: at ``begin``, which is ``saved`` (else ``at_first``), ``earliest``, ``latest`` or a sequence."""
     if begin == "saved":
         if saved.identity:
             return saved

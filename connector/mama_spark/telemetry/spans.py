@@ -1,5 +1,4 @@
-"""The spans of a write's partition, whose context goes into its messages, and of a reading task, with links to
-traces."""
+"""The spans of a write's partition, whose context its messages carry, and of a reading task, with links to traces."""
 
 from __future__ import annotations
 

@@ -103,8 +103,7 @@ def flush(provider: Any) -> None:
 
 
 class PublisherMetrics:
-    """:meth:`update` now and then and at the end, :meth:`finished` with settled flights. Few different
-    ``attributes``."""
+    """:meth:`update` now and then and at the end, :meth:`finished` with settled flights; few different attributes."""
 
     def __init__(self, meter: Any, attributes: dict[str, str]) -> None:
         self._attributes, self._before = attributes, FlightCounters()
@@ -125,6 +124,7 @@ class PublisherMetrics:
         )
 
     def update(self, counted: FlightCounters, in_flight: int) -> None:
+        """Export what was counted since the last call."""
         for name, counter in self._counters.items():
             field = _FIELDS.get(name, name)
             now = getattr(counted, field)

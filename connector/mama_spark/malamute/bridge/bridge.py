@@ -49,6 +49,8 @@ _NO_STREAM = "no stream is named: give the option stream, a column stream, or ml
 
 @dataclass(slots=True)
 class _Chunk:
+    """Messages of one stream that one PING acknowledges."""
+
     tokens: Int64s
     stream: str
     call: Call

@@ -30,8 +30,7 @@ _ID, _HEADER = 7, 8
 
 
 def frames(batch: MessageBatch) -> list[Sequence[bytes]]:
-    """STREAM SEND and payload of each message; ids and headers, which only our own broker reads, stand behind the
-    subject."""
+    """STREAM SEND and payload of each message; ids and headers, for our own broker only, stand behind the subject."""
     heads, indices = _heads(batch)
     extensions = _extensions(batch)
     commands: list[bytes]
@@ -73,8 +72,7 @@ def _joined(values: pa.Array) -> tuple[bytes, bytes]:
 
 
 def by_stream(batch: MessageBatch, default: str) -> list[tuple[str, Int64s]]:
-    """The rows for each stream, ascending, streams in the order of their first; ``default``: of messages that name
-    none."""
+    """The rows for each stream, ascending, streams in the order of their first; ``default``: where none is named."""
     if batch.streams is None:
         return [(default, np.arange(len(batch)))] if len(batch) else []
     codes = batch.streams.indices.to_numpy(zero_copy_only=False)

@@ -1,5 +1,4 @@
-"""Log queries over one pooled connection, repeated over another when it is lost; and fetches of a range of
-sequences."""
+"""Log queries over one pooled connection, repeated over another when it is lost; and fetches of a stored range."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ class WritableStream:
 
 
 class PooledConnection:
-    """One connection and its streams, used with ``connection.changed`` held. ``current`` = None: depends on an
-    answer."""
+    """One connection and its streams; use with ``connection.changed`` held. ``current``: None = not answered yet."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection

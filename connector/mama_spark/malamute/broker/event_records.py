@@ -31,7 +31,7 @@ _JOINED = {"SUBSCRIBED": "reads", "REFUSED": "was refused:", "GONE": "went:"}
 
 
 def broker_event(kind: str, client: bytes, stream: bytes, detail: bytes, time: int) -> bytes:
-    """One event as an encoded message; ``time`` in µs since the epoch. Bytes that are not UTF-8 are shown as
+    """An event as an encoded message; ``time`` in µs since the epoch. Bytes that are no UTF-8 are shown as
     ``\\xHH``."""
     who, topic, why = (_text(raw_bytes) for raw_bytes in (client, stream, detail))
     status = _STATUSES.get(kind)

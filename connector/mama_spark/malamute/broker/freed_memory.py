@@ -11,7 +11,7 @@ _trimmed_at = -INTERVAL
 
 
 def trim() -> None:
-    """Return free memory, once in :data:`INTERVAL`: glibc keeps some hundred kilobytes of an ended or resting
+    """Return what is free, once in :data:`INTERVAL`; glibc keeps some hundred kilobytes of each ended or resting
     stream."""
     global _trimmed_at
     now = time.monotonic()

@@ -80,8 +80,8 @@ class BlockingCalls:
     def send(
         self, timeout: float | None, frames: Sequence[bytes], send: Callable[[], object], stream: bool = False
     ) -> None:
-        """Send a command without an answer when there is room for its ``frames``; ``stream``: in the send window,
-        too."""
+        """Send a command without an answer when there is room for its ``frames``, for a ``stream`` in the send
+        window."""
         connection = self._connection
 
         def ready() -> bool:

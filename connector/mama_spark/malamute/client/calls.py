@@ -217,8 +217,7 @@ class Registrations:
             self.sequences[stream] = max(sequence, self.sequences.get(stream, 0))
 
     def commands(self, with_sequences: bool) -> list[Command]:
-        """To repeat. ``with_sequences``, for a broker that takes positions: from the message after the last
-        delivered."""
+        """Commands to repeat; with sequences, a stream is read from the message after the last one delivered."""
         commands: list[Command] = [] if self.stream is None else [wire.StreamWrite(self.stream)]
         for stream, patterns in self.reads.items():
             delivered = self.sequences.get(stream, 0)

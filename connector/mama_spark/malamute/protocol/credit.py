@@ -185,8 +185,7 @@ class CreditAllocator:
         return allocations
 
     def recall(self, waiting: bool, now: float) -> list[bytes]:
-        """Streams whose engines must return unused shares: nothing is left to lend. ``waiting``: other messages need
-        credit."""
+        """Streams whose engines must return unused shares: nothing is left to lend. ``waiting``: others need credit."""
         empty = [stream for stream, share in self._shares.items() if not share]
         if waiting or any(stream in self._exhausted for stream in empty):
             self.rotation_due = None

@@ -190,8 +190,7 @@ class DiscoveryCodec:
         return DiscoveryEvent(DiscoveryEventKind.EVENT, one.time, self.events, one.sequence, payload=one.content)
 
     def image(self, current: Iterable[StoredRecord]) -> list[DiscoveryEvent]:
-        """The sources that are announced, in the order of their records; ``current``: the current message of each
-        subject."""
+        """The announced sources in the order of their records; ``current``: the current message of each subject."""
         found: dict[SourceKey, dict[str, StoredRecord]] = {}
         for one in current:
             parsed = self.parse(one.subject)

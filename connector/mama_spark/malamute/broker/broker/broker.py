@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 _SOCKETS = 1
 #: Most files of one open stream: those of a durable one that is in use.
 _STREAM_FILES = 4
+#: Reserved for clients and others.
 _FILES = 2048
 #: Seconds; the broker's thread answers once per round.
 _INSPECTION_TIMEOUT = 10.0

@@ -125,8 +125,7 @@ class ClientRouter:
         return turns[client] > CLIENT_TURN and client.connected
 
     def retry_blocked(self) -> None:
-        """Each for a turn. The interval stays short while one accepts frames: a fast reader is often blocked
-        briefly."""
+        """Each for a turn. The interval stays short while one accepts frames: a fast reader is only briefly blocked."""
         self.retry_interval = min(self.retry_interval + RETRY_INTERVAL, MAX_RETRY_INTERVAL)
         left = RETRY_TURN
         for client in list(self.blocked):

@@ -106,8 +106,7 @@ TRIM_DELAY = 1.0
 
 @dataclass(slots=True, eq=False)
 class OpenStream:
-    """``start_by``: when the engine is given up, None = it has started; ``pending``: commands that wait for its
-    start."""
+    """``start_by``: when the engine is given up, None = started; ``pending``: commands that wait for its start."""
 
     handle: EngineHandle
     backlog: EngineBacklog
@@ -159,7 +158,7 @@ class StreamEngines:
             self._lagging[stream.handle.name] = stream
 
     def must_pause_reading(self, policy: EngineBacklogPolicy) -> bool:
-        """Whether to read no client: an engine lags behind, but makes progress. Updates the machine's full streams,
+        """Whether to read no client: an engine lags behind, but makes progress. Sets the machine's full streams,
         too."""
         if not self._lagging:
             return False

@@ -34,6 +34,7 @@ class EngineSelector:
         self._listed_at = -FRESH
 
     def choose(self, stream: bytes) -> tuple[str, Mapping[str, Any]]:
+        """Name and settings of the engine."""
         for pattern, choice in self._choices:
             if pattern.search(stream):
                 return choice.engine, choice.settings

@@ -35,6 +35,7 @@ from .security import ZapHandler
 
 logger = logging.getLogger(__name__)
 
+#: Seconds for all engines to end.
 END_TIMEOUT = 30.0
 #: Deliveries and answers of engines after which clients are read again.
 ROUND_REPORTED = 1000

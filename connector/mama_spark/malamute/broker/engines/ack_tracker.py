@@ -37,8 +37,7 @@ class OutcomeRuns:
         self._runs.append([outcome, count, first])
 
     def _merge_older_half(self) -> None:
-        """Merge the older half into one run without sequences (0), to bound the memory; the newer half may still
-        change."""
+        """Merge the older half into one run without sequences (0) to bound the memory; the newer half may change."""
         squeezed: list[list[int]] = []
         old, new = self._runs[: MOST_RUNS // 2], self._runs[MOST_RUNS // 2 :]
         for outcome, count, first in old:
@@ -69,8 +68,7 @@ T = TypeVar("T")
 
 
 class PerClient(Generic[T]):
-    """Values per client until they are requested, made by ``make``; beyond the limit the oldest clients' are
-    dropped."""
+    """Values per client until they are requested, made by ``make``; beyond the limit the oldest are dropped."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make

@@ -49,8 +49,7 @@ WRONG: tuple[type[Exception], ...] = (BadPattern, BadQuery)
 
 
 class QueriedStore(Protocol):
-    """Stored messages. A call may cover a part of its range ``after < sequence <= up_to``, up to the sequence
-    returned."""
+    """Stored messages; a call may cover its range ``after < sequence <= up_to`` only up to the sequence returned."""
 
     @property
     def name(self) -> bytes: ...

@@ -1,5 +1,4 @@
-"""Stream engines by name: built in, registered, or an installed package's entry point ``mama_spark.stream_engines``.
-Pure."""
+"""Stream engines by name: built in, registered, or by a package's entry point ``mama_spark.stream_engines``. Pure."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class SubscriptionCursor:
         return not self.live and not self.credit.exhausted
 
     def wants(self, sequence: int, matching: Iterable[bytes]) -> bool:
-        """Whether a replayed message is for this client and new to it; ``matching``: patterns of any client that
+        """Whether a replayed message is for this client and new to it; ``matching``: all clients' patterns that
         match."""
         wanted = False
         for pattern in matching:
@@ -190,7 +190,6 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
             cursor.position = message[0]
 
     def _go_live_if_caught_up(self, cursor: SubscriptionCursor, *, exhausted: bool) -> None:
-        """Make a cursor live that has all up to :meth:`position`, or for which the store has no more
-        (``exhausted``)."""
+        """Make a cursor live that has all up to :meth:`position`, or is ``exhausted``: what followed it was removed."""
         if exhausted or cursor.position >= self.position():
             cursor.live = True

@@ -173,6 +173,7 @@ class ClientDeliveries:
         return frames
 
     def balance(self, client: ClientSession) -> None:
+        """Lend free credit; recall unused credit if more is needed."""
         allocator = client.allocator
         if client.blocked or not client.connected or not len(allocator):
             return

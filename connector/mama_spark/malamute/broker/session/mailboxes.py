@@ -119,8 +119,7 @@ class Mailboxes:
                 self._lost(message)
 
     def give_back(self, message: MailboxMessage) -> None:
-        """Requeue what a receiver that left has not confirmed, newest first, for the address or others that offer the
-        service."""
+        """Requeue what a receiver that left has not confirmed, newest first, for its address or for other workers."""
         receiver = self._receiver(message)
         if receiver is not None:
             self._deliver(receiver, [message])

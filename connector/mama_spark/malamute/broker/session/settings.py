@@ -32,7 +32,7 @@ class EngineBacklogPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes of content of one mailbox or service queue (``each``), of all plus :data:`OVERHEAD` a message
+    """Bytes of content: of one mailbox or service (``each``), and of all, plus :data:`OVERHEAD` a message
     (``total``)."""
 
     each: int | None = option(

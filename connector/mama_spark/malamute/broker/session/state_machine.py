@@ -42,6 +42,7 @@ _INVALID = commands.encode(commands.Error())
 _OK_STORED = commands.encode(commands.Ok(trailing=write(Extension(stored=1))))
 #: Queued messages of a client that is gone that are freed at a time: a millisecond.
 TURN = 1000
+#: The client is gone, and with it what it had not sent yet.
 _WITHOUT_CLOSE = (SessionEvent.EXPIRED, SessionEvent.TAKEN_OVER)
 
 

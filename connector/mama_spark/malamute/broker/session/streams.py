@@ -167,7 +167,7 @@ class Streams(dict[bytes, Stream]):
         return taken
 
     def idle(self, now: float) -> list[bytes]:
-        """Streams, but the broker's own, without clients for the time-out that owe no answer; looks only now and
+        """Streams without clients for the time-out that owe no answer, but the broker's own; looks only now and
         then."""
         timeout, own = self._settings.stream_idle, self._settings.events
         if not timeout or now < self._next_look or not self:

@@ -121,6 +121,7 @@ class DurableEngine(StoredStreamEngine[Row]):
 
     @property
     def store(self) -> MessageStore:
+        """The store, which is made if necessary."""
         return self._store or self._open_store()
 
     def start(self) -> None:
