@@ -18,8 +18,6 @@ _LONGEST_WAIT_MS = 2**31 - 1
 
 
 class ZmqFdPoller:
-    """Polls the file descriptors of some sockets."""
-
     def __init__(self, *sockets: zmq.Socket[bytes]) -> None:
         self._poll = select.poll()
         self._socket_by_descriptor: dict[int, zmq.Socket[bytes]] = {}
@@ -29,10 +27,7 @@ class ZmqFdPoller:
             self._socket_by_descriptor[descriptor] = socket
 
     def wait(self, timeout: float) -> list[zmq.Socket[bytes]]:
-        """Sockets with a ready descriptor: it signals a message or only an event of a connection.
-
-        :param timeout: seconds
-        """
+        """Sockets with a ready descriptor, within ``timeout`` seconds: a message, or only an event of a connection."""
         found = self._poll.poll(math.ceil(timeout * 1000))  # to wake too early would be to look again and again
         return [self._socket_by_descriptor[descriptor] for descriptor, _ in found]
 
@@ -46,8 +41,7 @@ def readable(socket: zmq.Socket[bytes], timeout: float = 0.0) -> bool:
 
 
 def receive(socket: zmq.Socket[bytes], flags: int = 0) -> list[bytes]:
-    """As ``recv_multipart``, twice as fast: it reads the MORE flag of the frame, because querying the socket costs more
-    than receiving a frame."""
+    """As ``recv_multipart``, twice as fast: reads the MORE flag of the frame, as a query of the socket costs more."""
     recv = socket.recv
     frame = recv(flags, copy=False)
     frames = [frame.bytes]

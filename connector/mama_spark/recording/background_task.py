@@ -14,7 +14,6 @@ logger = logging.getLogger("mama_spark")
 class BackgroundTask:
     """Calls a function once, in a thread.
 
-    :param name: of the thread
     :param doing: its task, for log messages: ``subscribes to devices``
     :param work: ends soon after ``stopping`` is set
     :param patience: seconds that :meth:`stop` waits for that

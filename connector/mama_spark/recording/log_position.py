@@ -26,11 +26,7 @@ class LogPosition(NamedTuple):
 
 
 def first_position(begin: str, saved: LogPosition, bounds: Bounds, at_first: str) -> LogPosition:
-    """From where on to serve a log.
-
-    :param begin: ``saved``, ``earliest``, ``latest`` or a sequence
-    :param at_first: value of ``saved`` where nothing is saved
-    """
+    """Where to begin: at ``begin``, which is ``saved`` (else ``at_first``), ``earliest``, ``latest`` or a sequence."""
     if begin == "saved":
         if saved.identity:
             return saved

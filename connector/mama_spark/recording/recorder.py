@@ -1,7 +1,7 @@
 """Recorder: writes what a source receives into a record log.
 
-Its loop takes records from the source and passes them to the writer, which blocks while the log is slow or cannot be
-reached. Meanwhile what comes waits in the source. Gap records report what the log rejected, once it takes them.
+Its loop takes records from the source and passes them to the writer, which blocks while the log is slow or unreachable.
+Meanwhile what comes waits in the source. Gap records report what the log rejected, once it takes them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RecorderSettings(Protocol):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of the metrics."""
+        """Of the metrics."""
 
 
 logger = logging.getLogger("mama_spark")
@@ -73,11 +73,8 @@ _LOG_PERIOD = 10.0  #: seconds between two log messages about rejected records
 class RecorderCounts:
     """Totals since the recorder was made.
 
-    :ivar recorded: records that were made
-    :ivar stored: records that the log acknowledged
     :ivar waiting: events without a record yet, and records without an acknowledgement
     :ivar gaps: gap records; one that the log rejected counts again when it is written again
-    :ivar refused: records that the log rejected
     """
 
     #: Field -> name of the metric, what it says.
@@ -104,7 +101,6 @@ class RecordSource(Protocol):
     """Receives events, and makes records of them: messages without ids. Its recorder calls it in one thread, but
     :meth:`counts`.
 
-    :ivar settings_class: class of its settings
     :ivar waiting: events received without a record yet
     """
 
@@ -156,9 +152,8 @@ class RecordSource(Protocol):
 
 
 class Recorder:
-    """Recorder; :meth:`run` records in the caller's thread.
+    """Records what a source receives, in the caller's thread (:meth:`run`).
 
-    :param writer: writes records into the log
     :param ids: give messages ids, so that the broker stores none twice
     """
 
@@ -166,7 +161,7 @@ class Recorder:
         self._source, self._writer, self._ids = source, writer, ids
         # Time of day: names a run.
         self._run_id = f"{source.settings.name}-{time.time_ns():x}"
-        self._number = 1  #: of the next id
+        self._number = 1
         self._recorded = self._refused = 0
         self._failure: MamaError | None = None
         #: rejected batches that the source does not know yet, and the error of each record
@@ -176,14 +171,13 @@ class Recorder:
 
     @property
     def counts(self) -> RecorderCounts:
-        """Totals since the recorder was made."""
         waiting = self._source.waiting + self._writer.waiting + sum(map(_rows, self._unwritten))
         return self._source.counts(
             recorded=self._recorded, stored=self._writer.stored, waiting=waiting, refused=self._refused
         )
 
     def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None:
-        """Note that the log rejected these records finally; gap records will report it. May be called in any thread."""
+        """The log rejected these records finally; gap records will report it. May be called in any thread."""
         self._refused += _rows(batch)
         if not self._writer.stored:
             self._failure = ConfigError(f"the log rejects records: {errors[0]}; it stored none, so the recorder ends")
@@ -194,10 +188,9 @@ class Recorder:
         self._refused_batches.append((batch, errors))
 
     def run(self, stop: Callable[[], bool], say: Callable[[str], None] = lambda text: None) -> bool:
-        """Record until ``stop`` returns True.
+        """Record until ``stop`` returns True; returns whether the log acknowledged all records.
 
         :param say: gets lines about the progress
-        :returns: whether the log acknowledged all records
         :raises ConfigError: the log rejects the first record
         :raises MamaError: the source cannot begin, the log cannot be written, or a thread failed
         """
@@ -272,10 +265,7 @@ def _rows(batch: MessageBatch) -> int:
 def _with_progress(
     stop: Callable[[], bool], every: float, say: Callable[[str], None], text: Callable[[], str]
 ) -> Callable[[], bool]:
-    """``stop``, which is asked wherever the recorder waits, and also says a line when one is due.
-
-    :param every: seconds between two lines; 0: there are none
-    """
+    """``stop``, which is asked wherever the recorder waits, and also says a line every so many seconds (0: none)."""
     due = time.monotonic() + (every or math.inf)
 
     def asked() -> bool:

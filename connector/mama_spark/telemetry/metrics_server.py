@@ -17,7 +17,6 @@ from .exposition import CONTENT_TYPE, Metric, exposition, prometheus_client
 
 logger = logging.getLogger(__name__)
 
-#: Content type and text by path.
 Pages = Mapping[str, tuple[str, Callable[[], str]]]
 
 
@@ -50,11 +49,7 @@ def served_metrics(
 
 
 def all_interfaces_warnings(what: str, address: str) -> list[str]:
-    """Warnings of what everybody in the networks of this machine can read: one, or none.
-
-    :param what: is served there
-    :param address: ``host:port``
-    """
+    """Warnings that everybody in the networks of this machine can read ``what`` at ``host:port``: one, or none."""
     if not on_all_interfaces(address.rpartition(":")[0]):
         return []
     return [f"the {what} at {address} are on all interfaces and have no login: name one interface"]

@@ -1,5 +1,4 @@
-"""The span of one partition of a write, whose context goes into its messages; and that of one reading task, which links
-to the traces of its messages."""
+"""The spans of a write's partition, whose context its messages carry, and of a reading task, with links to traces."""
 
 from __future__ import annotations
 
@@ -44,9 +43,7 @@ class PublishSpan:
         self.parent, self.state = found["traceparent"], found.get("tracestate")
 
     def end(self, error: BaseException | None, fatal: str | None) -> None:
-        """
-        :param error: with which the task ends; ``fatal``: why the write cannot succeed
-        """
+        """``error``: with which the task ends; ``fatal``: why the write cannot succeed."""
         if error is not None:
             self._span.record_exception(error)
         if error is not None or fatal is not None:
@@ -73,9 +70,7 @@ class ReceiveSpan:
         self._seen: set[str] = set()
 
     def add(self, traces: pa.Array) -> None:
-        """
-        :param traces: ``traceparent`` of some messages, null where one has none
-        """
+        """``traces``: ``traceparent`` of some messages, null where one has none."""
         if len(self._seen) >= MOST_LINKS:
             return
         for text in traces.unique().to_pylist():

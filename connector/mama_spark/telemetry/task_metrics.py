@@ -1,5 +1,4 @@
-"""Exports what the tasks of Spark count, where the option ``metrics`` asks for it: what the publisher of one partition
-counts, and what one reading task counts.
+"""Exports what publishers of partitions and reading tasks count, where the option ``metrics`` asks for it.
 
 No object a message, so that the cost does not depend on the rate: counters are added as differences, and histograms are
 of a sample: at most :data:`MOST_SAMPLES` latencies of each batch of flights, or one value of each batch of records.
@@ -88,10 +87,8 @@ def meter_provider(setup: str) -> Any:
 def counters(
     meter: Any, prefix: str, declared: Mapping[str, tuple[str, str]], attributes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Counters by name, which begin at 0: a rate of what never happened is 0, and not nothing.
-
-    :param declared: unit, and what it says, by the name behind ``prefix``
-    """
+    """Counters by name (``prefix``, and the key of ``declared``: unit, what it says). They begin at 0: a rate of what
+    never happened is 0, and not nothing."""
     made = {n: meter.create_counter(prefix + n, unit=unit, description=text) for n, (unit, text) in declared.items()}
     for counter in made.values():
         counter.add(0, attributes)
@@ -106,11 +103,7 @@ def flush(provider: Any) -> None:
 
 
 class PublisherMetrics:
-    """:meth:`update` now and then and at the end, :meth:`finished` with each batch of settled flights.
-
-    :param meter: of OpenTelemetry
-    :param attributes: of all measurements; few different values
-    """
+    """:meth:`update` now and then and at the end, :meth:`finished` with settled flights; few different attributes."""
 
     def __init__(self, meter: Any, attributes: dict[str, str]) -> None:
         self._attributes, self._before = attributes, FlightCounters()
@@ -154,7 +147,6 @@ class PublisherMetrics:
             self._failed.add(number, {**self._attributes, "status": status})
 
     def lost_connection(self) -> None:
-        """The connection was lost."""
         self._reconnects.add(1, self._attributes)
 
 
@@ -165,8 +157,6 @@ def _status(error: PublishError | None) -> str:
 class PartitionMetrics:
     """:meth:`start` with the publisher, then :meth:`stop`. The publisher calls the others.
 
-    :param record: called with the same flights
-    :param on_event: called with the same events
     :raises ConfigError: OpenTelemetry, or the function that the option names, is not there
     """
 
@@ -197,7 +187,7 @@ class PartitionMetrics:
         self._on_event(event)
 
     def stop(self) -> None:
-        """After the publisher has ended."""
+        """To be called after the publisher has ended."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -211,10 +201,8 @@ class PartitionMetrics:
 
 
 class ReadMetrics:
-    """Of one task; :meth:`close` at its end.
+    """Of one task; :meth:`close` at its end. An empty ``stream``: several are read.
 
-    :param format: the name of the format
-    :param stream: that is read; empty = several
     :raises ConfigError: OpenTelemetry, or the function that the option names, is not there
     """
 
@@ -250,12 +238,9 @@ class ReadMetrics:
         self.count(_LOSSES, 1)
 
     def count(self, name: str, number: int) -> None:
-        """
-        :param name: ``messages``, ``payload``, ``rows``, ``undecodable`` or ``connection.losses``
-        """
+        """``name``: ``messages``, ``payload``, ``rows``, ``undecodable`` or ``connection.losses``."""
         if number:
             self._counters[name].add(number, self._attributes)
 
     def close(self) -> None:
-        """Export what was counted."""
         flush(self._provider)

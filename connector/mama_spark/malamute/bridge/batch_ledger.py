@@ -1,8 +1,7 @@
 """Exactly once: markers in a durable stream, and the message ids of another one.
 
-Markers are messages with a time to live, each stored only if it replaces the one that was read. The broker keeps the
-last message of each subject with a time to live also when retention removes it from the stream, and looks it up by its
-subject (:mod:`mama_spark.malamute.protocol.ttl`).
+Markers are messages with a time to live, each stored only if it replaces the one that was read. The broker keeps and
+finds the last message of such a subject also when retention has removed it (:mod:`mama_spark.malamute.protocol.ttl`).
 """
 
 from __future__ import annotations
@@ -34,10 +33,8 @@ from .settings import MalamuteSettings
 
 
 class MarkerStream:
-    """For one thread at a time.
+    """Markers in one durable stream, which is made when it is missing. For one thread at a time.
 
-    :param queries: open
-    :param stream: made when it is missing; the configuration of the broker says that it is durable
     :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """
 
@@ -60,7 +57,6 @@ class MarkerStream:
             ) from e
 
     def get(self, key: str) -> Marker:
-        """As the broker has it now."""
         assert self._log is not None, "not open"
         self._writer()  # a broker that was restarted may not know of the stream before a client opens it
         found = self._log.last_of(key)
@@ -72,8 +68,7 @@ class MarkerStream:
         return Marker(int(found.sequences[0]), bytes(found.payloads[0].as_py()))
 
     def set(self, key: str, value: bytes, revision: int) -> int:
-        """See :meth:`~mama_spark.contracts.batch_ledger.BatchLedger.set_marker`. Where the answer is lost, the marker
-        is read, and stored again if it has not changed."""
+        """Where the answer is lost, the marker is read, and stored again if it has not changed."""
         until = time.monotonic() + self._timeout
         while True:
             try:
@@ -108,7 +103,7 @@ class MarkerStream:
         return self._bridge
 
     def close(self) -> None:
-        """Never raises; a later call opens it again."""
+        """Never raises; a later use opens it again."""
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
             with suppress(MamaError):
@@ -116,10 +111,10 @@ class MarkerStream:
 
 
 class MalamuteBatchLedger:
-    """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. All messages go to the stream of the settings.
+    """The batch ledger of a broker; all messages go to the stream of the settings.
 
     :param markers: name of the stream of the markers
-    :param timeout: seconds that nobody may answer before :class:`~mama_spark.contracts.errors.Unavailable`
+    :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """
 
     def __init__(self, settings: MalamuteSettings, markers: str, timeout: float) -> None:
@@ -135,7 +130,6 @@ class MalamuteBatchLedger:
         self._log: MalamuteLog | None = None
 
     def open(self) -> None:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             self._queries.open()
             try:
@@ -146,7 +140,6 @@ class MalamuteBatchLedger:
                 raise
 
     def close(self) -> None:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             self._close()
 
@@ -155,7 +148,7 @@ class MalamuteBatchLedger:
         self._queries.close()
 
     def streams_of(self, topics: pa.Array) -> list[str | None]:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. The stream takes every topic."""
+        """The stream takes every topic."""
         with self._lock:
             self._opened()
         return [self._name if len(topic.encode()) <= MAX_STRING else None for topic in topics.to_pylist()]
@@ -168,15 +161,11 @@ class MalamuteBatchLedger:
                 raise ConfigError(f"option exactlyOnce needs a durable stream, which it can read back: {e}") from e
         return self._log
 
-    # --- markers -------------------------------------------------------------------------------------------------
-
     def marker(self, key: str) -> Marker:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return self._markers.get(key)
 
     def markers_and_bounds(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return [self._markers.get(key) for key in keys], self._opened().bounds()
 
@@ -185,32 +174,26 @@ class MalamuteBatchLedger:
         return []
 
     def why_unfenced(self, stream: str, server: str) -> str:
-        """Empty: see :meth:`markers_below`."""
         return ""
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with suppress(MamaError):
             self.set_marker(key, value, revision)
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return self._markers.set(key, value, revision)
 
-    # --- reading back --------------------------------------------------------------------------------------------
-
     def bounds(self, stream: str) -> Bounds:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return self._opened().bounds()
 
     def decided_last(self, stream: str, patience: float | None = None) -> int:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. A broker answers behind what it has taken."""
+        """A broker answers behind what it has taken."""
         return self.bounds(stream).last
 
     def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. Over a connection of its own."""
+        """Over a connection of its own."""
         queries = LogQueries(self._settings, self._timeout)
         queries.open()
         try:
@@ -227,13 +210,11 @@ class MalamuteBatchLedger:
             queries.close()
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`."""
         with self._lock:
             return self._opened().missing(after, up_to)
 
 
 def _with_prefix(records: Records, prefix: bytes) -> StoredIds:
-    """The messages whose id begins with this."""
     if records.headers is None:
         return StoredIds(np.empty(0, np.int64), [], None, len(records))
     first = pc.map_lookup(records.headers, pa.scalar(ID_HEADER.decode()), "first")

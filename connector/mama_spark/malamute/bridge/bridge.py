@@ -41,7 +41,7 @@ log = logging.getLogger("mama_spark")
 
 #: Most bytes of payload in one call of ``send``.
 _CHUNK_BYTES = 1024 * 1024
-#: Most messages in one: their outcomes are unknown when a connection breaks, and a PONG comes no sooner.
+#: Their outcomes are unknown when a connection breaks, and a PONG comes no sooner.
 _CHUNK_MESSAGES = 1024
 _NEVER = float("inf")
 _NO_STREAM = "no stream is named: give the option stream, a column stream, or mlp://host:port/stream"
@@ -64,7 +64,7 @@ class MalamuteBridge(PublisherBridge):
         self.settings = settings
         self._pooled: PooledConnection | None = None
         self._carries_headers = False  # and ids, to the readers: the broker is ours
-        self._stored = False  # the stream of the settings is stored
+        self._stored = False
         self._streams_by_row = False
         self._chunks: deque[_Chunk] = deque()
         self._refused: list[Refusals] = []
@@ -95,10 +95,7 @@ class MalamuteBridge(PublisherBridge):
             max_topic=MAX_STRING,
         )
 
-    # --- opening and closing -------------------------------------------------------------------------------------
-
     def open(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         s = self.settings
         if s.stream is None and s.dead_letters:
             raise ConfigError("dead letters need a stream for deadLetterTopic: give the option stream")
@@ -124,7 +121,7 @@ class MalamuteBridge(PublisherBridge):
         self._pooled = pooled
 
     def _open_stream(self, pooled: PooledConnection, stream: str) -> bool:
-        """Open the stream of the settings; True if it is stored."""
+        """True if the stream of the settings is stored."""
         connection, call = pooled.connection, None
         with connection.changed:
             if stream not in pooled.streams:
@@ -142,7 +139,6 @@ class MalamuteBridge(PublisherBridge):
             return pooled.streams[stream].stored
 
     def close(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         pooled, self._pooled = self._pooled, None
         if pooled is None:
             return
@@ -165,11 +161,8 @@ class MalamuteBridge(PublisherBridge):
                 return False
         return True
 
-    # --- sending -------------------------------------------------------------------------------------------------
-
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`. Streams are opened when messages are sent to
-        them."""
+        """Streams are opened when messages are sent to them."""
         if batch.streams is None and self.settings.stream is None:
             raise ConfigError(_NO_STREAM)
         self._streams_by_row = self._streams_by_row or batch.streams is not None
@@ -178,7 +171,6 @@ class MalamuteBridge(PublisherBridge):
         return ValidationResult(fr.check(batch, self._carries_headers), non_retriable)
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         pooled = self._pooled
         if pooled is None:
             raise ClientClosed("the bridge is not open")
@@ -228,7 +220,6 @@ class MalamuteBridge(PublisherBridge):
     def _frames(
         self, pooled: PooledConnection, name: str, part: MessageBatch, rows: Int64s, n: int
     ) -> list[Sequence[bytes]]:
-        """The frames of each message, or of one block with all of them."""
         if pooled.streams[name].error is not None:
             return []
         messages = part.slice(0, n) if len(rows) == n else part.take(rows)
@@ -252,10 +243,7 @@ class MalamuteBridge(PublisherBridge):
     def flush(self) -> None:
         """Nothing to do: every chunk is answered."""
 
-    # --- answers -------------------------------------------------------------------------------------------------
-
     def poll(self, timeout: float, want: int = 1) -> PollResult:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         pooled = self._pooled
         if pooled is None:
             return PollResult()
@@ -268,7 +256,6 @@ class MalamuteBridge(PublisherBridge):
         return polled
 
     def _should_wake(self, pooled: PooledConnection, want: int) -> bool:
-        """Whether the caller of :meth:`poll` is to be woken."""
         if self._refused or pooled.take_answers():
             return True
         answered = 0
@@ -299,7 +286,6 @@ class MalamuteBridge(PublisherBridge):
         return "up" if self._down and connection.connected else ""
 
     def _report_connection(self, pooled: PooledConnection, polled: PollResult) -> None:
-        """Report what happened to the connection, as events."""
         now, connection = time.monotonic(), pooled.connection
         if self._connection_change(pooled) == "down":
             self._down = True
@@ -321,7 +307,7 @@ class MalamuteBridge(PublisherBridge):
 
 
 def _report_outcomes(chunk: _Chunk, now: float, polled: PollResult) -> None:
-    """Report the outcomes of a chunk's messages, which its PONG carries in their order."""
+    """A PONG carries the outcomes in the order of the messages."""
     left, stored = chunk.tokens, chunk.opened.stored
     for run in chunk.call.extension.acks or (AckRun(StoreOutcome.ACCEPTED, len(left)),):
         if stored and run.outcome is StoreOutcome.ACCEPTED:  # the engine that had them has ended

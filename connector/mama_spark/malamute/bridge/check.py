@@ -25,10 +25,7 @@ _FEATURE_TEXTS = {
 
 
 def check_server(settings: MalamuteSettings, topics: list[str] | None = None) -> list[tuple[bool, str]]:
-    """The checks in order: whether each succeeded, and a text. Ends at the first that failed.
-
-    :param topics: of the messages to come
-    """
+    """The checks in order: whether each succeeded, and a text. Ends at the first that failed."""
     found: list[tuple[bool, str]] = []
     connection = ClientConnection(
         replace(settings.connection, features=FEATURES & ~Feature.CREDIT | Feature.LOG | Feature.DISCOVERY)
@@ -72,7 +69,7 @@ def _broker(features: Feature) -> str:
 
 
 def _stream(connection: ClientConnection, settings: MalamuteSettings) -> str:
-    """A text about the stream; the query does not create it."""
+    """The query does not create the stream."""
     query = LogQuery(Op.BOUNDS, 0, (settings.stream or "").encode())
     answer = connection.wait_for_answer(connection.ask(query, time.monotonic() + settings.connect_timeout))
     if answer.code == StatusCode.SUCCESS:

@@ -30,10 +30,7 @@ _ID, _HEADER = 7, 8
 
 
 def frames(batch: MessageBatch) -> list[Sequence[bytes]]:
-    """Two frames a message: STREAM SEND and the payload.
-
-    Headers and ids travel in the bytes behind the subject, which only our own broker reads.
-    """
+    """STREAM SEND and payload of each message; ids and headers, for our own broker only, stand behind the subject."""
     heads, indices = _heads(batch)
     extensions = _extensions(batch)
     commands: list[bytes]
@@ -75,10 +72,7 @@ def _joined(values: pa.Array) -> tuple[bytes, bytes]:
 
 
 def by_stream(batch: MessageBatch, default: str) -> list[tuple[str, Int64s]]:
-    """The rows for each stream, ascending, in the order in which streams appear first.
-
-    :param default: of messages that name none
-    """
+    """The rows for each stream, ascending, streams in the order of their first; ``default``: where none is named."""
     if batch.streams is None:
         return [(default, np.arange(len(batch)))] if len(batch) else []
     codes = batch.streams.indices.to_numpy(zero_copy_only=False)
@@ -114,7 +108,6 @@ def _field(tag: int, values: pa.Array) -> pa.Array:
 
 
 def _headers(headers: pa.Array) -> pa.Array:
-    """All header fields of each row as one value."""
     names, values, starts = HeaderLines.of(headers)
     names, values = names.cast(_BINARY), values.cast(_BINARY)
     lengths = payload_sizes(names)
@@ -126,14 +119,8 @@ def _headers(headers: pa.Array) -> pa.Array:
     return pa.BinaryArray.from_buffers(_BINARY, len(headers), [None, pa.py_buffer(offsets), fields.buffers()[2]])
 
 
-# --- checks --------------------------------------------------------------------------------------------------------
-
-
 def check(batch: MessageBatch, carries: bool) -> list[tuple[int, PublishError]]:
-    """Rows that may not be sent, with the reason, ascending.
-
-    :param carries: the broker is ours: headers and ids travel
-    """
+    """Rows that may not be sent, with the reason, ascending. ``carries``: headers and ids travel."""
     bad: dict[int, PublishError] = {}
     _check_topics(batch.topics, bad)
     if batch.streams is not None:
@@ -186,7 +173,6 @@ def _why(topic: str | None) -> str | None:
 
 
 def _check_headers(headers: pa.Array, carries: bool, bad: dict[int, PublishError]) -> Int64s:
-    """Bytes of each row's headers."""
     lines = HeaderLines.of(headers)
     sizes: Int64s = np.zeros(len(headers), np.int64)
     if not len(lines.names):

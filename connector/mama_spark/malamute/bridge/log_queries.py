@@ -1,5 +1,4 @@
-"""Log queries to a broker over one pooled connection, repeated over another one when the first is lost; and the fetches
-of a range of a stored stream."""
+"""Log queries over one pooled connection, repeated over another when it is lost; and fetches of a stored range."""
 
 from __future__ import annotations
 
@@ -39,10 +38,7 @@ RETRY = Backoff(0.05, 0.05)
 
 
 class LogQueries:
-    """One connection for queries. One thread uses it.
-
-    :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
-    """
+    """One connection for queries, used by one thread; ``timeout``: seconds without an answer before ``Unavailable``."""
 
     def __init__(self, settings: MalamuteSettings, timeout: float) -> None:
         connection = replace(settings.connection, features=FEATURES, high_water=_HIGH_WATER)
@@ -90,7 +86,6 @@ class LogQueries:
         return self._asked(query)[1]
 
     def records(self, query: LogQuery) -> list[Sequence[bytes]]:
-        """As :meth:`ask`; the messages that come before the answer."""
         return self._asked(query)[0].records
 
     def _asked(self, query: LogQuery) -> tuple[PendingQuery, LogQueryAnswer]:
@@ -103,9 +98,8 @@ class LogQueries:
                 self.wait_for_connection(until, e)
 
     def send(self, query: LogQuery, until: float) -> PendingQuery:
-        """Send a query without waiting for the answer.
+        """Send a query without waiting for its answer, which must come before ``until`` (monotonic seconds).
 
-        :param until: its deadline (monotonic seconds)
         :raises Unavailable: not connected now
         """
         connection = self.connection
@@ -119,10 +113,8 @@ class LogQueries:
             raise Unavailable(connection.explain("asking", str(e))) from e
 
     def wait(self, pending: PendingQuery) -> LogQueryAnswer:
-        """The answer to a query that was sent.
-
-        :raises ConfigError: it is an error that another attempt will not mend
-        :raises Unavailable: there is none, or an error that may pass
+        """:raises ConfigError: the broker reports an error that another attempt will not mend
+        :raises Unavailable: no answer, or an error that may pass
         """
         connection, query = self.connection, pending.query
         try:
@@ -135,10 +127,7 @@ class LogQueries:
         raise refused(answer.code, f"NOT_IMPLEMENTED: {text}" if answer.code == StatusCode.NOT_IMPLEMENTED else text)
 
     def wait_for_connection(self, until: float, error: Unavailable) -> None:
-        """Wait until the client is connected again.
-
-        :raises Unavailable: ``error``, when the deadline has passed
-        """
+        """:raises Unavailable: ``error``, when the deadline has passed"""
         connection = self.connection
         with connection.changed:
             connection.changed.wait_for(
@@ -179,10 +168,8 @@ class _Part:
 
 
 class ReadSession:
-    """Splits a range of sequences into fetches, so that answers are full and come in order; it sends none itself.
-
-    An answer is limited in bytes, so a part may come back unfinished; the rest of it is then queried, before the parts
-    that were queried meanwhile.
+    """Splits a range of sequences into fetches, so that answers are full and come in order; it sends none itself. An
+    answer is limited in bytes: the rest of an unfinished part is queried before the parts that were queried meanwhile.
 
     :param ids: fetch ids that begin with this only, instead of messages
     """
@@ -228,7 +215,6 @@ class ReadSession:
             self._next = part.up_to
 
     def take(self, answer: LogQueryAnswer) -> None:
-        """Take the answer to the first part."""
         part = self.parts.popleft()
         (reached, last), _ = parse_numbers(answer.body, 2)
         if not self._end_known:
@@ -244,6 +230,6 @@ class ReadSession:
             self._rest = (reached, part.up_to)
 
     def restart(self) -> None:
-        """The connection was lost: query again what was not answered."""
+        """To be called when the connection was lost: query again what was not answered."""
         self.parts.clear()
         self._rest, self._next = None, self._done

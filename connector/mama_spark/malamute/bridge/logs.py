@@ -41,32 +41,25 @@ _MOST_MATCHING = 2**32 - 1  #: a number of the question has four bytes
 
 
 class MalamuteLogs(RecordLogBridge):
-    """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
+    """The stored streams of a broker; with a stream in the settings, that one only.
 
-    :param settings: with a stream, there is no other log
     :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
-    :param pattern: a regular expression for subjects, of :mod:`mama_spark.malamute.protocol.patterns`: what is read
-        when no topics are given
+    :param pattern: a regular expression (:mod:`mama_spark.malamute.protocol.patterns`) for subjects; for no topics
     """
 
     def __init__(self, settings: MalamuteSettings, timeout: float = 30.0, pattern: str | None = None) -> None:
         self._queries, self._pattern = LogQueries(settings, timeout), pattern
 
     def open(self) -> None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
-
-        :raises ConfigError: the broker is none of ours: it keeps nothing that could be read
-        """
+        """:raises ConfigError: the broker is not ours: it keeps nothing that could be read"""
         self._queries.open()
 
     def close(self) -> None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         self._queries.close()
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`. A stream takes every topic, so it is the one
-        that the settings name, or all that are stored, without the broker's and the connector's own where topics are
-        given."""
+        """A stream takes every topic, so it is the one of the settings, or all that are stored; where topics are given,
+        without the streams of the broker and the connector."""
         named = self._queries.settings.stream
         if named is not None:
             return [named] if topics or named in self._all() else []
@@ -86,14 +79,12 @@ class MalamuteLogs(RecordLogBridge):
         return found
 
     def log(self, name: str) -> MalamuteLog:
-        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`."""
         return MalamuteLog(self._queries, name, self._pattern)
 
 
 class MalamuteLog(RecordLog):
-    """See :class:`~mama_spark.contracts.record_log.RecordLog`.
+    """One stored stream; ``pattern`` selects subjects where no topics are given.
 
-    :param pattern: selects subjects where no topics are given
     :raises ConfigError: there is no such stream, or it is not stored
     """
 
@@ -114,7 +105,6 @@ class MalamuteLog(RecordLog):
         return self._queries.ask(LogQuery(Op.BOUNDS, 0, self._stream))
 
     def _ask(self, op: Op, *numbers: int) -> bytes:
-        """The body of an answer of the stream that was opened."""
         text = self._identity if op is Op.TRIM else b""
         return self._require_same(self._queries.ask(LogQuery(op, 0, self._stream, numbers, text))).body
 
@@ -124,18 +114,15 @@ class MalamuteLog(RecordLog):
         return answer
 
     def bounds(self) -> Bounds:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         answer = self._bounds()
         (first, last), _ = parse_numbers(answer.body, 2)
         return Bounds(first, last, answer.identity.decode("utf-8", "replace"))
 
     def sequence_at(self, time: int) -> int:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return parse_numbers(self._ask(Op.AT, max(-_LARGEST, min(time, _LARGEST))), 1)[0][0]
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`. The broker looks at some thousand subjects a
-        question."""
+        """The broker looks at some thousand subjects a question."""
         selection, texts = selection_of(topics, self._pattern)
         found, limit = 0, min(limit, _MOST_MATCHING)
         while after < up_to and found < limit:
@@ -146,7 +133,6 @@ class MalamuteLog(RecordLog):
         return MatchRange(min(after, up_to), found)
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         found: list[tuple[int, int]] = []
         after, up_to = max(0, after), min(up_to, _LARGEST)
         while after < up_to:
@@ -163,9 +149,9 @@ class MalamuteLog(RecordLog):
         return found
 
     def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`. A broker has no index of subjects, so all is read.
-        What was removed before that, for newer messages of its subject, is replaced by what was stored meanwhile: up to
-        an end that is asked for when it is known what is missing, and until nothing more was removed before it."""
+        """A broker has no index of subjects, so all is read. Messages removed meanwhile for newer ones of their subject
+        are replaced by what was stored since: up to an end asked for when it is known what is missing, until nothing
+        more was removed before it."""
         after, last = 0, self.bounds().last
         while last > after:
             missing, end = self.missing(after, last), self.bounds().last
@@ -176,7 +162,6 @@ class MalamuteLog(RecordLog):
 
     @property
     def removal(self) -> Removal:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         between = any(b"(max_per_subject)" in text for text in self._limits)
         return Removal(between, only_replaced=between and len(self._limits) == 1)
 
@@ -189,7 +174,6 @@ class MalamuteLog(RecordLog):
         return rc.records(found) if found else None
 
     def trim(self, before: int) -> None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         before = min(before, self.bounds().last + 1)
         first = 0
         while first < before:
@@ -199,7 +183,6 @@ class MalamuteLog(RecordLog):
             first = now
 
     def append(self, batch: MessageBatch) -> int:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         last = append(self._queries.settings, self._name, batch, self._queries.timeout)
         return self.bounds().last if last is None else last
 
@@ -207,22 +190,18 @@ class MalamuteLog(RecordLog):
         """Nothing: a stored stream takes all."""
 
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`."""
         return [f"stream {self._name!r} removes records {text.decode('utf-8', 'replace')}" for text in self._limits]
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         """A broker does not show how far readers are."""
 
-    # --- reading -----------------------------------------------------------------------------------------------------
-
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`. A few megabytes are fetched ahead, and no more: a
-        fetch is the credit."""
+        """A few megabytes are fetched ahead, and no more: a fetch is the credit."""
         selection, texts = selection_of(topics, self._pattern)
         return self._read(ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts), rc.block)
 
     def ids(self, after: int, up_to: int, prefix: bytes) -> Iterator[tuple[Int64s, list[bytes]]]:
-        """Sequences and ids of the messages whose id begins with ``prefix``; as :meth:`read`, without the messages."""
+        """As :meth:`read`, but sequences and ids of the messages whose id begins with ``prefix``."""
         selection, texts = selection_of((), self._pattern)
         session = ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts, ids=prefix)
         return self._read(session, rc.ids)
@@ -247,9 +226,6 @@ class MalamuteLog(RecordLog):
                 until = time.monotonic() + queries.timeout  # the reader took its time
 
 
-# --- topics ----------------------------------------------------------------------------------------------------------
-
-
 def selection_of(topics: Sequence[str], pattern: str | None = None) -> tuple[Selection, tuple[bytes, ...]]:
     """The selection for topics, which may have wildcards, or else the pattern, or all."""
     if not topics:
@@ -260,11 +236,8 @@ def selection_of(topics: Sequence[str], pattern: str | None = None) -> tuple[Sel
 
 
 def pattern_of(topic: str) -> bytes:
-    """The pattern that the broker searches subjects for.
-
-    It is not :meth:`TopicFilter.regex`: the broker knows the expressions of CZMQ only and searches in bytes, so this
-    one is anchored, and a letter of several bytes is several of them.
-    """
+    """The pattern that the broker searches subjects for. Unlike :meth:`TopicFilter.regex`, it is an expression of CZMQ,
+    which searches in bytes: so it is anchored, and a letter of several bytes is several of them."""
     wanted = TopicFilter.parse(topic)
     body = [b"[^.]+" if part is None else _escaped(part) for part in wanted.parts]
     if wanted.rest:
@@ -276,13 +249,9 @@ def _escaped(part: str) -> bytes:
     return re.sub(rb"([^A-Za-z0-9_\x80-\xff])", rb"\\\1", part.encode())
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-
 def append(settings: MalamuteSettings, stream: str, batch: MessageBatch, timeout: float) -> int | None:
-    """Append a few messages in order; returns the sequence of the last, None for an empty batch.
-
-    Nothing is sent again: a resend could change the order.
+    """Append a few messages in order; returns the sequence of the last, None for an empty batch. Nothing is sent again:
+    a resend could change the order.
 
     :raises PublishError: one was rejected, or its outcome is not known; those before it are stored
     :raises Unavailable: the broker did not take them within ``timeout`` seconds

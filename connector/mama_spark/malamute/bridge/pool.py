@@ -1,9 +1,8 @@
 """Connections to brokers, kept open between the tasks of a process (:mod:`mama_spark.contracts.connection_pool`), and
 what is known of streams on each.
 
-A broker takes messages for the stream of the client's last WRITE. It may refuse a stream, so no message is sent behind
-a WRITE before the broker has answered one for that stream on this connection; after that, WRITE and messages are sent
-together.
+A broker takes messages for the stream of the client's last WRITE. It may refuse a stream, so messages follow a WRITE
+only after the broker has answered one for that stream on this connection; after that, both are sent together.
 """
 
 from __future__ import annotations
@@ -28,12 +27,7 @@ _NEVER = float("inf")
 
 @dataclass(slots=True)
 class WritableStream:
-    """A stream on one connection.
-
-    :ivar call: the first WRITE; None = answered
-    :ivar stored: it is numbered and stored
-    :ivar error: why the broker refused it
-    """
+    """A stream on one connection; ``call``: the first WRITE, None = answered; ``error``: why the broker refused it."""
 
     call: Call | None
     since: float
@@ -42,11 +36,7 @@ class WritableStream:
 
 
 class PooledConnection:
-    """One connection and its streams. Use it with ``connection.changed`` held.
-
-    :ivar streams: for which a WRITE was sent on this connection
-    :ivar current: the stream that messages go to now; None = that depends on an answer
-    """
+    """One connection and its streams; use with ``connection.changed`` held. ``current``: None = not answered yet."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -62,7 +52,7 @@ class PooledConnection:
         return self.connection.connected and self.connection.machine.reconnects == self.epoch
 
     def renew(self) -> None:
-        """The connection was replaced: nothing is known of streams."""
+        """To be called when the connection was replaced: nothing is known of streams."""
         self.epoch = self.connection.machine.reconnects
         self.streams.clear()
         self._pending.clear()
@@ -75,7 +65,7 @@ class PooledConnection:
         self._pending.clear()
 
     def open_stream(self, name: str) -> None:
-        """Send WRITE for a stream, unless that was done or too many are pending.
+        """Send WRITE, unless that was done or too many are pending.
 
         :raises MamaError: not connected
         """
@@ -103,7 +93,7 @@ class PooledConnection:
         return news
 
     def switch(self, name: str) -> None:
-        """Send the next messages to this stream, which was answered for."""
+        """Send the next messages to this stream, for which the broker has answered."""
         if name != self.current:
             self._write(name)
             self.current = name
@@ -114,7 +104,6 @@ class PooledConnection:
 
 
 def stream_error(stream: str, error: Exception) -> PublishError:
-    """The error of a message whose stream was refused."""
     text = f"stream {stream!r}: {error}"
     if isinstance(error, CallFailed) and not passes(error.code):
         return Rejected(text, error.code)
@@ -122,8 +111,6 @@ def stream_error(stream: str, error: Exception) -> PublishError:
 
 
 class MalamutePool(ConnectionPool[PooledConnection]):
-    """Connections by their settings."""
-
     def __init__(self) -> None:
         super().__init__(lambda pooled: pooled.usable, _close)
 
@@ -144,7 +131,7 @@ class MalamutePool(ConnectionPool[PooledConnection]):
         return pooled
 
     def give_back(self, pooled: PooledConnection) -> None:
-        """Return it to the pool; all that was sent is answered. Never raises."""
+        """Never raises. All that was sent must be answered."""
         self.put(pooled.connection.settings, pooled)
 
 

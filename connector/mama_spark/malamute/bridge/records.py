@@ -1,7 +1,6 @@
 """Decodes the messages that a fetch returns as :class:`~mama_spark.contracts.record_log.Records`. Pure.
 
-The command frames of a whole fetch are joined and decoded by NumPy, all at once: where a string ends in each, what its
-numbers are. Only distinct subjects are decoded one by one.
+The command frames of a fetch are joined and decoded by NumPy, all at once; only distinct subjects one by one.
 """
 
 from __future__ import annotations
@@ -35,19 +34,16 @@ _Places = tuple[Int64s, Int64s, Int64s, Int64s, Int64s]
 
 
 def records(messages: Sequence[Sequence[bytes]]) -> Records:
-    """At least one message; STREAM DELIVERs with sequence and time.
-
-    :raises Unavailable: a message is none of a fetch
-    """
+    """:raises Unavailable: one is no STREAM DELIVER with sequence and time; there must be at least one"""
     frames = [message[0] for message in messages]
     ends: Int64s = np.cumsum(np.fromiter(map(len, frames), np.int64, len(frames)))
     return _records(b"".join((*frames, _MORE)), ends, _payloads(messages))
 
 
 def block(message: Sequence[bytes]) -> Records:
-    """The same of a BLOCK, whose payloads stay where they are.
+    """Payloads stay where they are.
 
-    :raises Unavailable: it is none
+    :raises Unavailable: it is no BLOCK
     """
     n = len(message[1]) // 8 if len(message) == 4 else 0
     lengths = np.frombuffer(message[1], ">u4").astype(np.int64) if n and len(message[1]) == 8 * n else None
@@ -60,10 +56,7 @@ def block(message: Sequence[bytes]) -> Records:
 
 
 def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
-    """Sequences and ids of an answer to IDS.
-
-    :raises Unavailable: it is none
-    """
+    """:raises Unavailable: it is no answer to IDS"""
     n = len(message[1]) // 8 if len(message) == 4 else 0
     lengths = np.frombuffer(message[2], ">u2").astype(np.int64) if n and len(message[2]) == 2 * n else None
     if lengths is None or len(message[1]) != 8 * n or lengths.sum() != len(message[3]):
@@ -74,9 +67,7 @@ def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
 
 
 def _records(joined: bytes, ends: Int64s, payloads: pa.Array) -> Records:
-    """:param joined: command frames, one behind another, and :data:`_MORE`
-    :param ends: of each
-    """
+    """``joined``: command frames, one behind another, and :data:`_MORE`; ``ends``: of each."""
     buffer, starts = np.frombuffer(joined, np.uint8), np.concatenate(([0], ends[:-1]))
     at = starts + 3
     for _ in range(2):  # stream and sender
@@ -135,21 +126,15 @@ def _text(column: pa.Array) -> pa.Array:
 
 
 def _payloads(messages: Sequence[Sequence[bytes]]) -> pa.Array:
-    """All content frames of a message together; what Spark publishes has one."""
+    """What Spark publishes has one content frame."""
     if all(len(message) == 2 for message in messages):
         return pa.array([message[1] for message in messages], _BINARY)
     return pa.array([b"".join(message[1:]) for message in messages], _BINARY)
 
 
-# --- ids and headers -------------------------------------------------------------------------------------------------
-
-
 def _headers(buffer: ByteArray, at: Int64s, ends: Int64s) -> tuple[pa.Array | None, dict[int, str]]:
-    """One field of every message that has more of them, then the next: as many steps as the longest list, which takes
-    a loop over its fields where it is very long.
-
-    :returns: and why those of a message are left out, by its row
-    """
+    """One field of every message that has more of them, then the next: as many steps as the longest list, which takes a
+    loop over its fields where it is very long. Returned, too: why headers of a message are left out, by row."""
     rows = np.flatnonzero(at + 3 <= ends)
     if not len(rows):
         return None, {}

@@ -15,14 +15,12 @@ from mama_spark.options import SinkOptions, TransportOptions
 
 @dataclass(frozen=True, slots=True)
 class MalamuteSettings:
-    """Times in seconds.
+    """Settings of one bridge; times in seconds.
 
-    :param connection: how the broker is reached
     :param stream: that messages without a stream of their own are written to
     :param acks: False: nothing is acknowledged (``ackMode=none``)
     :param dedup: messages carry ids, where the stream drops repeats
-    :param resend: a message that may have been stored is sent again although its stream may store it twice
-        (``onUncertain``)
+    :param resend: send again a message that may be stored, although its stream may store it twice (``onUncertain``)
     :param dead_letters: messages may be dead letters, which have headers
     """
 
@@ -41,7 +39,6 @@ class MalamuteSettings:
 
     @classmethod
     def from_options(cls, o: TransportOptions) -> Self:
-        """Convert options to settings."""
         connection = ConnectionSettings(
             o.url,
             user=o.user,

@@ -34,7 +34,6 @@ class EngineChoice:
 
 
 def _texts(value: Any) -> str | tuple[str, ...]:
-    """One text, or a list of at least one."""
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not found or not all(isinstance(one, str) and one for one in found):
         raise ValueError("must be a text, or a list of texts")
@@ -43,11 +42,7 @@ def _texts(value: Any) -> str | tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """The table ``[broker]`` and the settings from the other tables; times in seconds.
-
-    :ivar engines: engines of streams by name; others are ``simple``
-    :ivar security: authentication of clients
-    """
+    """The table ``[broker]`` and the settings from the other tables; times in seconds."""
 
     bind: str | tuple[str, ...] = option(
         "text or list of texts", _texts, "tcp://127.0.0.1:9999", "broker",
@@ -79,7 +74,6 @@ class BrokerSettings:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """All endpoints to bind, one or more."""
         return (self.bind,) if isinstance(self.bind, str) else self.bind
 
 
@@ -106,9 +100,8 @@ class EventsTable:
 
 
 def load(path: str | Path | None, bind: str | Sequence[str] | None = None) -> BrokerSettings:
-    """Load the settings from the file; without a file, the defaults.
+    """Load the settings from the file; without a file, the defaults. ``bind`` replaces the endpoints in the file.
 
-    :param bind: replaces the endpoints in the file
     :raises ConfigError: names the file, the table and the key
     """
     content = read_toml(path) if path is not None else {}

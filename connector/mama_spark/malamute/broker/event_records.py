@@ -31,10 +31,8 @@ _JOINED = {"SUBSCRIBED": "reads", "REFUSED": "was refused:", "GONE": "went:"}
 
 
 def broker_event(kind: str, client: bytes, stream: bytes, detail: bytes, time: int) -> bytes:
-    """One event as an encoded message. Bytes that are not UTF-8 are shown as ``\\xHH``.
-
-    :param time: microseconds since the epoch
-    """
+    """An event as an encoded message; ``time`` in µs since the epoch. Bytes that are no UTF-8 are shown as
+    ``\\xHH``."""
     who, topic, why = (_text(raw_bytes) for raw_bytes in (client, stream, detail))
     status = _STATUSES.get(kind)
     lost = int(why) if kind == "EVENTS_LOST" and why.isascii() and why.isdigit() else None
@@ -51,7 +49,6 @@ def broker_event(kind: str, client: bytes, stream: bytes, detail: bytes, time: i
 
 
 def _info(kind: str, client: str, detail: str) -> str:
-    """The client, and the detail if there is one."""
     if not client and kind in ("STREAM_LOST", "EVENTS_LOST"):
         return detail
     who = f"client {client}" if client else "a client without address"

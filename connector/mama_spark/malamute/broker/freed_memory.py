@@ -11,8 +11,8 @@ _trimmed_at = -INTERVAL
 
 
 def trim() -> None:
-    """Return what is free, unless that was just done. glibc keeps what threads have freed for ended or resting streams,
-    some hundred kilobytes each."""
+    """Return what is free, once in :data:`INTERVAL`; glibc keeps some hundred kilobytes of each ended or resting
+    stream."""
     global _trimmed_at
     now = time.monotonic()
     if now < _trimmed_at + INTERVAL:

@@ -19,7 +19,7 @@ _ENDED = (ClientState.START, ClientState.CLOSED, ClientState.FAILED)
 
 
 class ClientInbox:
-    """Deliveries that the application has not taken, and the trackers that wait for confirmations. Not thread-safe.
+    """Deliveries that the application has not taken, and trackers that wait for confirmations. Not thread-safe.
 
     :param window: deliveries that may wait here; 0 = the application gives credit, or there is no limit
     """
@@ -52,10 +52,7 @@ class ClientInbox:
 
 
 class BlockingCalls:
-    """Calls of any thread to a broker, each with a deadline.
-
-    :param timeout: seconds of those without their own
-    """
+    """Calls of any thread to a broker, each with a deadline; ``timeout``: seconds of those without their own."""
 
     def __init__(self, connection: ClientConnection, inbox: ClientInbox, timeout: float) -> None:
         self._connection, self._inbox, self.timeout = connection, inbox, timeout
@@ -64,9 +61,7 @@ class BlockingCalls:
         return self.timeout if timeout is None else timeout
 
     def call(self, what: str, timeout: float | None, command: Command) -> Call:
-        """Send a command, and wait for its answer.
-
-        :raises CallFailed: the broker refuses
+        """:raises CallFailed: the broker refuses
         :raises Unavailable: no answer in time
         """
         connection = self._connection
@@ -85,10 +80,8 @@ class BlockingCalls:
     def send(
         self, timeout: float | None, frames: Sequence[bytes], send: Callable[[], object], stream: bool = False
     ) -> None:
-        """Send a command without an answer, as soon as the client is connected and there is room.
-
-        :param frames: content of the message; ``stream``: it waits for the send window, too
-        """
+        """Send a command without an answer when there is room for its ``frames``, for a ``stream`` in the send
+        window."""
         connection = self._connection
 
         def ready() -> bool:
@@ -145,9 +138,7 @@ class Tracker:
         return self.confirmation is not None
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the receiver has confirmed the message.
-
-        :raises CallFailed: the message did not arrive, or the receiver reports a failure; the text says why
+        """:raises CallFailed: the message did not arrive, or the receiver reports a failure; the text says why
         :raises Unavailable: no confirmation within ``timeout`` seconds
         """
         self._calls.wait_until(lambda: self.done, timeout, f"the confirmation of {self.name}")

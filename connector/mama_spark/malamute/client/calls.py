@@ -1,8 +1,4 @@
-"""Calls that a broker has not answered, and what it knows of the client. Pure.
-
-:class:`PendingCalls` are commands that the broker answers in order, :class:`LogQueryClient` queries about stored
-streams (:mod:`mama_spark.malamute.protocol.log_query`); a query is not repeated on a new connection.
-"""
+"""Calls that a broker has not answered, and what it knows of the client. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +15,8 @@ from ..protocol.log_query import LogQuery, LogQueryAnswer, parse_answer
 
 
 class CallFailed(MamaError):
-    """The broker refused a call; the text is its reason.
-
-    :ivar code: see :class:`~mama_spark.malamute.protocol.commands.StatusCode`
-    """
+    """The broker refused a call; ``code``: :class:`~mama_spark.malamute.protocol.commands.StatusCode`, the text its
+    reason."""
 
     def __init__(self, what: str, code: int, reason: bytes) -> None:
         text = reason.decode("utf-8", "replace")
@@ -36,13 +30,7 @@ class NoStream(ConfigError):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Call:
-    """A command that the broker answers.
-
-    :ivar internal: made by the client's state machine; no caller waits for it
-    :ivar done: answered or expired
-    :ivar error: why it failed; None if it succeeded
-    :ivar extension: extension of the answer
-    """
+    """A command that the broker answers; ``internal``: no caller waits for it; ``done``: answered or expired."""
 
     command: Command
     deadline: float
@@ -65,8 +53,8 @@ class Call:
 class PendingCalls:
     """Unanswered calls, the oldest first.
 
-    A PONG may overtake other answers, because a broker answers PING while an engine is still starting. A PONG removes
-    the expired calls before its PING: a missing answer must not be matched with a later call.
+    A PONG may overtake other answers: a broker answers PING while an engine is still starting. It removes the expired
+    calls before its PING: a missing answer must not be matched with a later call.
     """
 
     def __init__(self) -> None:
@@ -98,10 +86,7 @@ class PendingCalls:
         return all(call.done for call in self._calls)
 
     def answered(self, ping: bool) -> Call | None:
-        """Remove and return the call that an answer belongs to; None if there is none.
-
-        :param ping: the answer is a PONG
-        """
+        """Remove and return the call that an answer (``ping``: a PONG) belongs to."""
         index = next((i for i, call in enumerate(self._calls) if call.is_ping is ping), None)
         if index is None:
             return None
@@ -114,7 +99,6 @@ class PendingCalls:
         return call
 
     def take(self) -> list[Call]:
-        """Remove all."""
         calls, self._calls = list(self._calls), deque()
         return calls
 
@@ -125,13 +109,12 @@ class PendingCalls:
 
 
 def passes(code: int) -> bool:
-    """Whether a call that was refused with this code may succeed later: ERROR 502 says that an engine did not start or
-    has failed. Any other refusal is final: the user must change something."""
+    """Whether a call refused with this code may succeed later: ERROR 502 says that an engine did not start or has
+    failed. After any other refusal, the user must change something."""
     return code == StatusCode.INTERNAL_ERROR
 
 
 def refused(code: int, text: str) -> Unavailable | ConfigError:
-    """The error of a call that the broker refused."""
     return Unavailable(text) if passes(code) else ConfigError(text)
 
 
@@ -140,12 +123,7 @@ _DELIVER = wire.SIGNATURE + bytes([wire.StreamDeliver.id])
 
 @dataclass(slots=True, eq=False, repr=False)
 class PendingQuery:
-    """A query that was sent.
-
-    :ivar done: answered or expired
-    :ivar error: why there is no answer
-    :ivar records: frames of the messages received for the query
-    """
+    """A query that was sent; ``done``: answered or expired; ``records``: frames of the messages received for it."""
 
     query: LogQuery
     deadline: float
@@ -156,11 +134,10 @@ class PendingQuery:
 
 
 class LogQueryClient:
-    """The queries of one :class:`~mama_spark.malamute.client.state_machine.ClientMachine`. What a fetch returns is kept
-    as frames, so that it can be decoded in columns."""
+    """Queries, not repeated on a new connection. What a fetch returns is kept as frames, to be decoded in columns."""
 
     def __init__(self) -> None:
-        self.pending: dict[int, PendingQuery] = {}  #: queries without an answer, by number
+        self.pending: dict[int, PendingQuery] = {}  #: by number
         self._records: list[Sequence[bytes]] = []
         self._last_number = 0
 
@@ -200,7 +177,6 @@ class LogQueryClient:
         return min((pending.deadline for pending in self.pending.values()), default=float("inf"))
 
     def give_up(self, error: MamaError) -> None:
-        """Finish all queries with an error."""
         queries, self.pending = self.pending, {}
         self._records = []
         for pending in queries.values():
@@ -208,7 +184,7 @@ class LogQueryClient:
 
 
 class Registrations:
-    """The commands of one client that stay in effect: the broker forgets them when it is restarted or the client
+    """The commands of one client that stay in effect. The broker forgets them when it is restarted or the client
     expires; the client then sends them again.
 
     :ivar stream: the stream that is written to
@@ -224,10 +200,7 @@ class Registrations:
         self.sequences: dict[bytes, int] = {}
 
     def accepted(self, command: Command, position: int | None) -> None:
-        """The broker has answered ``command`` with OK.
-
-        :param position: from the answer to READ: the subscription is for messages with higher sequences
-        """
+        """The broker has answered with OK, and READ with the position after which the subscription begins."""
         if isinstance(command, wire.StreamWrite):
             self.stream = command.stream
         elif isinstance(command, wire.StreamRead):
@@ -240,16 +213,11 @@ class Registrations:
             self.offers[command.address, command.pattern] = None
 
     def delivered(self, stream: bytes, sequence: int | None) -> None:
-        """:param sequence: of the message; None: the stream has no sequences"""
         if sequence is not None:
             self.sequences[stream] = max(sequence, self.sequences.get(stream, 0))
 
     def commands(self, with_sequences: bool) -> list[Command]:
-        """Commands that tell a broker everything that the client has asked for.
-
-        :param with_sequences: the broker takes positions: a stream is read from the message after the last one
-            delivered
-        """
+        """Commands to repeat; with sequences, a stream is read from the message after the last one delivered."""
         commands: list[Command] = [] if self.stream is None else [wire.StreamWrite(self.stream)]
         for stream, patterns in self.reads.items():
             delivered = self.sequences.get(stream, 0)

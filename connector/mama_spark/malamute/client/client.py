@@ -42,7 +42,6 @@ class Message:
     :ivar kind: ``stream``, ``mailbox`` or ``service``
     :ivar address: the stream, the mailbox or the service
     :ivar sender: address of the client that sent it, empty for an anonymous one
-    :ivar content: frames
     :ivar tracker: of a mailbox or service message whose sender waits for a confirmation
     :ivar sequence: in a stored stream; ``time`` of storage in µs since the epoch
     :ivar headers: (name, value); names may repeat
@@ -111,8 +110,8 @@ class MalamuteClient:
     :param timeout: default timeout of calls, seconds
     :param window: messages that may wait for :meth:`receive`; the broker keeps the others. 0 = the application calls
         :meth:`give_credit`, None = no limit, as the C client
-    :param confirm: :meth:`receive` confirms mailbox and service messages whose sender asks for it; otherwise the
-        application calls :meth:`confirm`
+    :param confirm: :meth:`receive` confirms messages whose sender asks for it; else the application calls
+        :meth:`confirm`
     :param options: of :class:`~mama_spark.malamute.client.connection_settings.ConnectionSettings`: ``user``, ...
     """
 
@@ -160,9 +159,7 @@ class MalamuteClient:
     # --- connection ----------------------------------------------------------------------------------------------
 
     def open(self, timeout: float | None = None) -> Self:
-        """Connect.
-
-        :raises Unavailable: no broker answers
+        """:raises Unavailable: no broker answers
         :raises ConfigError: the broker refuses the login or key
         :raises CallFailed: the broker refuses this client
         """
@@ -188,8 +185,8 @@ class MalamuteClient:
     def read(self, stream: Text, pattern: Text = b"", after: int | None = None, timeout: float | None = None) -> None:
         """Subscribe: :meth:`receive` returns messages whose subject matches. A stream may have several patterns.
 
-        :param pattern: a regular expression that is searched in the subject (see
-            :mod:`mama_spark.malamute.protocol.patterns`); empty = all
+        :param pattern: a regular expression (:mod:`mama_spark.malamute.protocol.patterns`) searched in the subject;
+            empty = all
         :param after: replay stored messages with a higher sequence first (0 = all); None = only new messages
         :raises CallFailed: the broker refuses the pattern
         :raises ConfigError: ``after`` with a broker that stores nothing
@@ -236,10 +233,9 @@ class MalamuteClient:
         self._calls.send(timeout, frames, send_now, stream=True)
 
     def sync(self, timeout: float | None = None) -> tuple[AckRun, ...]:
-        """Wait until the broker has received all messages sent.
+        """Wait until the broker has received all messages sent. Returns the outcomes of those since the last call,
+        grouped by stream, in the order of their first messages; empty with a C broker.
 
-        :returns: outcomes of the messages since the last call, in order; grouped by stream, in the order of their first
-            messages. Empty with a C broker
         :raises Unavailable: the connection was lost: the outcomes are unknown
         """
         with self._connection.changed:

@@ -1,7 +1,7 @@
 """The thread and the socket of a client: they execute the actions of its state machine (:mod:`.state_machine`).
 
-Other threads use the machine under :attr:`ClientConnection.changed`, a condition that is notified at every input, and
-then call :meth:`ClientConnection.wake`. Only the thread of the connection uses the socket.
+Other threads use the machine under :attr:`ClientConnection.changed`, a condition notified at every input, then call
+:meth:`ClientConnection.wake`. Only the thread of the connection uses the socket.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from .states import ClientState
 
 #: Bytes that may be queued for the socket; at this number senders wait.
 MAX_UNWRITTEN = 4 * 1024 * 1024
-#: Messages received in one round.
 RECEIVE_BATCH = 500
 #: Seconds. If a connection breaks sooner and before the broker answered, ZeroMQ reconnects by itself.
 _FLAPPING = 0.5
@@ -55,8 +54,6 @@ _MISMATCH = 0x11000002  #: ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 @dataclass(slots=True)
 class _Outbox:
-    """Messages that are being written to the socket."""
-
     frames: list[Sequence[bytes]] = field(default_factory=list)
     at: int = 0
     size: int = 0
@@ -84,13 +81,13 @@ class ClientConnection:
         self._problem = ""  # last report of the socket's monitor
         self._handshake_failed = False
         self._key_check = ServerKeyCheck(settings.curve_server_key is not None)
-        self._queued = 0  # bytes of messages in machine.out
+        self._queued = 0  # bytes
         self._outbox = _Outbox()
         self._reconnects = 0
         self._stop = False
         self._woken = False
         self._connected_at = 0.0
-        self._last_round = math.inf  # begin of the last round
+        self._last_round = math.inf
         require_file_descriptors(2, "a Malamute client")
         self._wake_sender, self._wake_receiver = sockets.socketpair()
         self._wake_receiver.setblocking(False)
@@ -109,19 +106,15 @@ class ClientConnection:
 
     @property
     def capacity(self) -> int:
-        """Bytes that may be queued now."""
         return MAX_UNWRITTEN - self._queued - self._outbox.size
 
     def count_queued(self, frame_bytes: int) -> None:
-        """Count bytes of messages that were added to the machine's output."""
         self._queued += frame_bytes
 
     # --- any thread ----------------------------------------------------------------------------------------------
 
     def open(self, timeout: float) -> None:
-        """Connect.
-
-        :raises Unavailable: no broker answers
+        """:raises Unavailable: no broker answers
         :raises ConfigError: the login is refused, or a key is invalid
         :raises CallFailed: the broker refuses this client
         """
@@ -255,7 +248,6 @@ class ClientConnection:
             machine.out, self._queued = [], 0
 
     def _write(self) -> None:
-        """Send until the socket accepts no more."""
         assert self._socket is not None
         send, box = self._socket.send, self._outbox
         frames, at = box.frames, box.at
@@ -308,7 +300,6 @@ class ClientConnection:
             self.changed.notify_all()
 
     def _read_monitor(self) -> None:
-        """Process the events of the socket's monitor."""
         assert self._monitor is not None
         while self._monitor is not None and self._monitor.poll(0):
             message = parse_monitor_message(self._monitor.recv_multipart())

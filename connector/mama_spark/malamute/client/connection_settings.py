@@ -18,14 +18,14 @@ FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConnectionSettings:
-    """Times in seconds.
+    """How a client connects; times in seconds.
 
     :param urls: ``mlp://host:port`` (default port 9999); after a lost connection the next one is tried
     :param address: of the client; the broker keeps a mailbox for it. Empty = anonymous
     :param user: with ``password``: PLAIN login
     :param curve_server_key: the broker's public key (Z85, 40 characters): CURVE. Without a key pair of its own
         (``curve_public_key``, ``curve_secret_key``) the client generates one
-    :param features: features announced to the broker; None = none, as the C client
+    :param features: announced to the broker; None = none, as the C client
     :param ping: interval of PINGs, as the C client
     :param silence: time without input after which the connection is replaced
     :param high_water: messages of any size that ZeroMQ may queue in each direction: keep it low

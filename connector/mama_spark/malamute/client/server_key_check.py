@@ -15,8 +15,7 @@ _PROBE_AFTER = 2
 _PROBE_TIMEOUT = 1.0
 _SIGNATURE = b"\xff" + b"\0" * 7 + b"\x01\x7f"
 _GREETING = 64
-#: The begin of a greeting, up to version 3.0: a peer answers it with its whole greeting. The mechanism is not sent,
-#: because a peer that refuses it would close the connection.
+#: Greeting up to version 3.0, which a peer answers with its whole one. A peer would refuse a mechanism and disconnect.
 _OURS = _SIGNATURE + b"\x03\x00"
 
 
@@ -31,10 +30,7 @@ class ServerKeyCheck:
         self._unexplained = 0
 
     def handshake_failed(self, endpoint: str, connecting: bool) -> bool:
-        """A handshake failed without a reason; returns whether the broker has CURVE, and so another key.
-
-        :param connecting: no handshake has succeeded yet
-        """
+        """Whether the broker has CURVE, and so another key; ``connecting``: no handshake has succeeded yet."""
         self._unexplained += 1
         probe = self._configured and connecting and self._unexplained >= _PROBE_AFTER
         return probe and mechanism_of(endpoint, _PROBE_TIMEOUT) == "CURVE"

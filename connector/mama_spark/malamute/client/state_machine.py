@@ -1,9 +1,9 @@
 """State machine of an MLP client, without I/O: takes events and the time, and collects frames to send in ``out``. Pure.
 
-Commands that a broker answers are *calls* with a deadline; they can be pipelined, because answers arrive in order. The
-machine stores the stream written to, subscriptions and offers, and sends them again after ERROR 500 (the broker does
-not know this client: it was restarted, or the client expired) or on a new connection after silence. Unused credit is
-given again, and a stream with sequences is read from the sequence after the last one delivered.
+Commands that a broker answers are *calls* with a deadline; answers arrive in order, so calls can be pipelined. After
+ERROR 500 (the broker does not know this client: it was restarted, or the client expired), or on a new connection after
+silence, the machine restores the stream written to, subscriptions and offers. It gives unused credit again and reads a
+stream with sequences from the one after the last delivered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ClientMachine:
         self.out: list[Sequence[bytes]] = []
         self.received: list[Command] = []
         self.reset = False
-        self.features = Feature(0)  #: features of the broker for this client
+        self.features = Feature(0)  #: of the broker for this client
         self.malformed = 0
         self.reconnects = 0
         self.registered = Registrations()
@@ -58,7 +58,7 @@ class ClientMachine:
         self._last_ping = 0.0
 
     def _step(self, event: ClientEvent, command: Command | None = None) -> None:
-        """Execute a step of the table; the state changes nowhere else.
+        """The state changes nowhere else.
 
         :raises ClientClosed: the table has no such step
         """
@@ -158,8 +158,8 @@ class ClientMachine:
     def send_frames(self, commands: Sequence[Sequence[bytes]], count: int | None = None) -> None:
         """Send encoded STREAM SENDs to the stream of the last WRITE.
 
-        :param count: messages that they are, where one is a block of several
-            (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker with this feature
+        :param count: of messages, where one is a block of several (:mod:`mama_spark.malamute.protocol.message_blocks`),
+            to a broker with this feature
         :raises NoStream: there was no WRITE
         :raises Unavailable: not connected now
         """
@@ -219,7 +219,7 @@ class ClientMachine:
         self.received.append(command)
 
     def _answer_call(self, command: Command | None) -> None:
-        """Apply OK or ERROR to the oldest call that is no PING."""
+        """OK or ERROR answers the oldest call that is no PING."""
         assert isinstance(command, wire.Ok | wire.Error)
         oldest = self._calls.oldest
         call = self._calls.answered(ping=False)
@@ -249,8 +249,7 @@ class ClientMachine:
     # --- connection ----------------------------------------------------------------------------------------------
 
     def _reopen(self) -> None:
-        """Send OPEN again. Pending PINGs are lost, and with them the acknowledgements of earlier sends; other calls are
-        sent again."""
+        """Pending PINGs are lost, and with them the acknowledgements of earlier sends; other calls are sent again."""
         self.reconnects += 1
         self._acks = ()
         lost = "the connection was lost before the broker answered"
@@ -263,7 +262,6 @@ class ClientMachine:
         self.out.append(wire.encode(self._open))
 
     def _restore(self, command: Command | None) -> None:
-        """Restore the state after the answer to OPEN."""
         assert isinstance(command, wire.Ok)
         extension = read(command.trailing)
         self.features = (extension.features or Feature(0)) & (self.settings.features or Feature(0))
@@ -303,7 +301,7 @@ class ClientMachine:
         self._last_heard = min(now, self._last_heard + seconds)
 
     def lost(self, now: float) -> None:
-        """To be called when the connection broke: replace it, as after silence."""
+        """The connection broke: replace it, as after silence."""
         if TABLE.allows(self.state, ClientEvent.SILENCE):
             self._last_heard = now
             self.out.clear()
@@ -324,7 +322,6 @@ class ClientMachine:
     # --- end -----------------------------------------------------------------------------------------------------
 
     def _end(self, error: MamaError) -> None:
-        """Fail all calls and queries."""
         self._queries.give_up(error)
         for call in self._calls.take():
             call.finish(error)
@@ -333,5 +330,5 @@ class ClientMachine:
 
 
 def _credit_frames(amount: int) -> list[Sequence[bytes]]:
-    """CREDITs of so many messages together; each has a number of 16 bits."""
+    """Each CREDIT has a number of 16 bits."""
     return [wire.encode(wire.Credit(min(65535, amount - given))) for given in range(0, amount, 65535)]

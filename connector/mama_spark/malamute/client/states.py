@@ -38,8 +38,6 @@ class ClientEvent(Enum):
 
 
 class ClientAction(Enum):
-    """Actions of the state machine in a step."""
-
     OPEN = "send OPEN"
     RESTORE = "send again what is remembered, then the calls that wait"
     REOPEN = "send OPEN again on the same connection"
@@ -135,7 +133,6 @@ _EVENTS: dict[type[Command], ClientEvent] = {
 
 
 def event_of(command: Command) -> ClientEvent:
-    """The event of a command received from the broker."""
     event = _EVENTS.get(type(command))
     if event is not None:
         return event

@@ -21,8 +21,8 @@ from ..broker.broker.metrics import summary
 from ..broker.configuration import load
 from ..broker.session.broker_events import BrokerEvent
 
-#: Seconds after which a thread of the broker lets another one run. Each message crosses two threads, and a busy engine
-#: would keep the messages of others waiting at each for Python's 5 ms.
+#: Seconds after which a thread lets another one run. Each message crosses two threads, and a busy engine would keep the
+#: messages of others waiting at each for Python's 5 ms.
 SWITCH = 0.001
 #: Seconds between collections of old cycles.
 COLLECT = 3600.0

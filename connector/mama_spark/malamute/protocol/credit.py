@@ -1,29 +1,24 @@
 """Flow control in both directions: deliveries to a client, and what a client sends to streams. Pure.
 
-:class:`DeliveryCredit` counts the deliveries that a receiver still accepts; each delivery uses one.
-
 A client's credit counts messages of all kinds and streams together (ML-21), while each engine with flow control decides
-by itself when to deliver. :class:`CreditAllocator` therefore *lends* the client's credit to those engines: an engine
-has a share, uses it for deliveries, and is lent more as it delivers. The sum of the shares never exceeds the credit. An
+by itself when to deliver. :class:`CreditAllocator` therefore *lends* the credit to those engines: an engine has a
+share, uses it for deliveries, and is lent more as it delivers. The sum of the shares never exceeds the credit. An
 unused share is recalled when another engine has used all of its own, or when a message of another kind waits; with less
 credit than streams, the credit rotates among them.
 
 A client that gives no credit (the C client) is treated as if it gave :attr:`CreditAllocator.window` at a time, and only
 while its socket accepts deliveries, so a slow reader does not make an engine fill the broker's memory.
 
-A client that publishes has a send window in bytes: sent bytes are subtracted, bytes that the engines have answered
-are granted again. This bounds the unanswered bytes of each publisher. The broker keeps a :class:`SendWindow` for each
-client, and the client a :class:`GrantedWindow`.
+A client that publishes has a send window in bytes: sent bytes are subtracted, bytes that the engines have answered are
+granted again. This bounds the unanswered bytes of each publisher. The broker has a :class:`SendWindow` per client, the
+client a :class:`GrantedWindow`.
 """
 
 from __future__ import annotations
 
 
 class DeliveryCredit:
-    """Number of deliveries that a receiver still accepts: unlimited until it gives the first credit.
-
-    :ivar left: None = any number
-    """
+    """Number of deliveries that a receiver still accepts: unlimited (None) until it gives the first credit."""
 
     __slots__ = ("left",)
 
@@ -35,7 +30,7 @@ class DeliveryCredit:
         self.left = None if amount is None else (self.left or 0) + amount
 
     def use(self) -> bool:
-        """Count one delivery; False: there is no credit for it, and nothing was counted."""
+        """Count one delivery; False: there is no credit for it."""
         left = self.left
         if left is None:
             return True
@@ -82,7 +77,7 @@ class CreditAllocator:
     def __init__(self, limit: int = DELIVERY_WINDOW_BYTES) -> None:
         self.lent = 0
         self.limit = limit
-        self.rotation_due: float | None = None  #: time to call :meth:`rotate`
+        self.rotation_due: float | None = None
         self.rotation_interval = ROTATION
         self._shares: dict[bytes, int] = {}  # deliveries left per engine; longest without a refill first
         self._cancelling: dict[bytes, list[int]] = {}  # shares of subscriptions with an unanswered CANCEL
@@ -100,10 +95,7 @@ class CreditAllocator:
         return max(len(self._shares), min(DELIVERY_WINDOW, int(self.limit / self._mean_bytes)), 1)
 
     def free(self, credit: DeliveryCredit, undelivered: int) -> int:
-        """Deliveries that can be lent now.
-
-        :param undelivered: lent deliveries that wait for the client's socket or credit
-        """
+        """Deliveries that can be lent now; ``undelivered``: lent ones that wait for the client's socket or credit."""
         return credit.limit(self.window) - self.lent - undelivered
 
     def leaves_credit(self, credit: DeliveryCredit) -> bool:
@@ -111,7 +103,7 @@ class CreditAllocator:
         return credit.left is None or credit.left > self.lent
 
     def add_stream(self, stream: bytes) -> None:
-        """Add a stream that the client subscribed to; its share is 0 until :meth:`lend`."""
+        """The share of a new stream is 0 until :meth:`lend`."""
         self._shares.setdefault(stream, 0)
 
     def cancel(self, stream: bytes) -> None:
@@ -122,7 +114,7 @@ class CreditAllocator:
             self._clear_flags(stream)
 
     def cancelled(self, stream: bytes) -> None:
-        """To be called when the engine has answered the oldest CANCEL."""
+        """The engine has answered the oldest CANCEL."""
         cancelling = self._cancelling.get(stream)
         if cancelling:
             self.lent -= cancelling.pop(0)
@@ -193,10 +185,7 @@ class CreditAllocator:
         return allocations
 
     def recall(self, waiting: bool, now: float) -> list[bytes]:
-        """Streams whose engines must return unused shares, because nothing is left to lend.
-
-        :param waiting: a message from elsewhere than these streams waits for credit
-        """
+        """Streams whose engines must return unused shares: nothing is left to lend. ``waiting``: others need credit."""
         empty = [stream for stream, share in self._shares.items() if not share]
         if waiting or any(stream in self._exhausted for stream in empty):
             self.rotation_due = None
@@ -219,9 +208,9 @@ class CreditAllocator:
         return streams
 
 
-#: Maximum and minimum of a send window, in bytes.
+#: Most and least bytes of a send window.
 MAX_SEND_WINDOW, MIN_SEND_WINDOW = 8 * 1024 * 1024, 64 * 1024
-#: Bytes that a message costs in addition to its frames.
+#: In addition to its frames.
 MESSAGE_OVERHEAD = 256
 
 
@@ -231,11 +220,9 @@ def send_cost(frame_bytes: int, messages: int) -> int:
 
 
 class SendWindow:
-    """Bytes that one client may send to streams: bytes of frames, and :data:`MESSAGE_OVERHEAD` per message.
+    """Bytes that one client may send to streams: bytes of frames, and :data:`MESSAGE_OVERHEAD` per message. It may send
+    while :attr:`left` is above 0, so one message may exceed it.
 
-    The client may send while :attr:`left` is above 0, so one message may exceed it.
-
-    :ivar left: bytes that the client may still send
     :ivar unanswered: bytes sent and not answered by engines
     :ivar in_use: the client has sent a message
     """
@@ -246,7 +233,7 @@ class SendWindow:
         self.left = 0
         self.unanswered = 0
         self.in_use = False
-        self._since_ping = 0  # bytes sent after the last PING
+        self._since_ping = 0
 
     def sent(self, frame_bytes: int, messages: int = 1) -> None:
         cost = send_cost(frame_bytes, messages)
@@ -270,9 +257,7 @@ class SendWindow:
 
 
 class GrantedWindow:
-    """The send window as the client knows it: what the broker has granted and is not used yet.
-
-    A PING requests more when less than half of the last grant is left.
+    """The send window as the client knows it. A PING requests more when less than half of the last grant is left.
 
     :ivar left: bytes that may be sent to streams; None = any number
     """
@@ -292,12 +277,11 @@ class GrantedWindow:
 
     @property
     def may_send(self) -> bool:
-        """Whether a message may be sent now."""
         return self.left is None or self.left > 0
 
     @property
     def needs_ping(self) -> bool:
-        """Whether to request more by a PING."""
+        """Whether a PING must request more."""
         return self.left is not None and self.left < self._refill_below and self._sent_since_ping
 
     def sent(self, frame_bytes: int, messages: int) -> None:
@@ -306,16 +290,15 @@ class GrantedWindow:
             self._sent_since_ping = True
 
     def pinged(self) -> None:
-        """To be called when a PING is sent."""
         self._sent_since_ping = False
 
     def grow(self, credit: int | None) -> None:
-        """:param credit: bytes, from the broker's answer; None: it grants none"""
+        """None: the broker's answer grants no bytes."""
         if credit is not None and self.left is not None:
             self.left += credit
             self._refill_below = self.left // 2
 
 
 def window_for(publishers: int, backlog: int) -> int:
-    """Send window of each publisher in bytes, for a number of publishers and a limit of the engine's backlog."""
+    """Bytes of each publisher's send window; ``backlog`` is the limit of the engine's."""
     return max(MIN_SEND_WINDOW, min(MAX_SEND_WINDOW, backlog // (2 * max(1, publishers))))

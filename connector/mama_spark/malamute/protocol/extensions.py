@@ -47,23 +47,21 @@ _RUN = struct.Struct(">BIQ")
 class Feature(IntFlag):
     """Features that a client announces."""
 
-    CREDIT = 1  #: credit from the start: nothing is delivered before its first CREDIT
-    SEQUENCE = 2  #: sequence and time of a delivery
+    CREDIT = 1  #: nothing is delivered before its first CREDIT
+    SEQUENCE = 2  #: and time of a delivery
     ACKS = 4  #: outcomes of sends, in the PONG of the next PING
     CONFIRM = 8  #: CONFIRM commands about mailbox and service messages, in both directions
     HEADERS = 16  #: message ids and headers
-    LOG = 32  #: questions about stored streams and their answers
-    SENDING = 64  #: a send window for its STREAM SENDs; only with ACKS
+    LOG = 32  #: questions about stored streams
+    SENDING = 64  #: a send window; only with ACKS
     DISCOVERY = 128  #: it may write discovery records to the broker's own stream, and causes no events there
-    BLOCKS = 256  #: it sends several messages as one command (:mod:`.message_blocks`)
+    BLOCKS = 256  #: several messages as one command (:mod:`.message_blocks`)
 
 
 ALL = Feature(sum(Feature))
 
 
 class StoreOutcome(IntEnum):
-    """Outcome of a run of sends."""
-
     ACCEPTED = 0  #: the engine has them; it stores nothing
     STORED = 1
     DUPLICATE = 2  #: their ids were stored before; ``first`` is then the sequence of the first of them
@@ -126,10 +124,7 @@ _MOST_RUNS = 65_535 // 13  #: per field; further runs go into further fields
 
 
 def write(extension: Extension) -> bytes:
-    """Encode the block; empty for an extension without fields.
-
-    :raises BadFrame: a value does not fit
-    """
+    """:raises BadFrame: a value does not fit"""
     parts = []
     try:
         for tag, (name, width) in _NUMBERS.items():
@@ -164,7 +159,7 @@ def read(trailing: bytes) -> Extension:
     """Decode the bytes after a command's last field. Never raises."""
     message_id = only_id(trailing)
     if message_id:
-        return Extension(message_id=message_id)  # fast path of the most frequent extension
+        return Extension(message_id=message_id)
     if not trailing.startswith(_MAGIC):
         return NO_EXTENSION
     fields = _split(trailing)
@@ -193,7 +188,7 @@ def read(trailing: bytes) -> Extension:
 
 
 def _split(block: bytes) -> list[tuple[int, bytes]] | None:
-    """Tags and values; None: too many."""
+    """None: too many."""
     fields: list[tuple[int, bytes]] = []
     at = len(_MAGIC)
     while at < len(block):

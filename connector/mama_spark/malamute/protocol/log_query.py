@@ -53,7 +53,6 @@ FETCH_BYTES = 1024 * 1024
 #: Sequences that one MISSING or FETCH examines, and ranges in one answer.
 LOOK = 16_384
 MOST_RANGES = 4000
-#: Bytes of names in one answer.
 NAMES_BYTES = 60_000
 _HEAD = struct.Struct(">BI")
 _ANSWER = struct.Struct(">IH")
@@ -74,8 +73,6 @@ class Op(IntEnum):
 
 
 class Selection(IntEnum):
-    """Meaning of :attr:`LogQuery.texts`."""
-
     ALL = 0
     SUBJECTS = 1
     PATTERNS = 2
@@ -233,7 +230,6 @@ def parse_texts(body: bytes) -> list[bytes]:
 
 
 def names_body(names: Sequence[bytes], after: bytes) -> bytes:
-    """One page of sorted names."""
     page, size, more = [], 0, False
     for name in names[bisect_right(names, after) if after else 0 :]:
         size += 1 + len(name)

@@ -1,8 +1,4 @@
-"""The transition table of a state machine: the step of each event in each state. Pure.
-
-For every event a machine looks up the :class:`TableStep`, changes its state and executes the action; it changes its
-state nowhere else.
-"""
+"""The step of each event in each state of a state machine, which changes its state nowhere else. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +13,7 @@ Action = TypeVar("Action")
 
 
 class TableEnum(Enum):
-    """Base of states, events and actions. Members hash by identity, because the hash of :class:`~enum.Enum` is a Python
-    call, too slow for every message."""
+    """Members hash by identity: the hash of :class:`~enum.Enum` is a Python call, too slow for every message."""
 
     __hash__ = object.__hash__
 
@@ -29,22 +24,19 @@ class IllegalMachineStep(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class TableStep(Generic[State, Action]):
-    """:ivar state: the next state
-    :ivar action: the command that the machine executes; None = none
-    """
+    """The next state, and the command that the machine executes; None = none."""
 
     state: State
     action: Action | None = None
 
 
 class TransitionTable(Generic[State, Event, Action]):
-    """:param rows: steps by state and event; a missing event is illegal in that state"""
+    """A missing event is illegal in that state."""
 
     def __init__(self, rows: Mapping[State, Mapping[Event, TableStep[State, Action]]]) -> None:
         self._rows = {state: dict(steps) for state, steps in rows.items()}
 
     def __iter__(self) -> Iterator[tuple[State, Event, TableStep[State, Action]]]:
-        """All entries."""
         return ((state, event, step) for state, steps in self._rows.items() for event, step in steps.items())
 
     def step(self, state: State, event: Event) -> TableStep[State, Action]:

@@ -25,8 +25,8 @@ TTL = b"Mama-Ttl"
 RENEWAL = b"Mama-Renewal"
 MARKER = b"Mama-Marker"
 EXPECTED = b"Mama-Expected-Sequence"
-EXPIRED = b"MaxAge"  #: value of :data:`MARKER`
-HEADERS = frozenset((TTL, RENEWAL, MARKER))  #: of messages that have to do with a time to live
+EXPIRED = b"MaxAge"
+HEADERS = frozenset((TTL, RENEWAL, MARKER))  #: that concern a time to live
 
 #: Most bytes of a message with a TTL: such messages are exempt from retention.
 MOST_BYTES = 1024 * 1024
@@ -40,7 +40,6 @@ class TtlRequest(NamedTuple):
     """The time to live that the headers of a message ask for.
 
     :ivar milliseconds: to live, 0 = stop the timer; None = it has no such header
-    :ivar renews: it is a renewal
     :ivar expected: sequence of the message that must run; None = any, or none
     """
 
@@ -50,8 +49,7 @@ class TtlRequest(NamedTuple):
 
 
 def ttl_request_of(headers: Iterable[tuple[bytes, bytes]]) -> TtlRequest | None:
-    """None: the message is REFUSED: it has a header of the engine's, an invalid value, or an expectation without a time
-    to live."""
+    """None: REFUSED, for a header of the engine's, an invalid value, or an expectation without a time to live."""
     first: dict[bytes, bytes] = {}
     for name, value in headers:
         first.setdefault(name, value)
@@ -71,11 +69,7 @@ def _number(value: bytes, most: int) -> int | None:
 
 @dataclass(slots=True)
 class _Running:
-    """A running timer.
-
-    :ivar due: time of expiry
-    :ivar planned: time of its heap entry, at most ``due``
-    """
+    """``planned``: time of its heap entry, at most ``due``."""
 
     sequence: int
     ttl: float
@@ -84,10 +78,7 @@ class _Running:
 
 
 class ExpiryQueue:
-    """Subjects with a running timer, by time of expiry (a heap).
-
-    :param tick: monotonic clock, seconds
-    """
+    """Subjects with a running timer, in a heap by time of expiry; ``tick``: monotonic clock, seconds."""
 
     def __init__(self, tick: Callable[[], float]) -> None:
         self.tick = tick
@@ -101,7 +92,7 @@ class ExpiryQueue:
         return subject in self._running
 
     def start(self, subject: bytes, sequence: int, ttl: float) -> None:
-        """Start the timer of a message; it replaces an earlier message of the subject."""
+        """Start the timer of a message, which replaces an earlier one of the subject."""
         due, before = self.tick() + ttl, self._running.get(subject)
         planned = due if before is None else min(due, before.planned)
         self._running[subject] = _Running(sequence, ttl, due, planned)
@@ -122,7 +113,6 @@ class ExpiryQueue:
         return 0 if one is None else one.sequence
 
     def end(self, subject: bytes) -> None:
-        """Stop the timer of the subject."""
         self._running.pop(subject, None)
 
     def expired(self) -> list[bytes]:
@@ -134,7 +124,7 @@ class ExpiryQueue:
             planned, subject = heapq.heappop(self._heap)
             one = self._running.get(subject)
             if one is None or one.planned != planned:
-                continue  # an entry of an earlier message
+                continue
             over = one.due <= now
             if over:
                 found.append((one.due, subject))
@@ -155,10 +145,7 @@ class ExpiryQueue:
 
 
 class TtlTracker(ExpiryQueue):
-    """TTLs of stored messages, and of the batch that is being stored.
-
-    :param most: limit of subjects with a running timer
-    """
+    """TTLs of stored messages and of the batch being stored; ``most``: limit of subjects with a running timer."""
 
     def __init__(self, most: int, tick: Callable[[], float]) -> None:
         super().__init__(tick)
@@ -169,7 +156,7 @@ class TtlTracker(ExpiryQueue):
         return bool(self._unstored or len(self))
 
     def load(self, running: Iterable[tuple[bytes, int, int]]) -> None:
-        """Load stored messages: subject, sequence and milliseconds. Their timers start now."""
+        """The timers of stored messages start now: subject, sequence and milliseconds."""
         for subject, sequence, ttl in running:
             self.start(subject, sequence, ttl / 1000)
 

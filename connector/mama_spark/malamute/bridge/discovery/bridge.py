@@ -1,9 +1,5 @@
-"""Source discovery on a Malamute broker: :class:`~mama_spark.contracts.bridge.DiscoveryBridge` over the broker's own
-stream.
-
-Needs our broker, with its event stream stored (see :mod:`.codec`). Readers do not subscribe: they fetch by sequence,
-and leave nothing behind but saved images.
-"""
+"""Source discovery on our broker, in its stored event stream (:mod:`.codec`). Readers fetch by sequence instead of
+subscribing, and leave nothing behind but saved images."""
 
 from __future__ import annotations
 
@@ -27,9 +23,9 @@ class MalamuteLeases:
     """The two subjects of each source: :class:`~mama_spark.discovery.lease_keeper.LeaseStore`.
 
     *How processes agree.* The answer to a renewal says whether the source record still has its time to live. If not,
-    the source was reported OFFLINE, or it was withdrawn; the current message of its subject tells which. A process that
-    writes a record gives it an id made from the sequence that it replaces: so it is stored once however many processes
-    write it, and readers see a source come back once.
+    the source was reported OFFLINE or withdrawn; the current message of its subject tells which. A process makes the id
+    of a record from the sequence that it replaces: so it is stored once however many processes write it, and readers
+    see a source come back once.
     """
 
     def __init__(self, settings: DiscoverySettings) -> None:
@@ -58,8 +54,8 @@ class MalamuteLeases:
         self._announce(one, self._current(one.source))
 
     def _announce(self, one: Announced, parts: dict[str, StoredRecord]) -> None:
-        # The record goes last: whoever sees it sees all, and who looks before it makes the same id of it. The other way
-        # round, a process that looks in between would write the record again.
+        # The record goes last: a process that sees it sees all, and one that looks before makes the same id of it. The
+        # other way round, a process that looks in between would write the record again.
         messages = [
             self.codec.warn(one.source, one.ttl, _sequence(parts.get(WARN))),
             self.codec.record(*one, _sequence(parts.get(REC))),
@@ -102,7 +98,6 @@ class MalamuteLeases:
         self._require_client().store(withdrawals)
 
     def _current(self, source: SourceKey) -> dict[str, StoredRecord]:
-        """The current messages of a source's subjects, by part."""
         subjects = [self.codec.subject(part, source) for part in (REC, WARN)]
         found = {one.subject: one for one in self._require_client().current(subjects).messages}
         return {part: found[s] for part, s in zip((REC, WARN), subjects, strict=True) if s in found}
@@ -127,16 +122,13 @@ class MalamuteDiscovery(LogDiscovery):
         self._client: DiscoveryClient | None = None
 
     def open(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
-
-        :raises ConfigError: the broker keeps no discovery (NOT_IMPLEMENTED), or refuses us
-        """
+        """:raises ConfigError: the broker keeps no discovery (NOT_IMPLEMENTED), or refuses us"""
         client = DiscoveryClient(self.settings)
         client.open()
         self._client = client
 
     def close(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. Announced sources are renewed for a while."""
+        """Announced sources are renewed for a while."""
         client, self._client = self._client, None
         lease_keeper.release(self)
         if client is not None:
@@ -147,38 +139,30 @@ class MalamuteDiscovery(LogDiscovery):
             raise ClientClosed("discovery is not open")
         return self._client
 
-    # --- announcing ------------------------------------------------------------------------------------------------
-
     @property
     def leases(self) -> LeaseKeeper:
-        """The leases of this process at this broker."""
         return lease_keeper.lease_keeper(self.settings, lambda: MalamuteLeases(self.settings))
 
     def create_streams(self) -> None:
         """Nothing is missing here."""
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         check_ttl(ttl)
         self._require_client()
         ttl = max(1, round(ttl * 1000)) / 1000  # as it is encoded
         self.leases.announce(self, Announced(source, record, ttl))
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         self._require_client()
         self.leases.withdraw(source, record)
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         subject = self.codec.subject(EVENT, source)
         messages = [
             DiscoveryMessage(subject, event, Extension(message_id=id_.encode()))
             for event, id_ in zip(events, ids, strict=True)
         ]
         self._require_client().store(messages)
-
-    # --- reading ---------------------------------------------------------------------------------------------------
 
     @property
     def _log_name(self) -> str:

@@ -42,9 +42,8 @@ _END = 2**62
 
 @dataclass(frozen=True, slots=True)
 class DiscoverySettings:
-    """Times in seconds.
+    """Settings of one client; times in seconds.
 
-    :param connection: how the broker is reached
     :param outage_timeout: that an outage may last before a call fails
     :param answer_timeout: that one request may take
     :param name: bridges of one process with the same name, broker and codec share their renewals
@@ -62,8 +61,7 @@ class FoundMessages:
     """One page of stored messages.
 
     :ivar identity: of the stream; another when it was deleted and created again
-    :ivar reached: everything up to this sequence was examined
-    :ivar last: sequence of the newest message
+    :ivar reached: everything up to this sequence was examined; ``last``: sequence of the newest message
     """
 
     identity: str
@@ -117,8 +115,6 @@ class DiscoveryClient:
             raise ClientClosed("discovery is not open")
         return self._connection
 
-    # --- reading ---------------------------------------------------------------------------------------------------
-
     def bounds(self) -> Bounds:
         answer, _ = self._ask(Op.BOUNDS, ())
         (first, last), _ = parse_numbers(answer.body, 2)
@@ -167,10 +163,7 @@ class DiscoveryClient:
         return self._retry(attempt, self.settings.outage_timeout)
 
     def _retry(self, attempt: Callable[[], T], timeout: float) -> T:
-        """The result of the first attempt that succeeds.
-
-        :raises Unavailable: none did within ``timeout`` seconds, or the connection has ended
-        """
+        """:raises Unavailable: no attempt succeeded within ``timeout`` seconds, or the connection has ended"""
         until, delays = time.monotonic() + timeout, RETRY.delays()
         while True:
             connection = self._require_connection()
@@ -180,8 +173,6 @@ class DiscoveryClient:
                 if time.monotonic() >= until or connection.fatal is not None:
                     raise Unavailable(connection.explain("discovery", str(e))) from e
             time.sleep(delays.next())
-
-    # --- writing ---------------------------------------------------------------------------------------------------
 
     def put(self, messages: Sequence[DiscoveryMessage], timeout: float | None = None) -> list[AckRun]:
         """Store messages, in order; the outcome of each. Messages with an id may be put again.
@@ -219,7 +210,7 @@ class DiscoveryClient:
         return found
 
     def store(self, messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
-        """Store them all; as :meth:`put`.
+        """As :meth:`put`.
 
         :raises OutOfResources: one of them is not stored
         """

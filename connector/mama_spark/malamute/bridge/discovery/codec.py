@@ -4,8 +4,7 @@ Any bytes decode to an event or to None. All messages are stored in the broker's
 (:mod:`mama_spark.malamute.broker.session.broker_events`). A source has two subjects with a time to live
 (:mod:`mama_spark.malamute.protocol.ttl`), which are renewed without being stored:
 
-* ``<topic>.rec.<id>.<name>``: the source record. When it is not renewed, the broker's marker means that the source is
-  OFFLINE;
+* ``<topic>.rec.<id>.<name>``: the source record; the broker's marker for it means OFFLINE;
 * ``<topic>.warn.<id>.<name>``: empty, with half the time to live; its marker means SUSPECT.
 
 ``<topic>.event.<id>.<name>`` are events of the source's publishers, ``<topic>.image.<token>`` snapshots that were saved
@@ -37,10 +36,7 @@ _READER_EVENTS = {"SUBSCRIBED": DiscoveryEventKind.SUBSCRIBED, "UNSUBSCRIBED": D
 
 
 class StoredRecord(NamedTuple):
-    """One message of the stream.
-
-    :ivar time: microseconds since the epoch, by the broker's clock
-    """
+    """One message of the stream; ``time``: microseconds since the epoch, by the broker's clock."""
 
     sequence: int
     time: int
@@ -50,7 +46,6 @@ class StoredRecord(NamedTuple):
 
     @property
     def has_ttl(self) -> bool:
-        """It has a time to live."""
         return self.ttl > 0
 
     @property
@@ -89,8 +84,7 @@ class DiscoveryMessage(NamedTuple):
 
 
 def id_of(subject: str, before: int, *parts: bytes) -> bytes:
-    """The id of a message that replaces sequence ``before`` of its subject: the same from all processes that send the
-    same message there, so that it is stored once."""
+    """The id of a message that replaces sequence ``before``: the same from all processes, so that it is stored once."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (subject.encode(), *parts):
         digest.update(len(part).to_bytes(8, "big") + part)
@@ -99,9 +93,8 @@ def id_of(subject: str, before: int, *parts: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryCodec:
-    """Encodes and decodes the messages below one discovery topic.
+    """Encodes and decodes the messages below one discovery topic, with which the subjects begin.
 
-    :param topic: that the subjects begin with
     :param events: the broker's own stream
     :param sources: origin of the records of a snapshot
     """
@@ -130,7 +123,7 @@ class DiscoveryCodec:
         return f"{self.topic}.{IMAGE}.{token}"
 
     def parse(self, subject: str) -> tuple[str, SourceKey] | None:
-        """Part and source; None if it is no subject of :meth:`subject`."""
+        """None if it is no subject of :meth:`subject`."""
         rest = subject.removeprefix(f"{self.topic}.")
         part, _, rest = rest.partition(".") if rest != subject else ("", "", "")
         number, dot, name = rest.partition(".")
@@ -141,8 +134,6 @@ class DiscoveryCodec:
         if _NUMBER.fullmatch(number) is None or int(number) >= 2**64:
             return None
         return part, SourceKey(name, int(number))
-
-    # --- encoding --------------------------------------------------------------------------------------------------
 
     def record(self, source: SourceKey, record: bytes, ttl: float, before: int) -> DiscoveryMessage:
         """A source record that replaces sequence ``before`` of its subject (0 = there is none)."""
@@ -158,7 +149,6 @@ class DiscoveryCodec:
         )
 
     def withdrawal(self, part: str, source: SourceKey, content: bytes, before: int) -> DiscoveryMessage:
-        """A message that withdraws ``rec`` or ``warn``."""
         subject = self.subject(part, source)
         headers = ((TTL, b"0"), (WITHDRAWN, b"1"))
         return DiscoveryMessage(
@@ -168,10 +158,8 @@ class DiscoveryCodec:
     def renewal(self, part: str, source: SourceKey) -> DiscoveryMessage:
         return DiscoveryMessage(self.subject(part, source), b"", Extension(headers=((RENEWAL, b"1"),)))
 
-    # --- decoding --------------------------------------------------------------------------------------------------
-
     def event_of(self, one: StoredRecord) -> DiscoveryEvent | None:
-        """The event that a message is; None for what is no event of discovery."""
+        """None for what is no event of discovery."""
         if not one.subject.startswith(f"{self.topic}."):
             return self._reader_event(one)
         found = self.parse(one.subject)
@@ -202,10 +190,7 @@ class DiscoveryCodec:
         return DiscoveryEvent(DiscoveryEventKind.EVENT, one.time, self.events, one.sequence, payload=one.content)
 
     def image(self, current: Iterable[StoredRecord]) -> list[DiscoveryEvent]:
-        """The sources that are announced, in the order of their records.
-
-        :param current: the current message of each subject
-        """
+        """The announced sources in the order of their records; ``current``: the current message of each subject."""
         found: dict[SourceKey, dict[str, StoredRecord]] = {}
         for one in current:
             parsed = self.parse(one.subject)

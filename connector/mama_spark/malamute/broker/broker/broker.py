@@ -1,7 +1,4 @@
-"""The Malamute broker: starts and stops the thread of :mod:`.loop`, and reads its state.
-
-One thread owns the sockets and the session machine; engines run in others.
-"""
+"""The Malamute broker: one thread (:mod:`.loop`) owns the sockets and the session machine; engines run in others."""
 
 from __future__ import annotations
 
@@ -37,26 +34,22 @@ __all__ = ["Broker", "BrokerSettings", "EngineChoice"]
 
 logger = logging.getLogger(__name__)
 
-#: Sockets of one stream whose engine has its own thread (it has an event descriptor, an open file).
+#: Of one stream whose engine has its own thread; each has an event descriptor, an open file.
 _SOCKETS = 1
 #: Most files of one open stream: those of a durable one that is in use.
 _STREAM_FILES = 4
-#: Files that are reserved for clients and others.
+#: Reserved for clients and others.
 _FILES = 2048
-#: Seconds in which the broker's thread must answer an inspection; it does so once per round.
+#: Seconds; the broker's thread answers once per round.
 _INSPECTION_TIMEOUT = 10.0
 
-#: Loops of brokers with an engine that does not end, kept alive: terminating or collecting their ZeroMQ context would
-#: block.
+#: Loops with an engine that does not end, kept alive: to terminate or collect their ZeroMQ context would block.
 _UNTERMINATED: list[BrokerLoop] = []
 
 
 class Broker:
-    """A Malamute broker; as a context manager it starts and stops.
-
-    :param encode: makes the messages of the stream of events
-        (:mod:`mama_spark.malamute.broker.session.broker_events`), in the broker's thread
-    """
+    """A Malamute broker; as a context manager it starts and stops. ``encode`` makes the messages of its stream of
+    events (:mod:`mama_spark.malamute.broker.session.broker_events`), in its thread."""
 
     def __init__(self, settings: BrokerSettings | None = None, encode: Callable[[BrokerEvent], bytes] = encode) -> None:
         self._encode = encode
@@ -85,7 +78,7 @@ class Broker:
         self.stop()
 
     def start(self) -> None:
-        """Start the broker; returns when clients can connect.
+        """Returns when clients can connect.
 
         :raises Unavailable: the endpoint cannot be bound
         """
@@ -180,7 +173,6 @@ class Broker:
         return None if self._http is None else self._http.url
 
     def _inspect(self, inspect: Callable[[BrokerLoop], Any]) -> Any:
-        """Read the loop's state in its own thread."""
         loop, thread, control = self._loop, self._thread, self._control
         if loop is None or thread is None or control is None or not thread.is_alive():
             raise BackgroundTaskFailed("the broker does not run")

@@ -16,11 +16,10 @@ from ..session.clients import ClientSession, Frames
 from ..session.state_machine import ServerMachine
 from .security import ZapHandler
 
-#: Limits of a round: large enough that a batch is worth a wake-up of its engine, small enough that other clients and
-#: streams wait a few milliseconds only.
+#: Of a round: so large that a batch is worth a wake-up of its engine, so small that others wait milliseconds.
 ROUND_MESSAGES = 200
 ROUND_BYTES = 1024 * 1024
-#: Messages that are sent to one client before others have their turn, and to all that were blocked in one round.
+#: Messages sent to one client before others have their turn, and to all that were blocked in one round.
 CLIENT_TURN = 1000
 RETRY_TURN = 2000
 #: Seconds until a blocked client is retried, at first and at most.
@@ -32,8 +31,6 @@ _MORE, _MORE_NOW = zmq.SNDMORE, zmq.SNDMORE | zmq.NOBLOCK
 
 @dataclass(slots=True)
 class SocketCounters:
-    """Counters since the start of the broker, explained in :mod:`.metrics`."""
-
     received_messages: int = 0
     received_bytes: int = 0
     sent_messages: int = 0
@@ -43,8 +40,9 @@ class SocketCounters:
 
 
 class ClientRouter:
-    """:ivar blocked: clients whose socket accepts no more, or for whom there is more than a turn; the next one first
-    :ivar retry_interval: seconds until they are retried
+    """The socket, and the clients that it blocks.
+
+    :ivar blocked: clients whose socket accepts no more, or for whom there is more than a turn; the next one first
     :ivar input_pending: there may be more to read, although the socket's descriptor does not signal it
     """
 
@@ -72,7 +70,7 @@ class ClientRouter:
             self.socket.setsockopt(option, value)
 
     def bind(self, zap_handler: ZapHandler) -> tuple[str, ...]:
-        """Bind the socket; returns its endpoints."""
+        """Returns the socket's endpoints."""
         zap_handler.secure(self.socket)
         return tuple(map(self._bind, self._endpoints))
 
@@ -109,7 +107,6 @@ class ClientRouter:
         self.counters.received_bytes += received_bytes
 
     def send_output(self) -> None:
-        """Send the machine's output to clients."""
         machine = self.machine
         while out := machine.clients.take_output():
             turns = Counter[ClientSession]() if len(out) > CLIENT_TURN else None
@@ -122,15 +119,13 @@ class ClientRouter:
 
     @staticmethod
     def _must_wait(client: ClientSession, turns: Counter[ClientSession] | None) -> bool:
-        """Whether the client is blocked, or has had its turn."""
         if turns is None or client.blocked:
             return client.blocked
         turns[client] += 1
         return turns[client] > CLIENT_TURN and client.connected
 
     def retry_blocked(self) -> None:
-        """Retry blocked clients, each for a turn. The interval stays short while one of them accepts frames, because a
-        fast reader is often blocked for a short time."""
+        """Each for a turn. The interval stays short while one accepts frames: a fast reader is only briefly blocked."""
         self.retry_interval = min(self.retry_interval + RETRY_INTERVAL, MAX_RETRY_INTERVAL)
         left = RETRY_TURN
         for client in list(self.blocked):
@@ -142,7 +137,6 @@ class ClientRouter:
                 self.retry_interval = RETRY_INTERVAL
 
     def _retry(self, client: ClientSession) -> int:
-        """Send a turn of what waits for a client; returns the number of messages."""
         machine = self.machine
         del self.blocked[client]
         for sent in range(CLIENT_TURN):
@@ -164,7 +158,7 @@ class ClientRouter:
             self.input_pending = self.input_pending or readable(self.socket)
 
     def close(self, linger: float = 0.0) -> None:
-        """:param linger: seconds to send frames that the socket has accepted"""
+        """``linger``: seconds to send frames that the socket has accepted."""
         self.socket.close(int(linger * 1000))
 
     def _send(self, identity: bytes, frames: Frames) -> bool:

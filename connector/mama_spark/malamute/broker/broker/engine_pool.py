@@ -1,8 +1,4 @@
-"""The engines of all streams: opens them, sends them commands in batches, and applies their reports.
-
-An engine gets its commands when it has started. An engine that lags behind has a backlog with a limit and a policy
-(:class:`EngineBacklog`).
-"""
+"""The engines of all streams: opens them, sends them commands in batches, and applies their reports."""
 
 from __future__ import annotations
 
@@ -68,7 +64,6 @@ class EngineBacklog:
         return len(self._sizes)
 
     def posted(self, batch: Sequence[EngineCommand], now: float) -> None:
-        """To be called when a batch was posted to the engine."""
         if not self._sizes:
             self._since = now
         size = sum(map(_bytes, batch)) if len(self._sizes) >= COUNTED else 0
@@ -77,7 +72,7 @@ class EngineBacklog:
         self.full = self.full or self.queued_bytes > self.limit
 
     def update(self, waiting: int, now: float) -> None:
-        """Set the number of batches that the engine has not begun."""
+        """``waiting``: batches that the engine has not begun."""
         begun = len(self._sizes) - waiting
         if begun <= 0:
             return
@@ -101,7 +96,7 @@ def _bytes(command: EngineCommand) -> int:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that an engine may take to start.
+#: Seconds.
 START_TIMEOUT = 120.0
 #: Seconds for which all wait for the end of an idle stream that is opened again: it has nothing to do but close files.
 END_WAIT = 1.0
@@ -111,10 +106,7 @@ TRIM_DELAY = 1.0
 
 @dataclass(slots=True, eq=False)
 class OpenStream:
-    """:ivar backlog: batches that the engine has not begun
-    :ivar start_by: when the engine is given up; None = it has started
-    :ivar pending: commands that wait for its start
-    """
+    """``start_by``: when the engine is given up, None = started; ``pending``: commands that wait for its start."""
 
     handle: EngineHandle
     backlog: EngineBacklog
@@ -123,9 +115,7 @@ class OpenStream:
 
 
 class StreamEngines:
-    """:param now: a monotonic clock
-    :ivar reports: of all engines; its socket is readable when there is one
-    """
+    """The engines by stream; ``reports`` of all: its socket is readable when there is one."""
 
     def __init__(
         self,
@@ -141,13 +131,11 @@ class StreamEngines:
         self._now = now
         self.reports = ReportSocket(context)
         self._threads: dict[type[StreamEngine], EngineThreads] = {}  # of engines that share some
-        self._starting: dict[bytes, OpenStream] = {}  # streams whose engine has not started
+        self._starting: dict[bytes, OpenStream] = {}
         self._lagging: dict[bytes, OpenStream] = {}  # streams whose backlog is checked every round
         self._abandoned: list[EngineHandle] = []
         self._freed_at: float | None = None  # when the last stream has ended, until its memory is returned
         self._ending: dict[bytes, EngineHandle] = {}  # idle streams whose engine has not ended
-
-    # --- commands ------------------------------------------------------------------------------------------------
 
     def send_commands(self) -> None:
         """Send each engine its commands from the machine as one batch; open new streams."""
@@ -170,10 +158,8 @@ class StreamEngines:
             self._lagging[stream.handle.name] = stream
 
     def must_pause_reading(self, policy: EngineBacklogPolicy) -> bool:
-        """Whether no client may be read, because an engine lags behind and makes progress.
-
-        Also updates the machine's set of full streams.
-        """
+        """Whether to read no client: an engine lags behind, but makes progress. Sets the machine's full streams,
+        too."""
         if not self._lagging:
             return False
         now, pause, full = self._now(), False, self._machine.streams.full
@@ -189,8 +175,6 @@ class StreamEngines:
             if len(backlog) < COUNTED and not backlog.full:
                 del self._lagging[name]
         return pause
-
-    # --- start ---------------------------------------------------------------------------------------------------
 
     def _open(self, name: bytes) -> OpenStream | None:
         engine, settings = self._selector.choose(name)
@@ -218,8 +202,7 @@ class StreamEngines:
         return found
 
     def _require_ended(self, name: bytes) -> None:
-        """:raises BackgroundTaskFailed: the thread of an abandoned engine of the stream still runs, and may have its
-        store open"""
+        """:raises BackgroundTaskFailed: the thread of an abandoned engine runs, and may have the stream's store open"""
         ending = self._ending.pop(name, None)
         if ending is not None:
             ending.destroy(END_WAIT)
@@ -239,13 +222,10 @@ class StreamEngines:
             self._post(stream, pending)
 
     def abandon_unstarted(self, now: float) -> None:
-        """Abandon engines that have not started in time."""
         for name, stream in list(self._starting.items()):
             if stream.start_by is not None and stream.start_by <= now:
                 logger.error("the engine of stream %r does not start", name)
                 self._abandon(stream.handle, "the engine does not start", 0.0)
-
-    # --- idle streams --------------------------------------------------------------------------------------------
 
     def end_idle(self, now: float) -> None:
         """End the engines of idle streams that keep nothing in memory; free those that have ended."""
@@ -266,11 +246,8 @@ class StreamEngines:
             self._freed_at = None
             freed_memory.trim()
 
-    # --- reports -------------------------------------------------------------------------------------------------
-
     def apply_next_report(self) -> int:
-        """Pass one report of an engine to the machine; returns the number of things that it reports, 0 = there is no
-        report."""
+        """Pass one report of an engine to the machine; returns the number of things that it reports, 0 = no report."""
         taken = self.reports.take()
         if taken is None:
             return 0
@@ -305,10 +282,8 @@ class StreamEngines:
                 stream.destroy()
         machine.deliveries.delivered(name, deliveries)
 
-    # --- ending --------------------------------------------------------------------------------------------------
-
     def _abandon(self, stream: EngineHandle, reason: str, timeout: float) -> None:
-        """Report the stream as lost to the machine; its thread keeps running if it does not end in time."""
+        """The stream is lost to the machine; its thread keeps running if it does not end in time."""
         self._remove(stream, reason)
         self._abandoned.append(stream)
         stream.destroy(timeout)
@@ -333,7 +308,6 @@ class StreamEngines:
             pass
 
     def has_running_engines(self) -> bool:
-        """Whether an engine, or a thread of engines, has not ended."""
         return any(not stream.closed for stream in self._all()) or any(one.running for one in self._threads.values())
 
     def _all(self) -> list[EngineHandle]:

@@ -25,10 +25,7 @@ _NAME = re.compile(rb"\^((?:[^\\.^$*+?()\[\]{}|]|\\[^a-zA-Z0-9])*)\$")
 
 
 class EngineSelector:
-    """Also the catalogue of :class:`~mama_spark.malamute.broker.session.streams.StreamCatalog`.
-
-    :param choices: the first with a matching pattern applies; other streams are ``simple``
-    """
+    """The engine of each stream: of the first of ``choices`` with a matching pattern, or ``simple``."""
 
     def __init__(self, choices: Sequence[EngineChoice]) -> None:
         self._choices = [(Pattern(choice.pattern), choice) for choice in choices]
@@ -51,19 +48,15 @@ class EngineSelector:
             return None
 
     def stores(self, stream: bytes) -> bool:
-        """Whether the stream's engine stores messages."""
         engine = self._class(stream)
         return engine is not None and engine.stored
 
     def has_flow_control(self, stream: bytes) -> bool:
-        """Whether the stream's engine delivers only against credit."""
         engine = self._class(stream)
         return engine is not None and holds(engine)
 
-    # --- stored streams ------------------------------------------------------------------------------------------
-
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
-        """Names of readable streams. Streams created since the disk was listed are in ``are_open``."""
+        """Streams created since the disk was listed are in ``are_open``."""
         now = time.monotonic()
         if now >= self._listed_at + FRESH:
             self._kept, self._listed_at = self._list_stored(), now
@@ -80,7 +73,6 @@ class EngineSelector:
         return found
 
     def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
-        """Why the stream cannot be read; None = it can, and is opened if necessary."""
         name, settings = self.choose(stream)
         engine = self._class(stream)
         stored = engine is not None and engine.stored

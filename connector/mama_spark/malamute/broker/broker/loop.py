@@ -1,7 +1,7 @@
 """The broker's thread: waits for its sockets, passes input to the session machine, and executes its output.
 
-A round of the loop reads from clients (a limited number of messages and bytes), sends each engine its commands as one
-batch, applies reports of engines, and sends. Neither clients nor streams can starve the other.
+A round reads from clients (a limited number of messages and bytes), sends each engine its commands as one batch,
+applies reports of engines, and sends. Neither clients nor streams can starve the other.
 
 All memory is bounded. Frames that a client's socket does not accept wait in the machine's queue for this client, with a
 limit in bytes and a policy. While an engine lags behind and makes progress, no client is read, so that TCP stops the
@@ -44,10 +44,10 @@ MAX_PENDING_EVENTS = 10_000
 
 
 class BrokerLoop:
-    """:param control: inproc endpoint for the frames ``stop`` and ``inspect``
-    :param encode: makes messages of the broker's own stream
+    """The loop of one broker.
+
+    :param control: inproc endpoint for the frames ``stop`` and ``inspect``
     :ivar inspections: functions that read the state of the loop in its thread, with futures for their results
-    :ivar reading_paused: an engine lags behind and is waited for
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class BrokerLoop:
         self.engines = StreamEngines(context, self.machine, selector, lambda: time.monotonic())
         self.clients = ClientRouter(context, settings, self.machine, self.counters)
         self._encode = encode
-        self._lost_events = 0  # not reported yet
+        self._lost_events = 0
         self._zap_handler: ZapHandler | None = None
         self._stopping = False
-        self._next_expiry = -math.inf  # next time-out of the machine
+        self._next_expiry = -math.inf
         self._dropped, self._deadline = list[int](), math.inf  # deliveries of each client, and when its end was over
         self._reports_pending = True  # there may be more reports, although the socket's descriptor does not signal it
         self._control = context.socket(zmq.PAIR)
         self._control.connect(control)
 
     def bind(self, zap_handler: ZapHandler) -> tuple[str, ...]:
-        """Bind the socket; returns the endpoints for clients."""
+        """Returns the endpoints for clients."""
         self._zap_handler = zap_handler
         return self.clients.bind(zap_handler)
 
@@ -110,7 +110,6 @@ class BrokerLoop:
         self._finish()
 
     def _wait_timeout(self) -> float:
-        """Of the next wait for the sockets, seconds."""
         machine, clients = self.machine, self.clients
         expiry = machine.next_expiry()
         self._next_expiry = math.inf if expiry is None else expiry
@@ -134,7 +133,6 @@ class BrokerLoop:
                 result.put(inspect(self))
 
     def _execute(self, reports: bool) -> None:
-        """Send the machine's output to engines and clients."""
         self.engines.send_commands()
         self._apply_reports(reports)
         self.clients.send_output()
@@ -153,8 +151,6 @@ class BrokerLoop:
             self.clients.send_output()
             reports = self.engines.reports.has_reports
         self._reports_pending = reports
-
-    # --- events --------------------------------------------------------------------------------------------------
 
     def _publish(self, events: list[EventFields]) -> None:
         """Publish events of clients and streams on the reserved stream, if it has been read or is stored."""
@@ -188,8 +184,6 @@ class BrokerLoop:
                 logger.error("an event cannot be encoded: %s", e)
         return messages
 
-    # --- ending --------------------------------------------------------------------------------------------------
-
     def _finish(self) -> None:
         """Process accepted messages through the engines and send to clients, until the time-outs."""
         self.engines.send_commands()
@@ -204,8 +198,7 @@ class BrokerLoop:
         self.clients.close(max(0.0, deadline - time.monotonic()))
 
     def dropped(self) -> str:
-        """A text about the messages that clients did not take before the end; empty if there are none. Call it when the
-        context has ended."""
+        """A text about messages that clients did not take, or empty; to be called when the context has ended."""
         found, linger = list[str](), self._settings.linger
         if self._dropped:
             found.append(f"{sum(self._dropped):,} deliveries that waited for {len(self._dropped):,} clients")
@@ -215,7 +208,7 @@ class BrokerLoop:
         return what and f"dropped at the end, for clients did not take it within {linger:g} s (linger): {what}"
 
     def close(self) -> None:
-        """Free everything; idempotent."""
+        """Idempotent."""
         self.engines.close(0.0 if self._stopping else END_TIMEOUT)
         self._control.close(0)
         self.clients.close()

@@ -13,7 +13,7 @@ from ....telemetry.exposition import Labels, Metric
 if TYPE_CHECKING:
     from .loop import BrokerLoop
 
-#: Counters of the session machine: name of the metric, what it counts.
+#: Of the session machine.
 _COUNTERS = {
     "malformed": ("malformed_frames", "frames that are no command"),
     "refused": ("refused_commands", "commands of clients that had not opened (ERROR 500)"),
@@ -28,7 +28,7 @@ _COUNTERS = {
     "lost_letters": ("lost_letters", "mail and requests that were lost for lack of room"),
     "lost_sends": ("lost_sends", "messages to streams whose backlog was full"),
 }
-#: Counters of the broker's thread, under their names: what each counts.
+#: Of the broker's thread.
 _TRAFFIC = {
     "received_messages": "messages from clients, commands of all kinds",
     "received_bytes": "bytes of their frames",
@@ -40,7 +40,6 @@ _TRAFFIC = {
 
 
 def measure(broker: BrokerLoop) -> list[Metric]:
-    """All counters and gauges."""
     machine = broker.machine
     clients, mailboxes, requests = machine.clients, machine.mailboxes.mailboxes, machine.mailboxes.requests
     publishers = machine.publishing.publishers
@@ -106,7 +105,6 @@ def clients_of(broker: BrokerLoop, now: float) -> list[dict[str, Any]]:
 
 
 def streams_of(broker: BrokerLoop) -> list[dict[str, Any]]:
-    """One dictionary per stream, by name."""
     machine = broker.machine
     readers = Counter(stream for client in machine.clients for stream in client.subscriptions)
     writers = Counter(client.write_stream for client in machine.clients if client.write_stream is not None)

@@ -23,10 +23,8 @@ _STOP_POLL = 0.05  #: seconds between checks of the stop flag
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Security:
-    """The security mechanism; without one, any client may connect and nothing is encrypted.
-
-    :param users: PLAIN: passwords by user name. They are sent unencrypted: for trusted networks only
-    """
+    """The security mechanism; without one, any client may connect and nothing is encrypted. PLAIN passwords (``users``:
+    by user name) are sent unencrypted: for trusted networks only."""
 
     users: Mapping[str, str] = field(default_factory=dict)
     curve_secret_key: str | None = option(
@@ -53,17 +51,14 @@ class Security:
 
     @property
     def curve_public_key(self) -> str | None:
-        """The public key for clients."""
         if self.curve_secret_key is None:
             return None
         return zmq.curve_public(self.curve_secret_key.encode()).decode()
 
 
 class ZapHandler:
-    """Authenticates clients of one context's sockets, in its own thread, until :meth:`stop`.
-
-    ZeroMQ sends requests to ``inproc://zeromq.zap.01`` (ZAP, RFC 27) and accepts a client only after the answer 200.
-    """
+    """Authenticates clients of one context's sockets, in its own thread, until :meth:`stop`. ZeroMQ sends requests to
+    ``inproc://zeromq.zap.01`` (ZAP, RFC 27) and accepts a client only after the answer 200."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], security: Security) -> None:
         self.security = security

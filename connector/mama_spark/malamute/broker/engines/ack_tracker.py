@@ -1,8 +1,7 @@
 """Outcomes of each client's messages, kept until the broker requests them (SYNC, caused by a PING). Pure.
 
 An outcome is added when a message is accepted, before its transaction is committed; :meth:`AckTracker.refuse` corrects
-the outcomes of a failed transaction, also those that :meth:`AckTracker.take` has returned since the last
-:meth:`AckTracker.settle`.
+those of a failed transaction, also what :meth:`AckTracker.take` has returned since the last :meth:`AckTracker.settle`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
 
 #: Most runs in one client's answer, which must fit in a field of 65,535 bytes, 13 per run.
 MOST_RUNS = 4096
-#: Most clients with outcomes that were not requested.
 MOST_CLIENTS = 100_000
 _KEPT = (StoreOutcome.STORED, StoreOutcome.DUPLICATE)
 
@@ -39,10 +37,7 @@ class OutcomeRuns:
         self._runs.append([outcome, count, first])
 
     def _merge_older_half(self) -> None:
-        """Merge the stored runs of the older half into one without sequences (0), to bound the memory.
-
-        The newer half is kept, because its outcomes may still change.
-        """
+        """Merge the older half into one run without sequences (0) to bound the memory; the newer half may change."""
         squeezed: list[list[int]] = []
         old, new = self._runs[: MOST_RUNS // 2], self._runs[MOST_RUNS // 2 :]
         for outcome, count, first in old:
@@ -55,7 +50,7 @@ class OutcomeRuns:
         self._runs = squeezed + new
 
     def refuse(self, above: int) -> None:
-        """Correct the outcomes: no message with a higher sequence is stored."""
+        """No message with a higher sequence is stored."""
         found: list[list[int]] = []
         for outcome, count, first in self._runs:
             stored = min(count, max(0, above - first + 1)) if outcome in _KEPT and first else count
@@ -73,10 +68,7 @@ T = TypeVar("T")
 
 
 class PerClient(Generic[T]):
-    """Values per client until they are requested; beyond the limit the values of the oldest clients are dropped.
-
-    :param make: creates the value of a new client
-    """
+    """Values per client until they are requested, made by ``make``; beyond the limit the oldest are dropped."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -116,10 +108,10 @@ class AckTracker(PerClient[OutcomeRuns]):
         return runs
 
     def refuse(self, above: int) -> None:
-        """Change the outcomes of messages with higher sequences: they were not stored."""
+        """No message with a higher sequence is stored."""
         for runs in (*self._of.values(), *self._taken):
             runs.refuse(above)
 
     def settle(self) -> None:
-        """To be called when all added outcomes are final."""
+        """All added outcomes are final."""
         self._taken.clear()

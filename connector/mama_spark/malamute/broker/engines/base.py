@@ -13,8 +13,7 @@ need no locks. It gets these commands:
 | COMPILE client, pattern | :meth:`~StreamEngine.compile` | subscribe. Idempotent (ML-12) |
 | CANCEL client | :meth:`~StreamEngine.cancel` | end all subscriptions of the client. Idempotent (ML-14) |
 | ACCEPT client, address, subject, content | :meth:`~StreamEngine.accept` | publish (ML-15) |
-| BLOCK client, address, block | :meth:`~StreamEngine.accept_block` | its messages
-(:mod:`mama_spark.malamute.protocol.message_blocks`) |
+| BLOCK client, address, block | :meth:`~StreamEngine.accept_block` | publish its messages |
 | CREDIT client, amount | :meth:`~StreamEngine.credit` | the client accepts this many more messages (ML-07) |
 | SYNC client | :meth:`~StreamEngine.sync` | outcomes of the client's messages since the last SYNC |
 | ASK client, query | :meth:`~StreamEngine.ask` | query the store (:mod:`mama_spark.malamute.protocol.log_query`) |
@@ -24,10 +23,8 @@ need no locks. It gets these commands:
 
 and delivers by :meth:`~StreamEngine.deliver`. ``client`` is an opaque reference: an engine compares and hashes it, and
 forgets it on CANCEL. The sender of a message never gets it itself, and a client gets one copy however many of its
-patterns match (ML-15, ML-25).
-
-The first four columns of ACCEPT and the delivery are those of the specification; positions, ids and headers are
-additional parameters.
+patterns match (ML-15, ML-25). ACCEPT and the delivery have the specification's four columns; positions, ids and headers
+are additional parameters.
 
 :mod:`.registry` finds engines by name. :class:`mama_spark.testing.engine_suite.EngineSuite` tests whether an engine
 keeps these rules.
@@ -46,12 +43,7 @@ from mama_spark.malamute.protocol.message_blocks import MessageBlock
 
 
 class Delivery(NamedTuple):
-    """One message for one client (ML-19).
-
-    :ivar client: reference of the client that gets it
-    :ivar sender: address of the client that sent it
-    :ivar extension: sequence, time, id and headers, where the engine has them
-    """
+    """One message for one client (ML-19), by its reference, from the ``sender`` with this address."""
 
     client: Hashable
     sender: bytes
@@ -61,21 +53,15 @@ class Delivery(NamedTuple):
 
 
 class StreamEngine(ABC):
-    """One stream.
-
-    :param name: of the stream
-    :param settings: of this engine in the broker's configuration; the engine checks them
-
-    An error of any method, except :class:`~mama_spark.malamute.protocol.patterns.BadPattern`, ends the stream: its
-    clients get ERROR 502.
-    """
+    """One stream. An error of any method but :class:`~mama_spark.malamute.protocol.patterns.BadPattern` ends it: its
+    clients get ERROR 502. The engine checks its ``settings`` of the broker's configuration."""
 
     #: The engine numbers its messages, stores an id once, and what it acknowledges as stored survives the broker.
     stored: ClassVar[bool] = False
-    #: Declares the keys of ``settings``, with :func:`mama_spark.options.declare.option`; None = the engine has none.
+    #: Declares the keys of ``settings``, with :func:`mama_spark.options.declare.option`.
     settings_class: ClassVar[type | None] = None
-    #: Most threads in which all streams of this engine run; 0 = each has a thread of its own. A class does not inherit
-    #: it (:func:`shared_threads`), because the engines of other streams wait while a method blocks or computes.
+    #: Most threads for all streams of this engine; 0 = a thread each. A class does not inherit it
+    #: (:func:`shared_threads`), because the engines of other streams wait while a method blocks or computes.
     shared_threads: ClassVar[int] = 0
 
     def __init__(self, name: bytes, settings: Mapping[str, Any] | None = None) -> None:
@@ -125,10 +111,8 @@ class StreamEngine(ABC):
         content: Sequence[bytes],
         extension: Extension | None = None,
     ) -> None:
-        """Publish a message of the client with this address to all subscribed clients but itself.
-
-        :param extension: id and headers; None from a client that will not send SYNC
-        """
+        """Publish a message of the client with this address to all subscribed clients but itself. ``extension``: id and
+        headers; None from a client that will not send SYNC."""
 
     def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
         """Publish the messages of a block, like calls of :meth:`accept`; an engine may do that faster."""
@@ -144,11 +128,8 @@ class StreamEngine(ABC):
         """
 
     def position(self) -> int | None:
-        """The sequence after which a subscription without ``after`` begins. Called immediately after :meth:`compile`;
-        None = the engine has no sequences.
-
-        A client that reconnects reads from there if it has received no message yet.
-        """
+        """The sequence after which a subscription without ``after`` begins; None = no sequences. Called immediately
+        after :meth:`compile`. A client that reconnects reads from there if it has received no message yet."""
         return None
 
     def sync(self, client: Hashable) -> tuple[AckRun, ...] | Callable[[], tuple[AckRun, ...] | None]:
@@ -161,10 +142,8 @@ class StreamEngine(ABC):
         return ()
 
     def ask(self, query: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
-        """Answer a query about the stored stream. Called after :meth:`flush`; must not take long.
-
-        :return: the answer, and the frames of the STREAM DELIVERs that go before it
-        """
+        """The answer to a query about the stored stream, and the frames of the STREAM DELIVERs that go before it.
+        Called after :meth:`flush`; must not take long."""
         reason = self.unreadable(self.name, self.settings) or "this engine answers no queries"
         return LogQueryAnswer(query.number, StatusCode.NOT_IMPLEMENTED, reason.encode()), []
 
@@ -185,29 +164,21 @@ class StreamEngine(ABC):
 
     @classmethod
     def is_stored(cls, name: bytes, settings: Mapping[str, Any]) -> bool:
-        """Whether this stream is stored with these settings."""
         return False
 
     def flush(self) -> None:  # noqa: B027
-        """End a batch of commands: store the accepted messages.
-
-        Deliveries and answers of the batch are sent when this has returned, and dropped if it raises. An engine may
-        deliver the messages of the batch here, after the answers to SYNC.
-        """
+        """End a batch of commands: store the accepted messages. Deliveries and answers of the batch are sent when this
+        has returned, and dropped if it raises. An engine may deliver the batch here, after the answers to SYNC."""
 
     def may_end(self) -> bool:
-        """Whether nothing is lost when the engine ends now and is started again at the next command.
-
-        Asked after each batch. The broker ends such an engine when no client has used its stream for a while.
-        """
+        """Whether nothing is lost when the engine ends now and is started again at the next command. Asked after each
+        batch; the broker ends such an engine when no client has used its stream for a while."""
         return False
 
     def idle(self) -> float | None:
-        """Do a small piece of background work, e.g. replay; called while no command waits.
-
-        :return: seconds after which to call again; None = not before the next batch of commands. The call is delayed
-            while too many reports wait for the server, so that replay is not faster than the server
-        """
+        """Do a small piece of background work, e.g. replay, while no command waits; returns seconds until the next,
+        None = after the next batch. The call is delayed while too many reports wait: replay is not faster than the
+        server."""
         return None
 
 
@@ -216,7 +187,7 @@ def _discard(delivery: Delivery) -> None:
 
 
 def shared_threads(engine: type[StreamEngine]) -> int:
-    """Most threads that the streams of this engine share; 0 = each has a thread of its own."""
+    """0 = each has a thread of its own."""
     return int(engine.__dict__.get("shared_threads", 0))
 
 

@@ -1,5 +1,4 @@
-"""Commands of the broker to the engine of a stream, and the engine's reports, one class each: :data:`EngineCommand` and
-:data:`Report` are any of them. Pure.
+"""The broker's commands to a stream's engine (:data:`EngineCommand`), and the engine's :data:`Report`. Pure.
 
 ``NAME`` is the command's name in the Malamute stream specification, or ours if it has none; VERBOSE and $TERM are sent
 as frames and have no class. ``client`` is an opaque reference that engines compare and hash.
@@ -20,10 +19,7 @@ from .base import Delivery
 
 @dataclass(slots=True)  # not frozen: one is made per message, and freezing triples the cost
 class AcceptMessage:
-    """Publish one message of the client with this address.
-
-    :ivar extension: message id and headers; None from a client that will not request the outcome
-    """
+    """Publish one message of the client with this address. ``extension`` = None: no SYNC will follow."""
 
     NAME: ClassVar[str] = "ACCEPT"
     client: Hashable
@@ -52,10 +48,7 @@ class ConnectTraffic:
 
 @dataclass(frozen=True, slots=True)
 class CompilePattern:
-    """Subscribe the client.
-
-    :ivar after: replay what has a higher sequence first; None = from now on
-    """
+    """Subscribe the client. ``after``: replay what has a higher sequence first; None = from now on."""
 
     NAME: ClassVar[str] = "COMPILE"
     client: Hashable
@@ -110,9 +103,6 @@ AnsweredCommand = ConnectTraffic | CompilePattern | CancelSubscriptions | SyncOu
 EngineCommand = AnsweredCommand | AcceptMessage | AcceptBlock | GiveCredit | RecallCredit | AnswerQuery
 
 
-# --- reports of an engine other than deliveries ---------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class CommandDone:
     """The engine has done one TRAFFIC, COMPILE, CANCEL or SYNC.
@@ -144,15 +134,11 @@ class CreditReturned:
 
 @dataclass(frozen=True, slots=True)
 class QueryAnswered:
-    """The answer to the client's oldest ASK.
-
-    :ivar records: frames of the STREAM DELIVERs that go before it
-    """
+    """The answer to the client's oldest ASK, and in ``records`` the frames of the STREAM DELIVERs that go before it."""
 
     client: Hashable
     answer: LogQueryAnswer
     records: list[list[bytes]]
 
 
-#: Any report of an engine.
 Report = list[Delivery | CommandDone | CreditReturned | QueryAnswered | EngineFailed]

@@ -1,10 +1,9 @@
-"""Executes the commands of one stream: calls its engine and collects its reports (ML-05), in the thread that drives it.
+"""Calls the engine of one stream and collects its reports (ML-05), in the thread that drives it
+(:mod:`.engine_threads`).
 
 Each TRAFFIC, COMPILE, CANCEL and SYNC of a batch is answered by one :class:`~.commands.CommandDone`, in order; TRAFFIC,
 COMPILE and CANCEL after the deliveries of the commands before them. While no command waits, the engine may do
 background work (:meth:`~.base.StreamEngine.idle`), unless too many reports wait for the server.
-
-:mod:`.engine_threads` drives it.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ from .commands import (
 )
 
 log = logging.getLogger(__name__)
-#: Most deliveries and answers in one report. The server applies reports of all engines in turn, so that one message for
-#: a thousand readers, or a replay, delays other streams by no more than this: two milliseconds.
+#: Most deliveries and answers in one report. The server applies reports of all engines in turn: one message for a
+#: thousand readers, or a replay, delays other streams by no more than this: two milliseconds.
 REPORT = 500
 #: Most waiting reports at which the engine does background work, and seconds until they are counted again.
 MAX_WAITING_REPORTS = 16
@@ -54,8 +53,7 @@ class EngineActor:
     :meth:`run_frames` or :meth:`work` must be passed to :meth:`fail`.
 
     :ivar works: the engine has background work; otherwise it only waits for commands
-    :ivar reports: reports that the server has not taken
-    :ivar error: the error that ended the engine
+    :ivar reports: that the server has not taken
     :ivar may_end: whether the engine keeps nothing that would be lost at its end, after the last batch
     :ivar endpoint: of the server's socket for reports, as soon as TRAFFIC has named it
     """
@@ -117,8 +115,7 @@ class EngineActor:
         self.close()
 
     def take_reports(self) -> int:
-        """Give what can be reported to the server; returns the number of reports, each of which is to be announced to
-        it at :attr:`endpoint`."""
+        """Give the server what can be reported; returns the number of reports to announce at :attr:`endpoint`."""
         end = self._unknown[0][0] if self._unknown else len(self._report)
         if not end or self.endpoint is None:
             return 0
@@ -188,7 +185,6 @@ class EngineActor:
         self.may_end = engine.may_end()
 
     def _fill_in(self) -> None:
-        """Put the known answers to SYNC into the report, in order."""
         while self._unknown:
             at, outcome = self._unknown[0]
             runs = outcome()

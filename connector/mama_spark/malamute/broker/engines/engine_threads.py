@@ -1,16 +1,15 @@
 """The server's end of streams, whose engines run in other threads (ML-03, ML-09, ML-10), and its socket for reports.
 
-Engines are driven a turn at a time (ML-04, ML-05, ML-08, ML-16): one in a thread of its own, or those of many streams
-in a few.
+Engines are driven a turn at a time (ML-04, ML-05, ML-08, ML-16): one in a thread of its own, or many in a few. A turn
+is the start of an engine, one batch of commands, one command made of strings, or one piece of background work.
 
 Commands and reports travel as batches of references: lists in queues in memory. Commands made of strings only (VERBOSE,
 TRAFFIC, $TERM) are frames as the specification names them. Each thread has a PUSH socket, on which it announces reports
 to the one PULL of the server.
 
-A turn is the start of an engine, one batch of commands, one command made of strings, or one piece of background work.
-Streams that have something to do stand in one queue, each at most once, and a thread takes the first of them. So they
-have their turns one after another, the methods of an engine are called one after another, and an engine that waits for
-its disk occupies one thread while the others go on. A stream with nothing to do costs neither thread nor socket.
+Streams that have something to do stand in one queue, each at most once, and a thread takes the first of them. So the
+methods of an engine are called one after another, and an engine that waits for its disk occupies one thread while the
+others go on. A stream with nothing to do costs neither thread nor socket.
 
 One lock guards :attr:`EngineHandle.active`: whoever puts the stream into the queue sets it, and only the thread that
 has executed the turn clears it, if no command has come. A command is in the inbox before the lock is taken, so either
@@ -50,12 +49,10 @@ def inproc_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Soc
 
 
 class EngineHandle:
-    """The server's end of one stream, whose engine runs in :class:`EngineThreads`: commands are executed in order and
-    one after another. The server's thread calls its methods, but for :meth:`take_turn`.
+    """The server's end of one stream, whose engine runs in :class:`EngineThreads`: commands are executed in order. The
+    server's thread calls its methods, but for :meth:`take_turn`. The answer to the first TRAFFIC says that the engine
+    has started, :class:`~.commands.EngineFailed` that it cannot.
 
-    That it has started, its answer to the first TRAFFIC says; that it cannot, :class:`~.commands.EngineFailed`.
-
-    :param name: of the stream
     :param threads: that run the engine; None = a thread of its own
     :ivar inbox: batches and commands made of strings that the engine has not begun
     :ivar active: it is in the queue or in a thread
@@ -110,10 +107,7 @@ class EngineHandle:
             self.post((b"$TERM",))
 
     def destroy(self, timeout: float = 30.0) -> None:
-        """Send $TERM after all commands; returns when the engine has ended and everything is freed. Idempotent.
-
-        An engine that does not end in that time is logged as an error; the call may then be repeated.
-        """
+        """Send $TERM; returns when all is freed. Logs an error if the engine does not end in time; may be repeated."""
         if self.closed:
             return
         self.end()
@@ -150,14 +144,12 @@ class EngineHandle:
 
     @property
     def over(self) -> bool:
-        """Whether it has no more turns: $TERM was executed, or its failure is reported."""
         return self._terminated or (self.actor.error is not None and self.actor.endpoint is not None)
 
 
 class EngineThreads:
-    """The threads, which are started when they are needed. TRAFFIC names the same endpoint to all streams.
+    """The threads, started when they are needed. TRAFFIC names the same endpoint to all streams.
 
-    :param name: of the threads
     :param most: number of threads; 0 = the one engine has a thread of its own, which ends with it
     """
 
@@ -179,9 +171,7 @@ class EngineThreads:
     # --- for streams ---------------------------------------------------------------------------------------------
 
     def drive(self, stream: EngineHandle) -> None:
-        """Start the engine in one of the threads.
-
-        :raises RuntimeError: the system allows no thread at all
+        """:raises RuntimeError: the system allows no thread at all
         :raises zmq.ZMQError: no socket at all
         """
         if stream.actor.works and self._clock is None and not self._own:
@@ -294,7 +284,6 @@ class EngineThreads:
             push.close(1000)
 
     def _next(self) -> EngineHandle | None:
-        """The stream that has its turn; None = the thread is to end."""
         while True:
             wait = None
             if self._own:  # there is no clock
@@ -329,7 +318,7 @@ class ReportSocket:
         self._reporting: dict[EngineHandle, None] = {}  # streams with reports, the next one first
 
     def add(self, stream: EngineHandle) -> None:
-        """Receive the stream's reports; the first one answers this TRAFFIC."""
+        """The stream's first report answers this TRAFFIC."""
         self.streams[stream.name] = stream
         stream.traffic(self.endpoint)
 
@@ -353,7 +342,7 @@ class ReportSocket:
         del reporting[stream]
         report = stream.actor.reports.popleft()
         if stream.actor.reports:
-            reporting[stream] = None  # behind all others
+            reporting[stream] = None
         return stream, report
 
     def _find_reporting(self) -> None:

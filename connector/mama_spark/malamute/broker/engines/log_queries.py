@@ -1,5 +1,4 @@
-"""Answers log queries (:mod:`mama_spark.malamute.protocol.log_query`) about a stored stream, a :class:`QueriedStore`.
-Pure.
+"""Answers log queries (:mod:`mama_spark.malamute.protocol.log_query`) about a :class:`QueriedStore`. Pure.
 
 Each answer is limited in size and work, so that a reader delays the stream by milliseconds. Messages are encoded as
 frames here, in the engine's thread.
@@ -50,8 +49,7 @@ WRONG: tuple[type[Exception], ...] = (BadPattern, BadQuery)
 
 
 class QueriedStore(Protocol):
-    """The stored messages of a stream. Ranges are ``after < sequence <= up_to``. A call may cover a part of its range,
-    up to the sequence that it returns."""
+    """Stored messages; a call may cover its range ``after < sequence <= up_to`` only up to the sequence returned."""
 
     @property
     def name(self) -> bytes: ...
@@ -63,9 +61,7 @@ class QueriedStore(Protocol):
         """Sequences of the first and the last message; first = last + 1 if there is none."""
         ...
 
-    def limits(self) -> list[bytes]:
-        """See :func:`limits`."""
-        ...
+    def limits(self) -> list[bytes]: ...
 
     def sequence_at(self, time: int) -> int:
         """Sequence of the first message of this time or later; last + 1 if there is none."""
@@ -84,8 +80,7 @@ class QueriedStore(Protocol):
         ...
 
     def subjects(self, after: int, up_to: int) -> Rows:
-        """Sequence and subject of :data:`~mama_spark.malamute.protocol.log_query.LOOK` messages at most, without
-        reading contents."""
+        """Of :data:`~mama_spark.malamute.protocol.log_query.LOOK` messages at most; contents are not read."""
         ...
 
     def ids(self, after: int, up_to: int, rows: int, prefix: bytes) -> tuple[Iterable[Row], int]:
@@ -107,10 +102,7 @@ class QueriedStore(Protocol):
 def answer(
     store: QueriedStore, query: LogQuery, wrong: tuple[type[Exception], ...] = WRONG
 ) -> tuple[LogQueryAnswer, QueryRecords]:
-    """The answer to a query, and the frames of the messages before it. A wrong query has an answer with an error.
-
-    :param wrong: errors that say that the query is wrong
-    """
+    """The answer and the frames of the messages before it; errors of ``wrong`` say that the query is wrong."""
     number, identity = query.number, store.identity.encode()
     handler = _HANDLERS.get(query.op)
     if handler is None:
@@ -123,9 +115,6 @@ def answer(
     except Unavailable as e:
         return LogQueryAnswer(number, StatusCode.INTERNAL_ERROR, str(e).encode(), identity), []
     return LogQueryAnswer(number, identity=identity, body=body), records
-
-
-# --- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def _bounds(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
@@ -164,9 +153,6 @@ def _match(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
             if found == most:
                 return numbers(sequence, most), []
     return numbers(asked if reached >= up_to else reached, found), []
-
-
-# --- messages --------------------------------------------------------------------------------------------------------
 
 
 def _fetch(store: QueriedStore, query: LogQuery) -> tuple[bytes, QueryRecords]:
@@ -223,9 +209,6 @@ _HANDLERS: dict[Op, Callable[[QueriedStore, LogQuery], tuple[bytes, QueryRecords
 }
 
 
-# --- parts of answers ------------------------------------------------------------------------------------------------
-
-
 def limits(
     max_age: float | None, max_bytes: int | None, max_messages: int | None, max_per_subject: int | None = None
 ) -> list[bytes]:
@@ -273,7 +256,7 @@ def frames_of(stream: bytes, rows: Iterable[Row]) -> Iterable[list[bytes]]:
         if message_id:
             frame += _ID.pack(7, len(message_id)) + message_id
         if headers:
-            frame += headers[len(_BLOCK) :]  # headers are stored in their wire encoding
+            frame += headers[len(_BLOCK) :]
         yield [frame, content] if lengths is None else [frame, *unpack(content, lengths)]
 
 
@@ -303,7 +286,6 @@ def pack(content: Sequence[bytes]) -> tuple[bytes, bytes | None]:
 
 
 def unpack(content_bytes: bytes, lengths: bytes | None) -> list[bytes]:
-    """The frames of :func:`pack`."""
     if lengths is None:
         return [content_bytes]
     frames, at = [], 0

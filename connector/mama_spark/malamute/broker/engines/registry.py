@@ -1,7 +1,4 @@
-"""Stream engines by name: built in, registered by :func:`register`, or provided by an installed package. Pure.
-
-A package provides an engine by an entry point in the group ``mama_spark.stream_engines``.
-"""
+"""Stream engines by name: built in, registered, or by a package's entry point ``mama_spark.stream_engines``. Pure."""
 
 from __future__ import annotations
 
@@ -26,14 +23,14 @@ _registered: dict[str, type[StreamEngine]] = {}
 
 
 def register(name: str, engine: type[StreamEngine]) -> None:
-    """Register an engine under a name; it takes precedence over others of this name."""
+    """An engine takes precedence over others of its name."""
     if not (isinstance(engine, type) and issubclass(engine, StreamEngine)):
         raise ConfigError(f"engine {name!r} is no StreamEngine: {engine!r}")
     _registered[name] = engine
 
 
 def names() -> list[str]:
-    """Names of all engines that can be loaded."""
+    """Of all engines that can be loaded."""
     return sorted({*_BUILT_IN, *_registered, *(e.name for e in _installed())})
 
 
@@ -44,10 +41,7 @@ def settings_classes() -> dict[str, type]:
 
 
 def engine_class(name: str) -> type[StreamEngine]:
-    """The engine of this name.
-
-    :raises ConfigError: there is none, or it cannot be loaded
-    """
+    """:raises ConfigError: no engine has this name, or it cannot be loaded"""
     if name in _registered:
         return _registered[name]
     try:
@@ -66,7 +60,6 @@ def engine_class(name: str) -> type[StreamEngine]:
 
 
 def _installed() -> Iterable[EntryPoint]:
-    """Engines of installed packages."""
     from importlib.metadata import entry_points  # slow to import, and few brokers need it
 
     return entry_points(group=GROUP)

@@ -1,8 +1,4 @@
-"""The engine of the specification's example (ML-06): it delivers messages to the current subscribers and stores none.
-Pure.
-
-Use it as a template for your own engine.
-"""
+"""The engine of the specification's example (ML-06), a template for your own: it stores nothing. Pure."""
 
 from __future__ import annotations
 

@@ -24,11 +24,7 @@ from .subscription_index import SubscriptionIndex
 
 @dataclass(slots=True)
 class _DeliveredRange:
-    """The range of sequences for one pattern of a client.
-
-    :ivar after: the pattern is for messages with a higher sequence
-    :ivar up_to: messages up to this sequence were delivered already
-    """
+    """The range of sequences for one pattern of a client, and up to where it was delivered."""
 
     after: int
     up_to: int
@@ -40,7 +36,6 @@ class SubscriptionCursor:
 
     :ivar origin: number stored with the messages that the client sends
     :ivar address: under which it last sent one here; empty = it has not
-    :ivar credit: deliveries that the client still accepts
     :ivar position: last sequence delivered; not used while live
     """
 
@@ -68,14 +63,11 @@ class SubscriptionCursor:
 
     @property
     def can_read(self) -> bool:
-        """Whether the cursor is behind and its client has credit."""
         return not self.live and not self.credit.exhausted
 
     def wants(self, sequence: int, matching: Iterable[bytes]) -> bool:
-        """Whether a replayed message is for this client and was not delivered to it before.
-
-        :param matching: patterns of any client that match its subject
-        """
+        """Whether a replayed message is for this client and new to it; ``matching``: all clients' patterns that
+        match."""
         wanted = False
         for pattern in matching:
             covered = self.patterns.get(pattern)
@@ -91,7 +83,6 @@ class SubscriptionCursor:
 LiveMessage = tuple[
     int, SubscriptionCursor | None, bytes, bytes, Sequence[bytes], bytes, tuple[tuple[bytes, bytes], ...]
 ]
-#: A message as the store returns it: a tuple that begins with the sequence.
 M = TypeVar("M", bound=tuple[Any, ...])
 
 
@@ -110,8 +101,6 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
         self._cursors: dict[Hashable, SubscriptionCursor] = {}
         self._behind: dict[SubscriptionCursor, None] = {}  # cursors that are not live, the next one first
 
-    # --- methods of a subclass -----------------------------------------------------------------------------------
-
     @abstractmethod
     def position(self) -> int:
         """Highest sequence delivered to live cursors."""
@@ -129,8 +118,6 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
     @abstractmethod
     def _replayed(self, cursor: SubscriptionCursor, message: M) -> Delivery | None:
         """The delivery of a stored message to a cursor that is behind; None = the message is not for its client."""
-
-    # --- subscriptions -------------------------------------------------------------------------------------------
 
     def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
         self._complete_accepted()  # earlier messages are for earlier subscriptions
@@ -173,13 +160,8 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
         if cursor is not None:
             cursor.credit.give(amount)
 
-    # --- delivery ------------------------------------------------------------------------------------------------
-
     def _deliver_live(self, messages: Iterable[LiveMessage], time: int) -> None:
-        """Deliver messages of one time to the live cursors; the other cursors find them in the store.
-
-        :param time: of storage, microseconds since the epoch
-        """
+        """The other cursors find the messages in the store. ``time``: of storage, microseconds since the epoch."""
         if not self._cursors:
             return
         receivers, deliver = self._subscriptions.receivers, self._deliver
@@ -208,9 +190,6 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
             cursor.position = message[0]
 
     def _go_live_if_caught_up(self, cursor: SubscriptionCursor, *, exhausted: bool) -> None:
-        """Make a cursor live that has everything up to :meth:`position`.
-
-        :param exhausted: the store has no more for it, although its position is lower: what followed was removed
-        """
+        """Make a cursor live that has all up to :meth:`position`, or is ``exhausted``: what followed it was removed."""
         if exhausted or cursor.position >= self.position():
             cursor.live = True

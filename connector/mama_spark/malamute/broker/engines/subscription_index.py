@@ -14,7 +14,7 @@ CACHED_SUBJECTS = 4096
 
 
 class SubscriptionIndex(Generic[R]):
-    """Patterns with their subscribers: clients, or objects of an engine for them."""
+    """The subscribers are clients, or objects of an engine for them."""
 
     def __init__(self) -> None:
         self._matcher = Matcher()
@@ -26,7 +26,7 @@ class SubscriptionIndex(Generic[R]):
         return len(self._subscribers)
 
     def add(self, pattern: bytes, subscriber: R) -> None:
-        """Add a subscriber to a pattern; idempotent.
+        """Idempotent.
 
         :raises BadPattern: it is refused; nothing has changed
         """
@@ -35,7 +35,7 @@ class SubscriptionIndex(Generic[R]):
         self._forget()
 
     def remove(self, subscriber: R, patterns: Iterable[bytes]) -> None:
-        """Remove a subscriber from patterns, all of which it has."""
+        """The subscriber must have all these patterns."""
         for pattern in patterns:
             subscribers = self._subscribers[pattern]
             del subscribers[subscriber]
@@ -49,7 +49,6 @@ class SubscriptionIndex(Generic[R]):
         self._receivers.clear()
 
     def matching(self, subject: bytes) -> tuple[bytes, ...]:
-        """Patterns that match a subject."""
         found = self._matching.get(subject)
         if found is None:
             if len(self._matching) >= CACHED_SUBJECTS:
@@ -58,7 +57,7 @@ class SubscriptionIndex(Generic[R]):
         return found
 
     def receivers(self, subject: bytes) -> tuple[R, ...]:
-        """Subscribers of a subject, each once, however many of its patterns match."""
+        """Each once, however many of its patterns match."""
         found = self._receivers.get(subject)
         if found is None:
             if len(self._receivers) >= CACHED_SUBJECTS:

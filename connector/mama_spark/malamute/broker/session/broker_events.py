@@ -6,7 +6,8 @@ stored, on subjects that begin with ``_``. Such clients cause no events; clients
 (:attr:`~mama_spark.malamute.protocol.extensions.Feature.LOG`) cause no CONNECTED and GONE.
 
 The subject is ``<kind>.<stream>``, or ``<kind>.<client>`` for events without a stream; the content is one frame, a JSON
-object with the names of :class:`BrokerEvent`. Bytes that are no UTF-8 are shown as ``\\xHH``.
+object with the names of :class:`BrokerEvent`, unless the broker has another ``encode``. Bytes that are no UTF-8 are
+shown as ``\\xHH``.
 
 | kind | meaning | detail |
 |---|---|---|
@@ -20,8 +21,7 @@ object with the names of :class:`BrokerEvent`. Bytes that are no UTF-8 are shown
 | STREAM_LOST | the engine of a stream failed | why |
 | EVENTS_LOST | the stream of events did not keep up | how many are missing |
 
-A broker may use another ``encode`` for the content. The headers ``Mama-Event``, ``Mama-Client``, ``Mama-Stream`` and
-``Mama-Detail`` are always set.
+The headers ``Mama-Event``, ``Mama-Client``, ``Mama-Stream`` and ``Mama-Detail`` are always set.
 """
 
 from __future__ import annotations
@@ -32,16 +32,14 @@ from typing import NamedTuple, Protocol
 from mama_spark.malamute.protocol.commands import shortened
 from mama_spark.malamute.protocol.extensions import Feature
 
-#: Prefix of the subjects of discovery records, the only subjects of the broker's own stream that clients may write.
+#: Of discovery records, the only subjects of the broker's own stream that clients may write.
 RECORD_PREFIX = b"_"
 #: Kind, address of the client, stream, detail.
 EventFields = tuple[str, bytes, bytes, bytes]
 
 
 class BrokerEvent(NamedTuple):
-    """:ivar client: address of the client
-    :ivar time: microseconds since 1970 UTC
-    """
+    """``client``: its address; ``time``: microseconds since 1970 UTC."""
 
     kind: str
     client: bytes
@@ -68,20 +66,16 @@ def encode(event: BrokerEvent) -> bytes:
 
 
 class Reported(Protocol):
-    """Whose event it is."""
-
     address: bytes
     features: Feature
 
 
 class EventRecorder:
-    """Collects events of clients and streams until the caller takes them."""
-
     def __init__(self) -> None:
         self._events: list[EventFields] = []
 
     def record(self, kind: str, client: Reported, stream: bytes = b"", detail: bytes = b"") -> None:
-        """Record an event, except for clients that only read events: reading events must not cause events."""
+        """Record an event, except of clients that only read events: reading events must not cause events."""
         unreported = Feature.DISCOVERY | (Feature.LOG if kind in ("CONNECTED", "GONE") else Feature(0))
         if not client.features & unreported:
             self._events.append((kind, client.address, stream, detail))

@@ -1,5 +1,5 @@
-"""The connected clients of a broker: the state of each, and the frames for them: replies in the order of their
-commands, what waits for blocked sockets, PONGs that nobody asked for. Pure."""
+"""The connected clients of a broker, and the frames for them: replies in the order of their commands, what waits for
+blocked sockets, PONGs that nobody asked for. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from .states import SessionEvent, SessionState
 Frames = list[bytes]
 #: Replies of one client that may wait for an engine.
 MAX_PENDING_REPLIES = 100_000
-#: Seconds between looks for clients that need a PONG: with the silence that is allowed, less than half of what the C
-#: client waits.
+#: Seconds between looks for clients that need a PONG: with the silence allowed, under half of the C client's patience.
 PONG_LOOK = 0.5
 OK = commands.encode(commands.Ok())
 PONG = commands.encode(commands.Pong())
@@ -34,11 +33,11 @@ class PendingReply:
 
     frames: Frames | None = None  #: None until the engine has answered
     silent: bool = False  #: nothing is sent to the client when the engine answers
-    for_write: bool = False  #: the answer to WRITE, which has the extension ``stored``
+    for_write: bool = False  #: the answer to WRITE
     sends: dict[bytes, int] = field(default_factory=dict)  #: of a PING: messages that it acknowledges, by stream
     send_bytes: int = 0  #: of a PING: their bytes of the send window
     syncs: int = 0  #: of a PING: engines that have not answered SYNC
-    outcomes: dict[bytes, tuple[AckRun, ...]] = field(default_factory=dict)  #: of a PING: answers of the engines
+    outcomes: dict[bytes, tuple[AckRun, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -50,25 +49,25 @@ class ClientSession:
     features: Feature
     last_heard: float
     state: SessionState
-    plain: bool = False  #: it announced no extensions, as the C client
-    last_pong: float = 0.0  #: when it was sent its last PONG, or connected
-    write_stream: bytes | None = None  #: stream of its STREAM SENDs
-    written_streams: dict[bytes, None] = field(default_factory=dict)  #: all streams that it has written to
-    subscriptions: dict[bytes, set[bytes]] = field(default_factory=dict)  #: patterns by stream
+    plain: bool = False  #: no extensions announced, as the C client
+    last_pong: float = 0.0  #: or when it connected
+    write_stream: bytes | None = None
+    written_streams: dict[bytes, None] = field(default_factory=dict)
+    subscriptions: dict[bytes, set[bytes]] = field(default_factory=dict)
     has_sent: bool = False  #: mail, or requests
-    offers: set[tuple[bytes, bytes]] = field(default_factory=set)  #: service and pattern
+    offers: set[tuple[bytes, bytes]] = field(default_factory=set)
     credit: DeliveryCredit = field(default_factory=DeliveryCredit)
-    blocked: bool = False  #: its socket accepts no more frames
+    blocked: bool = False
     pending_replies: deque[PendingReply] = field(default_factory=deque)
     replies: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: sent first when it is unblocked
     queue: ByteQueue[tuple[Frames, MailboxMessage | None]] = field(default_factory=ByteQueue)
     lent_deliveries: ByteQueue[Frames] = field(default_factory=ByteQueue)  #: bounded by the credit lent to engines
     allocator: CreditAllocator = field(default_factory=CreditAllocator)
-    send_window: SendWindow | None = None  #: None: it did not announce the feature
+    send_window: SendWindow | None = None  #: None: feature not announced
     unsynced_sends: dict[bytes, int] = field(default_factory=dict)  #: messages by stream since its last PING
     lost_sends: bytes = b""  #: why nobody knows the outcome of messages since its last PING; empty = it is known
-    unconfirmed: ByteQueue[MailboxMessage] = field(default_factory=ByteQueue)  #: delivered to it and not confirmed
-    open_queries: int = 0  #: queries about stored streams that are not answered
+    unconfirmed: ByteQueue[MailboxMessage] = field(default_factory=ByteQueue)
+    open_queries: int = 0
     parked_queries: list[LogQuery] = field(default_factory=list)  #: of them, those that wait for its blocked socket
     repeats: int = 0  #: repeated commands in the second since ``repeats_since``
     repeats_since: float = 0.0
@@ -103,9 +102,9 @@ class SessionCounters:
 
 
 class Connections:
-    """:param drop: ends the session of a client that exceeds a limit
+    """The clients, and the output for them; ``drop`` ends the session of one that exceeds a limit.
+
     :ivar by_identity: by routing id, longest silent first
-    :ivar by_address: clients with an address
     :ivar plain: number of those that announced no extensions
     :ivar now: the caller's time of the last input, seconds of a monotonic clock
     :ivar outgoing: frames to send, each with its client, or the routing id of a peer without session
@@ -131,7 +130,7 @@ class Connections:
         return iter(self.by_identity.values())
 
     def add(self, client: ClientSession) -> None:
-        """Add a client; its address must be free."""
+        """The client's address must be free."""
         self.by_identity[client.identity] = client
         self.plain += client.plain
         if client.address:
@@ -142,8 +141,6 @@ class Connections:
             self.plain -= client.plain
         if self.by_address.get(client.address) is client:
             del self.by_address[client.address]
-
-    # --- output --------------------------------------------------------------------------------------------------
 
     def take_output(self) -> list[tuple[ClientSession | bytes, Frames]]:
         outgoing, self.outgoing = self.outgoing, []
@@ -161,8 +158,7 @@ class Connections:
             self.outgoing += [(client, frames) for frames in messages]
 
     def emit(self, client: ClientSession, frames: Frames) -> None:
-        """Send a reply at once, ahead of those that wait for engines. A client that keeps sending commands and does not
-        read the replies is dropped."""
+        """Send a reply ahead of those that wait for engines. A client that does not read its replies is dropped."""
         self.send_or_keep(client, [frames])
         if client.blocked and client.replies.size > self.settings.queue:
             self.drop(client, SessionEvent.QUEUE_FULL)
@@ -183,37 +179,32 @@ class Connections:
             self.drop(client, end)
 
     def advance(self, client: ClientSession) -> None:
-        """Send the complete replies at the front."""
         while client.pending_replies and client.pending_replies[0].frames is not None:
             self.emit(client, client.pending_replies.popleft().frames or [])
 
     def flush(self, client: ClientSession) -> None:
-        """At the end of a session: send the complete replies and drop the others."""
+        """At the end of a session: send the complete replies at the front, drop the others."""
         for reply in client.pending_replies:
             if reply.frames is not None and not reply.silent:
                 self.outgoing.append((client.identity, reply.frames))
         client.pending_replies.clear()
 
     def block(self, client: ClientSession, frames: Frames) -> None:
-        """Mark the client as blocked: its socket did not accept these frames, which are queued with all later ones."""
+        """The client's socket did not accept these frames, which are queued with all later ones."""
         client.blocked = True
         client.replies.put(frames, frames_size(frames))
 
     def put_back(self, client: ClientSession, frames: Frames) -> None:
-        """Put back the frames that the socket did not accept at a retry."""
         client.replies.put_back(frames, frames_size(frames))
 
     def answers_repeat(self, client: ClientSession) -> bool:
-        """Count a repeated command of the client; False if it must not be answered: the C client repeats commands on
-        reconnect in an endless loop."""
+        """Count a repeated command; False: do not answer, for the C client repeats commands on reconnect endlessly."""
         if self.now - client.repeats_since >= 1.0:
             client.repeats, client.repeats_since = 0, self.now
         client.repeats += 1
         refused = client.repeats > self.settings.repeats
         self.counters.repeats += refused
         return not refused
-
-    # --- silence -------------------------------------------------------------------------------------------------
 
     def longest_silent(self) -> ClientSession | None:
         return next(iter(self.by_identity.values()), None)
@@ -234,11 +225,11 @@ class Connections:
         """Send PONG unasked to plain clients whose PINGs wait behind their own messages: to each that was heard since
         its last PONG, if that was ``pong_silence`` ago.
 
-        The C client sends PING each second through the same pipe as its messages, and takes the broker for gone after
-        4 s without input. While the broker holds it back (it reads no faster than its engines work), that PING is far
-        behind: the client then discards what is delivered to it, and when it is destroyed in that state it throws away
-        its queue and sends no CLOSE. It accepts a PONG that it has not asked for in every state. A client that
-        announces extensions is left out: its PONG acknowledges messages, and it waits for as long as it likes.
+        The C client sends PING each second through the same pipe as its messages, and takes the broker for gone after 4
+        s without input. While the broker holds it back (it reads no faster than its engines work), that PING is far
+        behind: the client then discards what is delivered to it, and when destroyed in that state it throws away its
+        queue and sends no CLOSE. It accepts an unasked PONG in every state. A client that announces extensions gets
+        none: its PONG acknowledges messages, and it waits for as long as it likes.
 
         Time in which the sockets were not read counts as heard (:meth:`excuse_silence`): clients get PONGs then, too.
         """

@@ -1,8 +1,8 @@
 """Subscriptions and deliveries: READ and CANCEL; sends messages when the client has credit and its socket accepts them,
 and queues them until then; lends the credit of clients to engines; confirms mail and requests to their senders. Pure.
 
-A delivery of an engine with flow control uses credit that was lent to the engine, so few of them can wait, and none is
-dropped. Other deliveries wait in the client's queue, with its limit and policy.
+A delivery of an engine with flow control uses credit that was lent to the engine, so few can wait and none is dropped.
+Others wait in the client's queue, with its limit and policy.
 :class:`~mama_spark.malamute.protocol.credit.CreditAllocator` decides who is lent what.
 """
 
@@ -30,8 +30,6 @@ class ClientDeliveries:
         self.rotating: dict[ClientSession, None] = {}
         self._clients = clients
         self._streams = streams
-
-    # --- subscriptions, each in :attr:`ClientSession.subscriptions` ---------------------------------------------------
 
     def read(self, client: ClientSession, command: commands.StreamRead) -> None:
         stream, pattern = command.stream, command.pattern
@@ -72,7 +70,6 @@ class ClientDeliveries:
         return OK
 
     def refused(self, stream: bytes, awaited: AwaitedAnswer, reason: bytes) -> Frames:
-        """The reply to READ of a pattern that the engine refused."""
         client, pattern = awaited.client, awaited.pattern
         patterns = client.subscriptions.get(stream)
         if patterns is not None and pattern is not None:
@@ -112,13 +109,8 @@ class ClientDeliveries:
             if client.allocator.needs_refill(stream):
                 self.balance(client)
 
-    # --- deliveries ----------------------------------------------------------------------------------------------
-
     def deliver(self, client: ClientSession, frames: Frames, message: MailboxMessage | None = None) -> bool:
-        """Send or queue a delivery that is not covered by lent credit; False if it was dropped.
-
-        :param message: the mailbox or service message; None for a delivery of a stream
-        """
+        """Send or queue a delivery not covered by lent credit; False if dropped. ``message``: None for a stream's."""
         if client.state is not CONNECTED:
             return False
         if not client.blocked and not len(client.queue) and self._may_deliver(client):
@@ -180,8 +172,6 @@ class ClientDeliveries:
             self.report(message, StatusCode.SUCCESS, b"")
         return frames
 
-    # --- credit that is lent to engines --------------------------------------------------------------------------
-
     def balance(self, client: ClientSession) -> None:
         """Lend free credit; recall unused credit if more is needed."""
         allocator = client.allocator
@@ -214,8 +204,6 @@ class ClientDeliveries:
         for stream in streams:
             self._streams.put(stream, RecallCredit(client))
 
-    # --- confirmations of mail and requests ----------------------------------------------------------------------
-
     def confirm(self, receiver: ClientSession, command: commands.Confirm) -> None:
         """Process CONFIRM of the receiver; unknown trackers are ignored."""
         message = next((one for one in receiver.unconfirmed if one.tracker == command.tracker), None)
@@ -233,7 +221,6 @@ class ClientDeliveries:
 
 
 def _for_client(extension: Extension, features: Feature) -> Extension:
-    """The fields of the extension that the client's features allow."""
     numbers = Feature.SEQUENCE in features
     headers = Feature.HEADERS in features
     return Extension(

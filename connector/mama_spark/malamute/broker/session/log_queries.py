@@ -1,7 +1,7 @@
 """Answers queries of clients about stored streams (:mod:`mama_spark.malamute.protocol.log_query`). Pure.
 
-Queries are sent to the engines a few at a time, round robin over the clients, and only while the client's socket
-accepts the answers to earlier queries. The memory for fetched messages is therefore bounded, without credit.
+Queries go to the engines a few at a time, round robin over the clients, and only while the client's socket accepts
+earlier answers. This bounds the memory for fetched messages without credit.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ MAX_AT_ENGINE = 4
 
 
 class LogQueryServer:
-    """Answers queries. Waiting queries are in their stream (:class:`~.streams.Stream`), or in their client while its
-    socket is blocked."""
+    """Queries wait in their stream (:class:`~.streams.Stream`), or in their client while its socket is blocked."""
 
     def __init__(self, catalog: StreamCatalog, clients: Connections, streams: Streams) -> None:
         self._catalog = catalog
@@ -34,7 +33,7 @@ class LogQueryServer:
         self._streams = streams
 
     def ask(self, client: ClientSession, packed: bytes) -> None:
-        """Process a query of a client that announced the feature."""
+        """The client announced the feature."""
         query = parse_query(packed)
         if query is None:
             number = number_of(packed)
@@ -53,7 +52,6 @@ class LogQueryServer:
             self._enqueue(client, query)
 
     def answered(self, stream: bytes, client: Hashable, answer: LogQueryAnswer, records: list[Frames]) -> None:
-        """Process the engine's answer to its oldest query, with the records of a fetch."""
         if stream in self._streams and self._streams[stream].asked:
             self._streams[stream].asked.popleft()
         if isinstance(client, ClientSession) and client.connected:
@@ -63,7 +61,6 @@ class LogQueryServer:
             self._send_to_engine(stream)
 
     def unblocked(self, client: ClientSession) -> None:
-        """To be called when the client's socket is unblocked."""
         parked, client.parked_queries = client.parked_queries, []
         for query in parked:
             self._enqueue(client, query)
@@ -77,7 +74,7 @@ class LogQueryServer:
                 stream.queries = deque(entry for entry in stream.queries if entry[0] is not client)
 
     def stream_lost(self, lost: Stream, reason: bytes) -> None:
-        """Process the failure of an engine: all queries about the stream are answered with an error."""
+        """The engine failed: all queries about the stream are answered with an error."""
         for client, query in (*lost.asked, *lost.queries):
             if client.connected:
                 self._fail(client, query, reason)
@@ -98,7 +95,6 @@ class LogQueryServer:
             self._send_to_engine(query.stream)
 
     def _send_to_engine(self, name: bytes) -> None:
-        """Send queued queries to the engine, up to its limit."""
         stream = self._streams[name]
         while stream.queries and len(stream.asked) < MAX_AT_ENGINE:
             client, query = stream.queries.popleft()

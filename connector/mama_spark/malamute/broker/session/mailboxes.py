@@ -17,9 +17,7 @@ from .services import Services
 
 
 class Mailboxes:
-    """:ivar mailboxes: messages that wait for the owner of their address
-    :ivar requests: messages that wait for a client that offers their service
-    """
+    """Waiting messages: ``mailboxes`` by the address of their owner, ``requests`` by service."""
 
     def __init__(self, clients: Connections, deliveries: ClientDeliveries) -> None:
         self.mailboxes = MailboxStore(clients.settings.mailboxes)
@@ -27,12 +25,10 @@ class Mailboxes:
         self.services = Services()
         self._clients = clients
         self._deliveries = deliveries
-        self._deadlines: list[tuple[float, int, MailboxMessage]] = []  # a heap
+        self._deadlines: list[tuple[float, int, MailboxMessage]] = []
         self._compact_at = 1024
-        self._next_pass = 0.0  # time of the next pass over expired messages
+        self._next_pass = 0.0
         self._numbers = count()
-
-    # --- commands ------------------------------------------------------------------------------------------------
 
     def send(self, client: ClientSession, command: commands.MailboxSend | commands.ServiceSend) -> None:
         client.has_sent = True
@@ -71,18 +67,12 @@ class Mailboxes:
         self._clients.reply(client, OK)
         self._deliver(client, self.requests.take(command.address, pattern))
 
-    # --- connecting and leaving clients --------------------------------------------------------------------------
-
     def connected(self, client: ClientSession) -> None:
-        """Deliver the messages queued for the address of a new client."""
         if client.address:
             self._deliver(client, self.mailboxes.take(client.address))
 
-    # --- expiry --------------------------------------------------------------------------------------------------
-
     def expire(self, now: float) -> None:
-        """Discard messages whose deadline has passed. A pass may visit all messages, so the interval between passes
-        grows with their number."""
+        """A pass may visit all messages, so the interval between passes grows with their number."""
         if not self._deadlines or now < self._next_pass:
             return
         due: tuple[list[MailboxMessage], list[MailboxMessage]] = [], []
@@ -95,8 +85,6 @@ class Mailboxes:
 
     def next_expiry(self) -> float | None:
         return max(self._deadlines[0][0], self._next_pass) if self._deadlines else None
-
-    # --- messages ------------------------------------------------------------------------------------------------
 
     def _receiver(self, message: MailboxMessage) -> ClientSession | None:
         if not message.service:
@@ -131,8 +119,7 @@ class Mailboxes:
                 self._lost(message)
 
     def give_back(self, message: MailboxMessage) -> None:
-        """Requeue what a receiver that left has not confirmed, the newest first: for other clients that offer the
-        service, or for the next client with the address."""
+        """Requeue what a receiver that left has not confirmed, newest first, for its address or for other workers."""
         receiver = self._receiver(message)
         if receiver is not None:
             self._deliver(receiver, [message])

@@ -18,9 +18,8 @@ from .settings import EngineBacklogPolicy
 from .states import SessionEvent, SessionState
 from .streams import Streams
 
-#: Entries of the cache of subjects.
 MAX_CACHED_SUBJECTS = 4096
-#: Stands for the client in messages and commands of the broker itself.
+#: Stands for the broker itself as a client of engines.
 BROKER = ClientSession(b"", b"", Feature(0), 0.0, SessionState.START)
 
 
@@ -37,8 +36,10 @@ class SubjectCache(dict[bytes, bytes | None]):
 
 
 class Publishing:
-    """:ivar unpacked: number of messages received in blocks, without one per block, which the caller counts
-    :ivar publishers: number of clients with a send window that have used it; they share the limit of a stream's backlog
+    """Passes messages to engines; ``publishers``, clients with a send window in use, share the limit of a stream's
+    backlog.
+
+    :ivar unpacked: number of messages received in blocks, without one per block, which the caller counts
     """
 
     def __init__(self, clients: Connections, streams: Streams) -> None:
@@ -50,8 +51,6 @@ class Publishing:
         self._streams = streams
         self._opening = streams.opening
         self._full = streams.full
-
-    # --- commands ------------------------------------------------------------------------------------------------
 
     def write(self, client: ClientSession, command: commands.StreamWrite) -> None:
         if client.write_stream == command.stream and not self._clients.answers_repeat(client):
@@ -79,8 +78,6 @@ class Publishing:
         if client.send_window is not None:
             client.send_window.sent(frame_bytes)
         self.accept(client, client.write_stream, command.subject, command.content, extension)
-
-    # --- messages ------------------------------------------------------------------------------------------------
 
     def accept(
         self,
@@ -151,12 +148,10 @@ class Publishing:
         self._clients.fail(client, reason, SessionEvent.TOO_MANY_HEADERS)
 
     def _backlog_full(self, client: ClientSession) -> None:
-        """Refuse a message. A client that announced features is disconnected, so that it does not miss an outcome."""
+        """A client that announced features is disconnected, so that it does not miss an outcome."""
         self._clients.counters.lost_sends += 1
         if self._settings.behind is EngineBacklogPolicy.DISCONNECT or client.features:
             self._clients.fail(client, b"the stream does not keep up", SessionEvent.BACKLOG_FULL)
-
-    # --- outcomes ------------------------------------------------------------------------------------------------
 
     def ping(self, client: ClientSession) -> None:
         """Answer PING: at once, or when the engines have reported the outcomes of the client's messages."""
@@ -185,7 +180,6 @@ class Publishing:
             reply.frames = self._pong(client, reply)
 
     def drop_outcomes(self, client: ClientSession) -> None:
-        """Make the engines drop the outcomes for a client that does not get them."""
         self._streams.put_silent(client.unsynced_sends, SyncOutcomes(client), client)
         client.unsynced_sends = {}
 
@@ -197,7 +191,6 @@ class Publishing:
         self._clients.reply(client, error_frames(StatusCode.INTERNAL_ERROR, reason))
 
     def _pong(self, client: ClientSession, reply: PendingReply) -> Frames:
-        """:param reply: of a PING that all engines have answered"""
         acks: tuple[AckRun, ...] = ()
         for stream, count in reply.sends.items():
             acks += reply.outcomes.get(stream) or (AckRun(StoreOutcome.ACCEPTED, count),)
@@ -206,8 +199,6 @@ class Publishing:
             client.send_window.answered(reply.send_bytes)
             credit = self._grant(client.send_window) or None
         return commands.encode(commands.Pong(write(Extension(acks=acks, credit=credit)))) if acks or credit else PONG
-
-    # --- send windows --------------------------------------------------------------------------------------------
 
     def open_window(self, client: ClientSession) -> int | None:
         """The first credit of a new client, for OK; None if it has no send window."""
@@ -222,7 +213,6 @@ class Publishing:
             client.send_window = None
 
     def _pinged(self, client: ClientSession) -> int:
-        """The bytes that the answer to this PING covers."""
         window = client.send_window
         if window is None:
             return 0

@@ -1,7 +1,6 @@
 """Queues with a limit in bytes, and the store of undelivered mail and requests, one queue per address. Pure.
 
-A message is an undelivered MAILBOX SEND or SERVICE SEND. Limits count bytes of content. Messages beyond them are
-dropped, which is reported to senders that requested confirmations.
+Limits count bytes of content. Messages beyond them are dropped; senders that requested confirmations are told.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MAX_ITEMS = 1_000_000
 class ByteQueue(Generic[T]):
     """First in, first out.
 
-    :param limit: bytes of all items together; None = no limit. An item larger than the limit never fits.
+    :param limit: bytes of all items together; None = no limit. An item larger than the limit never fits
     :param warn: bytes above which :meth:`should_warn` is true once; again after the queue fell below half of it
     """
 
@@ -76,7 +75,6 @@ class ByteQueue(Generic[T]):
         return item
 
     def discard(self, most: int) -> None:
-        """Remove up to ``most`` of the oldest items."""
         for _ in range(min(most, len(self._items))):
             self.get()
 
@@ -108,7 +106,9 @@ class ByteQueue(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class MailboxMessage:
-    """:ivar sender: the client that sent it; it may have left
+    """An undelivered MAILBOX SEND or SERVICE SEND.
+
+    :ivar sender: the client that sent it; it may have left
     :ivar source: its address, empty for an anonymous client
     :ivar deadline: in the caller's clock; 0 = none
     """
@@ -134,8 +134,6 @@ class MailboxMessage:
 
 
 class MailboxStore:
-    """Waiting messages by address."""
-
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.size = 0
@@ -168,7 +166,6 @@ class MailboxStore:
         return lost
 
     def put_back(self, message: MailboxMessage) -> None:
-        """Put back to the front a message that its receiver did not confirm."""
         queue = self._queues.setdefault(
             message.address, ByteQueue(self.limits.each, self.limits.warn, self.limits.overflow)
         )

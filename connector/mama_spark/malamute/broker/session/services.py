@@ -15,17 +15,15 @@ class _Offer:
 
 
 class Services:
-    """Chooses the worker for a request: the next one, round robin, of those with a matching offer."""
-
     def __init__(self) -> None:
         self._offers: dict[bytes, list[_Offer]] = {}
 
     def offer(self, client: Hashable, service: bytes, pattern: Pattern) -> None:
-        """Add an offer that the client has not made before."""
+        """The client must not have made the offer before."""
         self._offers.setdefault(service, []).append(_Offer(client, pattern))
 
     def choose(self, service: bytes, subject: bytes) -> Hashable | None:
-        """The client of the first offer that matches, which moves to the end; None if there is none."""
+        """The client of the first offer that matches, which moves to the end (round robin); None if there is none."""
         offers = self._offers.get(service, [])
         for i, offer in enumerate(offers):
             if offer.pattern.search(subject):
@@ -34,7 +32,6 @@ class Services:
         return None
 
     def withdraw(self, client: Hashable) -> None:
-        """Remove all offers of a client."""
         for service, offers in list(self._offers.items()):
             offers[:] = [o for o in offers if o.client is not client]
             if not offers:

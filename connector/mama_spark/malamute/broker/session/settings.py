@@ -10,7 +10,7 @@ from mama_spark.options.declare import option
 from mama_spark.options.times import duration_or_none
 from mama_spark.options.values import byte_size, integer, member
 
-#: Approximate memory overhead of mail or a request that waits, in bytes.
+#: Approximate memory in bytes that a waiting message costs in addition to its content.
 OVERHEAD = 512
 
 
@@ -19,21 +19,21 @@ class Overflow(StrEnum):
 
     DROP_NEWEST = "drop-newest"  #: the new item is lost; the reference's only way
     DROP_OLDEST = "drop-oldest"  #: the oldest items are lost until the new one fits
-    DISCONNECT = "disconnect"  #: the new item is lost, and so is the client for whom it was
+    DISCONNECT = "disconnect"  #: the new item and its client are lost
 
 
 class EngineBacklogPolicy(StrEnum):
     """Policy for messages to a stream whose engine is slow and has a full backlog."""
 
-    DROP_NEWEST = "drop-newest"  #: they are lost; a client that gets acknowledgements is disconnected
-    DISCONNECT = "disconnect"  #: they are lost, and so is the client that sent them
+    DROP_NEWEST = "drop-newest"  #: lost; a client that gets acknowledgements is disconnected
+    DISCONNECT = "disconnect"  #: lost, and so is the client that sent them
     HOLD = "hold"  #: nothing is lost: no client is read until the engine continues, however long that takes
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one mailbox or one service's queue (``each``), in bytes of content, and of all together (``total``),
-    in bytes of content plus :data:`OVERHEAD` per message."""
+    """Bytes of content: of one mailbox or service (``each``), and of all, plus :data:`OVERHEAD` a message
+    (``total``)."""
 
     each: int | None = option(
         "size", byte_size, 64 * 1024 * 1024, "mailboxes", "Most bytes for one address.", shown="64 MiB"
@@ -95,4 +95,4 @@ class SessionSettings:
     patterns: int = option("integer", integer(1), 100_000, "clients", "Most subscriptions and offers of one client.")
     mailboxes: Limits = field(default_factory=Limits)
     services: Limits = field(default_factory=Limits)
-    features: Feature = ALL  #: features for clients that announce them
+    features: Feature = ALL  #: for clients that announce them

@@ -13,8 +13,6 @@ The machine decides by its table (:data:`~.states.TABLE`); what it does is in fo
 | :mod:`.deliveries` | patterns of clients | READ, CANCEL; deliveries with credit |
 | :mod:`.mailboxes` | waiting messages (:mod:`.queues`) | mailboxes and services; their expiry |
 
-:mod:`.log_queries` answers questions about stored streams.
-
 Replies to one client keep the order of its commands, even if an engine has to answer first: READ is answered when the
 engine has compiled the pattern, PING of a client with acknowledgements when the engines have its messages.
 """
@@ -44,12 +42,12 @@ _INVALID = commands.encode(commands.Error())
 _OK_STORED = commands.encode(commands.Ok(trailing=write(Extension(stored=1))))
 #: Queued messages of a client that is gone that are freed at a time: a millisecond.
 TURN = 1000
-#: The client is gone, and what it had not sent yet with it.
+#: The client is gone, and with it what it had not sent yet.
 _WITHOUT_CLOSE = (SessionEvent.EXPIRED, SessionEvent.TAKEN_OVER)
 
 
 class ServerMachine:
-    """State machine for all clients of one broker. Not thread-safe: one loop drives it."""
+    """Not thread-safe: one loop drives it."""
 
     def __init__(self, settings: SessionSettings, catalog: StreamCatalog) -> None:
         self.settings = settings
@@ -60,7 +58,7 @@ class ServerMachine:
         self.mailboxes = Mailboxes(clients, self.deliveries)
         self.queries = LogQueryServer(catalog, clients, streams)
         self._subjects, self._accept = self.publishing.subjects, self.publishing.accept
-        self._discarded: list[ByteQueue[Any]] = []  # queues of clients that are gone
+        self._discarded: list[ByteQueue[Any]] = []
         self._commands: dict[type[Command], Callable[[ClientSession, Any], None]] = {
             commands.Ping: self._ping,
             commands.StreamWrite: self.publishing.write,
@@ -74,10 +72,7 @@ class ServerMachine:
             commands.Confirm: self.deliveries.confirm,
         }
 
-    # --- clients ----------------------------------------------------------------------------------------
-
     def receive(self, identity: bytes, frames: Sequence[bytes], now: float) -> None:
-        """Process frames from the peer with this routing id."""
         clients = self.clients
         clients.now = now
         client = clients.by_identity.get(identity)
@@ -129,8 +124,6 @@ class ServerMachine:
         else:
             self.publishing.ping(client)
 
-    # --- time ----------------------------------------------------------------------------------------------------
-
     def expire(self, now: float) -> None:
         """Drop silent clients and expired messages; rotate unused credit; send PONGs that are not asked for."""
         self.clients.now = now
@@ -163,8 +156,6 @@ class ServerMachine:
             if not len(self._discarded[-1]):
                 del self._discarded[-1]
 
-    # --- sessions ------------------------------------------------------------------------------------------------
-
     def _open(self, identity: bytes, command: commands.Open) -> None:
         announced = read(command.trailing).features
         client = self._new_session(identity, command.address, announced)
@@ -196,7 +187,7 @@ class ServerMachine:
         )
 
     def _drop(self, client: ClientSession, event: SessionEvent) -> None:
-        """End the session; only replies that are complete are still sent. Idempotent."""
+        """Only replies that are complete are still sent. Idempotent."""
         if client.state is not CONNECTED:
             return
         clients = self.clients
@@ -224,13 +215,8 @@ class ServerMachine:
             self.mailboxes.give_back(message)
         clients.events.record("GONE", client, detail=event.value.encode())
 
-    # --- engines -------------------------------------------------------------------------------------------------
-
     def opened(self, stream: bytes, stored: bool = False) -> None:
-        """To be called when TRAFFIC was sent to a new engine, ahead of all other commands; its answer is for no client.
-
-        :param stored: the engine stores messages
-        """
+        """TRAFFIC was sent to a new engine, ahead of all other commands; its answer is for no client."""
         self.streams[stream].stored = stored
         self.streams[stream].awaited.appendleft(AwaitedAnswer(BROKER, PendingReply(silent=True)))
 
@@ -239,7 +225,7 @@ class ServerMachine:
     ) -> None:
         """Process the answer of an engine to its oldest unanswered TRAFFIC, COMPILE, CANCEL or SYNC.
 
-        :param error: why it refused the pattern; None if it did not
+        :param error: why it refused the pattern
         :param outcomes: its answer to SYNC
         :param position: its answer to COMPILE
         """
@@ -263,13 +249,12 @@ class ServerMachine:
             self.clients.advance(client)
 
     def credit_returned(self, stream: bytes, client: Hashable, amount: int) -> None:
-        """Process the engine's answer to RECALL."""
         if isinstance(client, ClientSession) and client.connected:
             client.allocator.returned(stream, amount)
             self.deliveries.resume(client)
 
     def stream_lost(self, stream: bytes, reason: str) -> None:
-        """Process the failure of an engine: waiting clients get ERROR 502, and its subscriptions and writers end."""
+        """The engine failed: waiting clients get ERROR 502, and its subscriptions and writers end."""
         why = _bytes(reason)
         self.clients.events.record_lost_stream(stream, why)
         lost = self.streams.remove(stream)
@@ -293,21 +278,20 @@ class ServerMachine:
             self.deliveries.resume(client)
 
     def stream_ended(self, stream: bytes) -> None:
-        """To be called when the engine of an idle stream ends; the next command for the stream opens it again."""
+        """The engine of an idle stream ends; the next command for the stream opens it again."""
         self.streams.remove(stream)
         for client in self.clients:
             if client.written_streams and client.written_streams.pop(stream, b"") is None:
                 self.clients.events.record("STOPPED", client, stream)
 
     def unblock(self, client: ClientSession) -> None:
-        """To be called when the client's socket accepted all queued frames."""
+        """The client's socket accepted all queued frames."""
         client.blocked = False
         self.deliveries.resume(client)
         self.queries.unblocked(client)
 
 
 def _event(client: ClientSession | None, command: Command | None) -> SessionEvent:
-    """The session event of a command; None = frames that are no command."""
     if command is None:
         return SessionEvent.MALFORMED
     event = EVENTS.get(type(command), SessionEvent.SERVER_ONLY)
@@ -320,5 +304,5 @@ def _event(client: ClientSession | None, command: Command | None) -> SessionEven
 
 
 def _bytes(reason: str) -> bytes:
-    """The text of an engine, which may contain surrogates."""
+    """An engine's text may contain surrogates."""
     return reason.encode("utf-8", "backslashreplace")

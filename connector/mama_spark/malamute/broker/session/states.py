@@ -13,7 +13,7 @@ class SessionState(TableEnum):
 
 
 class SessionEvent(TableEnum):
-    """Events of a session. Values of events that end it are the reasons in the broker event GONE."""
+    """Values of events that end a session are the reasons in the broker event GONE."""
 
     OPEN = "open"
     CLOSE = "close"
@@ -49,7 +49,7 @@ class SessionAction(TableEnum):
     COUNT_MALFORMED = "count it, and do not answer, as the original broker"
 
 
-#: The event of each command of clients; other commands are sent by servers only.
+#: Other commands are sent by servers only.
 EVENTS: dict[type[Command], SessionEvent] = {
     commands.Open: SessionEvent.OPEN,
     commands.Close: SessionEvent.CLOSE,
@@ -81,7 +81,7 @@ TABLE = TransitionTable[SessionState, SessionEvent, SessionAction](
             SessionEvent.MALFORMED: TableStep(START, SessionAction.COUNT_MALFORMED),
         },
         CONNECTED: {
-            **dict.fromkeys(SessionEvent, TableStep(START)),  # what ends a session, except:
+            **dict.fromkeys(SessionEvent, TableStep(START)),  # except:
             **dict.fromkeys(EVENTS.values(), TableStep(CONNECTED, SessionAction.EXECUTE)),
             SessionEvent.OPEN: _REFUSED,
             SessionEvent.CLOSE: _CLOSED,

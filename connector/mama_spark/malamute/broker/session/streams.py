@@ -1,5 +1,5 @@
 """The streams of a broker for the sessions of its clients: which are open, the commands for their engines, the answers
-that these still owe, and which streams no client has used for a while. Pure."""
+owed, and which streams no client has used for a while. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StreamCatalog(Protocol):
         ...
 
     def names(self, are_open: Iterable[bytes]) -> list[bytes]:
-        """Names of all readable stored streams, sorted; ``are_open`` are the open streams."""
+        """All readable stored streams, sorted."""
         ...
 
     def refusal(self, stream: bytes, is_open: bool) -> LogQueryAnswer | None:
@@ -39,11 +39,7 @@ class StreamCatalog(Protocol):
 
 
 class AwaitedAnswer(NamedTuple):
-    """A command that an engine answers.
-
-    :ivar pattern: of a new subscription
-    :ivar cancels: the command is CANCEL
-    """
+    """A command that an engine answers; ``pattern``: of a new subscription."""
 
     client: ClientSession
     reply: PendingReply
@@ -53,8 +49,9 @@ class AwaitedAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class Stream:
-    """:ivar flow_control: the engine delivers only against credit
-    :ivar stored: the engine stores messages
+    """What the sessions know of one stream and its engine.
+
+    :ivar flow_control: the engine delivers only against credit
     :ivar awaited: commands that the engine has not answered, in order
     :ivar queries: about what is stored, that wait for the engine; ``asked``: that it has not answered, in order
     :ivar early_bytes: sent before the engine has started
@@ -71,7 +68,7 @@ class Stream:
 
 
 class Streams(dict[bytes, Stream]):
-    """By name.
+    """The streams by name.
 
     :ivar opening: streams whose engine has not started -> time of the first command
     :ivar full: streams whose backlog is full; set by the caller
@@ -87,8 +84,6 @@ class Streams(dict[bytes, Stream]):
         self._settings = clients.settings
         self._catalog = catalog
         self._next_look = 0.0
-
-    # --- opening and ending --------------------------------------------------------------------------------------
 
     def open(self, client: ClientSession, stream: bytes) -> bool:
         """Open the stream for WRITE or READ, if necessary; False if it cannot be used, which the client was told."""
@@ -109,7 +104,7 @@ class Streams(dict[bytes, Stream]):
         return stream in self or len(self) < self._settings.streams
 
     def add(self, stream: bytes) -> None:
-        """Add a stream; the caller opens its engine at the first command for it. Idempotent."""
+        """The caller opens the engine at the first command. Idempotent."""
         if stream not in self:
             self[stream] = Stream(self._catalog.has_flow_control(stream))
             self.opening[stream] = self._clients.now
@@ -124,10 +119,7 @@ class Streams(dict[bytes, Stream]):
     def starts_slowly(self) -> bool:
         return any(self._clients.now - since > SLOW_START for since in self.opening.values())
 
-    # --- commands and answers of engines -------------------------------------------------------------------------
-
     def put(self, stream: bytes, command: EngineCommand) -> None:
-        """Queue a command for the engine."""
         queued = self.commands.get(stream)
         if queued is None:
             self.commands[stream] = [command]
@@ -142,10 +134,7 @@ class Streams(dict[bytes, Stream]):
         reply: PendingReply,
         pattern: bytes | None = None,
     ) -> None:
-        """Queue a command whose answer completes a reply.
-
-        :param pattern: of a new subscription
-        """
+        """Queue a command whose answer completes a reply; ``pattern``: of a new subscription."""
         awaited = AwaitedAnswer(client, reply, pattern, isinstance(command, CancelSubscriptions))
         self[stream].awaited.append(awaited)
         self.put(stream, command)
@@ -177,11 +166,9 @@ class Streams(dict[bytes, Stream]):
         taken, self.commands = self.commands, {}
         return taken
 
-    # --- idle streams --------------------------------------------------------------------------------------------
-
     def idle(self, now: float) -> list[bytes]:
-        """Streams that were without clients for the time-out and owe no answer; looks only now and then. The broker's
-        own stream is never idle."""
+        """Streams without clients for the time-out that owe no answer, but the broker's own; looks only now and
+        then."""
         timeout, own = self._settings.stream_idle, self._settings.events
         if not timeout or now < self._next_look or not self:
             return []

@@ -8,13 +8,11 @@ from itertools import repeat
 
 
 class DedupWindow:
-    """Ids of the last ``span`` microseconds, at most ``count``; about 270 bytes of memory each. Times are those of one
-    clock that never falls.
+    """Ids of the last ``span`` microseconds, at most ``count``; about 270 bytes of memory each.
 
     Ids are added before their transaction is committed, and withdrawn when it fails. They expire once in each batch, by
-    a clock that nobody sets: an id that is forgotten too early is a message that is stored twice.
-
-    :param ticks: the clock
+    the clock ``ticks``, which never falls and nobody sets: an id that is forgotten too early is a message that is
+    stored twice.
     """
 
     def __init__(self, span: int, count: int, ticks: Callable[[], int]) -> None:

@@ -6,7 +6,7 @@ file later, so slow clients cost no memory.
 
 A client receives by replay also its own messages from before its subscription, or from an earlier connection.
 
-A message may have a time to live: if its subject receives no newer message in time, the engine stores a marker
+If the subject of a message with a time to live receives no newer one in time, the engine stores a marker
 (:mod:`mama_spark.malamute.protocol.ttl`).
 """
 
@@ -50,21 +50,17 @@ def ages(store: MessageStore) -> bool:
 
 
 class StoreUpkeep:
-    """:param name: of the stream"""
+    """Retention and rest of one store while its engine is idle."""
 
     def __init__(self, name: bytes) -> None:
         self._name = name
         self._rests_at: float | None = None  # monotonic time when the file is closed; None = not yet known
 
     def worked(self) -> None:
-        """The stream was not idle."""
         self._rests_at = None
 
     def retain(self, store: MessageStore, now: int) -> float | None:
-        """Remove messages that are too old; seconds until the next check.
-
-        :param now: microseconds since the epoch
-        """
+        """Remove messages that are too old; returns seconds until the next check. ``now``: µs since the epoch."""
         if not ages(store):
             return None
         try:
@@ -88,7 +84,7 @@ class StoreUpkeep:
 
 
 #: Most bytes and rows that one call replays to all cursors, and rows per cursor and turn: large enough for efficient
-#: queries, small enough that commands are not delayed and memory is bounded.
+#: queries, so small that commands are not delayed and memory is bounded.
 REPLAY_BYTES = 4 * 1024 * 1024
 REPLAY_ROWS = 4096
 TURN_ROWS = 512
@@ -103,7 +99,7 @@ def _monotonic_us() -> int:
 
 
 class DurableEngine(StoredStreamEngine[Row]):
-    """:param settings: see :class:`~mama_spark.malamute.broker.engines.durable.settings.DurableSettings`"""
+    """See :class:`~mama_spark.malamute.broker.engines.durable.settings.DurableSettings`."""
 
     settings_class = DurableSettings
     shared_threads: ClassVar[int] = 16  # it waits for its disk
@@ -169,8 +165,6 @@ class DurableEngine(StoredStreamEngine[Row]):
 
     def position(self) -> int:
         return 0 if self._store is None else self._store.last
-
-    # --- publishing ----------------------------------------------------------------------------------------------
 
     def accept(
         self,
@@ -271,10 +265,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         """Not while messages have a time to live, or an age at which they are removed."""
         return not (self._cursors or self._ttl or (self._store is not None and ages(self._store)))
 
-    # --- storing -------------------------------------------------------------------------------------------------
-
     def _store_markers(self) -> None:
-        """Store a marker at each subject whose time to live has passed."""
         if not self._ttl:
             return
         for subject in self._ttl.expired():
@@ -305,7 +296,6 @@ class DurableEngine(StoredStreamEngine[Row]):
         self._deliver_live(accepted, now)
 
     def _refuse(self, messages: int, error: StoreFull) -> None:
-        """Refuse the messages of the batch, because the transaction failed."""
         last = self.store.last
         self._next = last + 1
         self._ids.withdraw(last)
@@ -314,10 +304,8 @@ class DurableEngine(StoredStreamEngine[Row]):
             self._refusing = True
             log.error("stream %r refuses messages, %d to begin with: %s", self.name, messages, error)
 
-    # --- replay --------------------------------------------------------------------------------------------------
-
     def _replay(self) -> None:
-        """Replay to cursors that are behind, round robin, within the limits of one call."""
+        """Round robin, within the limits of one call."""
         if not self._behind:
             return
         rows, max_bytes = REPLAY_ROWS, REPLAY_BYTES
@@ -334,7 +322,7 @@ class DurableEngine(StoredStreamEngine[Row]):
                 waiting.append(cursor)
 
     def _take_turn(self, cursor: SubscriptionCursor, max_bytes: int) -> tuple[int, int]:
-        """Replay to one cursor; returns the numbers of rows and bytes read."""
+        """Returns the numbers of rows and bytes read."""
         store = self._store
         if store is None:  # nobody has written
             cursor.live = True

@@ -16,7 +16,6 @@ from .settings import DurableSettings
 from .store import MAX_REMOVED, MessageStore
 from .store_reader import SUFFIX, StoreReader, store_path
 
-#: Rows of one read.
 _ROWS = 1024
 #: Most bytes of the messages that are counted for one query.
 _COUNTED_BYTES = 64 * 1024 * 1024
@@ -24,7 +23,7 @@ _SHORTENED = re.compile(r".{100}-[0-9a-f]{32}")  #: the file of a stream with a 
 
 
 class DurableQueries:
-    """See :class:`~mama_spark.malamute.broker.engines.log_queries.QueriedStore`."""
+    """The messages of one SQLite file."""
 
     def __init__(self, store: MessageStore, settings: DurableSettings) -> None:
         self._store, self._settings = store, settings
@@ -49,7 +48,6 @@ class DurableQueries:
         return ranges, reached
 
     def _bytes_each(self, first: int, last: int) -> int:
-        """On average."""
         stored_bytes: int = self._store.stored_bytes
         return max(1, stored_bytes // max(1, last + 1 - first))
 

@@ -17,8 +17,7 @@ _MOST = 10**18
 
 @dataclass(frozen=True, slots=True)
 class DurableSettings:
-    """Times in seconds, sizes in bytes; None = no limit. At a limit the oldest messages are removed, but never the
-    newest one."""
+    """Times in seconds, sizes in bytes; None = no limit. A limit removes the oldest messages, never the newest one."""
 
     folder: str = option(
         "path", nonempty_text, "", _GROUP, "Folder on a local disk; one file a stream.", shown="needed"

@@ -31,9 +31,8 @@ from mama_spark.contracts.errors import ConfigError, MamaError
 from .store_lock import StoreLock
 from .store_reader import APPLICATION_ID, StoreReader
 
-#: Columns of a row in :meth:`MessageStore.append`, in order; most rows have only the first three or four. Sequence and
-#: time follow from the batch. ``lengths`` are those of the frames; ``origin`` is
-#: :class:`~mama_spark.malamute.broker.engines.stored.SubscriptionCursor`'s.
+#: Columns of a row in :meth:`MessageStore.append`; most rows have only the first three or four. Sequence and time
+#: follow from the batch. ``origin`` is :class:`~mama_spark.malamute.broker.engines.stored.SubscriptionCursor`'s.
 COLUMNS = ("sender", "subject", "content", "id", "lengths", "headers", "origin")
 WIDTHS = PLAIN, WITH_IDS, ALL = 3, 4, len(COLUMNS)
 _SCHEMA = """
@@ -78,7 +77,7 @@ WAL_PAGES = 2000
 STATE_INTERVAL = 8192
 #: Between checks of the age of messages.
 AGE_INTERVAL_US = 1_000_000
-#: A message of more bytes than this is refused; SQLite's own limit for a row is 10^9.
+#: Of a message, or it is refused; SQLite's own limit for a row is 10^9.
 MAX_BYTES = 900_000_000
 
 
@@ -98,10 +97,7 @@ class Retention:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder of a store.
-
-    :raises ConfigError: it cannot be made
-    """
+    """:raises ConfigError: the folder cannot be made"""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -111,7 +107,6 @@ def make_folder(path: Path) -> None:
 class MessageStore(StoreReader):
     """The only writer of a store; creates it if missing. Any thread may use it, one at a time.
 
-    :param stream: its name, which the store contains
     :param synchronous: ``normal`` or ``full``
     :raises ConfigError: as :class:`StoreReader`; or another process writes it; or it is of another stream
     """
@@ -146,10 +141,8 @@ class MessageStore(StoreReader):
             return db
 
     def _make(self, db: sqlite3.Connection) -> None:
-        """Create the tables in one transaction, so that a process that dies here leaves an empty file.
-
-        With ``normal``, the first checkpoint is the first that waits for the disk, as for the messages before it.
-        """
+        """In one transaction, so that a process that dies here leaves an empty file. With ``normal``, the first
+        checkpoint is the first that waits for the disk, as for the messages before it."""
         if self._synchronous != "full":
             db.execute("PRAGMA synchronous = OFF")
         db.execute(f"PRAGMA page_size = {PAGE}")
@@ -182,8 +175,6 @@ class MessageStore(StoreReader):
     def close(self) -> None:
         self.rest()
         self._lock.close()
-
-    # --- resting -------------------------------------------------------------------------------------------------
 
     def rest(self) -> None:
         """Close the file, and keep it locked; it is opened again when it is needed."""
@@ -224,8 +215,6 @@ class MessageStore(StoreReader):
         with self._translated():
             found = self._db.execute("SELECT id, sequence, time FROM ids WHERE time >= ? ORDER BY sequence", (since,))
             return found.fetchall()
-
-    # --- writing -------------------------------------------------------------------------------------------------
 
     def append(
         self,
@@ -290,7 +279,7 @@ class MessageStore(StoreReader):
         return bool(ttls or limited or ids or last - self._saved_last >= STATE_INTERVAL)
 
     def _save_state(self, last: int, time: int, stored_bytes: int) -> None:
-        """Write the state; in the same transaction as removals, so that later counts are consistent."""
+        """In the same transaction as removals, so that later counts are consistent."""
         self._db.execute("UPDATE state SET last = ?, last_time = ?, octets = ?", (last, time, stored_bytes))
 
     def ttls(self) -> list[tuple[bytes, int, int]]:
@@ -318,7 +307,6 @@ class MessageStore(StoreReader):
             self.trim(removed + 1)
 
     def trim(self, before: int) -> None:
-        """Remove messages with a lower sequence."""
         before = min(before, self.last + 1)
         if before <= self.first:
             return
@@ -356,7 +344,7 @@ class MessageStore(StoreReader):
         return gone
 
     def _remove(self, up_to: int) -> tuple[int, int]:
-        """Remove messages; returns the sequence of the first remaining one and the bytes freed."""
+        """Returns the sequence of the first remaining message and the bytes freed."""
         execute = self._db.execute
         (freed,) = execute(f"SELECT ifnull(sum({_SIZE}), 0) FROM messages WHERE sequence <= ?", (up_to,)).fetchone()
         execute("DELETE FROM messages WHERE sequence <= ?", (up_to,))
@@ -366,7 +354,7 @@ class MessageStore(StoreReader):
         return (up_to + 1 if first is None else first), freed
 
     def _keep_ids(self, width: int, time: int) -> None:
-        """Store ids in a separate table: fast to load at the next start, and kept when their messages are removed."""
+        """In a separate table: fast to load at the next start, and kept when their messages are removed."""
         if width > PLAIN:
             self._db.execute(
                 "INSERT INTO ids SELECT sequence, time, id FROM messages WHERE sequence > ? AND id IS NOT NULL",

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from mama_spark.contracts.errors import ConfigError
 
-#: Files that this process has locked: the locks of the system exclude other processes only, and all of them are gone
-#: when the process closes the file once.
+#: Locked by this process: the system's locks exclude others only, and end when it closes the file once.
 _held: set[str] = set()
 _guard = threading.Lock()
 

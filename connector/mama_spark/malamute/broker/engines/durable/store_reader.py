@@ -18,7 +18,6 @@ SUFFIX = ".stream"
 MIN_SQLITE = (3, 32)
 
 Row = tuple[Any, ...]
-#: Of a row.
 _COLUMNS = "sequence, time, sender, subject, content, lengths, id, headers, origin"
 
 
@@ -105,8 +104,6 @@ class StoreReader:
         with suppress(sqlite3.Error):
             self._db.close()
 
-    # --- reading -------------------------------------------------------------------------------------------------
-
     def bounds(self) -> tuple[int, int]:
         """Sequences of the first and the last message; first = last + 1 if there is none."""
         with self._translated():
@@ -136,8 +133,7 @@ class StoreReader:
         return found
 
     def subjects(self, after: int, up_to: int, rows: int) -> list[tuple[int, bytes]]:
-        """Sequence and subject of the first ``rows`` messages with ``after < sequence <= up_to``. Their contents are
-        not read."""
+        """Sequence and subject of the first ``rows`` messages in the range. Their contents are not read."""
         with self._translated():
             return self._db.execute(
                 "SELECT sequence, subject FROM messages WHERE sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?",
@@ -145,7 +141,7 @@ class StoreReader:
             ).fetchall()
 
     def ids_of(self, after: int, up_to: int, prefix: bytes) -> list[tuple[int, bytes, bytes]]:
-        """Sequence, id and subject of the messages with ``after < sequence <= up_to`` whose id begins with this."""
+        """Sequence, id and subject of the messages in the range whose id begins with ``prefix``."""
         with self._translated():
             return self._db.execute(
                 "SELECT sequence, id, subject FROM messages WHERE sequence > ? AND sequence <= ?"
@@ -166,8 +162,8 @@ class StoreReader:
             ).fetchall()
 
     def read_ttl(self, after: int, up_to: int, rows: int, max_bytes: int) -> list[Row]:
-        """As :meth:`read`, of the last message of each subject that ever had a time to live (see
-        :mod:`mama_spark.malamute.protocol.ttl`), including messages that ended it, unless retention removed them."""
+        """As :meth:`read`, of the last message of each subject that ever had a time to live
+        (:mod:`mama_spark.malamute.protocol.ttl`), including messages that ended it, unless retention removed them."""
         with self._translated():
             return self._read("standing", after, up_to, rows, max_bytes) if self._has_ttl_table() else []
 

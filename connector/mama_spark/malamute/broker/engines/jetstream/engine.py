@@ -7,11 +7,11 @@ other's messages. :mod:`.message_codec` defines how a Malamute message is stored
 messages of the client. During an outage messages wait in memory, up to a limit; further ones are refused without being
 sent.
 
-*Reading.* Live cursors share one consumer. A cursor that is behind has its own consumer until it has caught up.
+*Reading.* Live cursors share one consumer. A cursor that is behind has its own consumer until it has caught up. *Log
+queries* are answered from JetStream (:mod:`.stored_log`).
 
-*Log queries* are answered from JetStream (:mod:`.stored_log`). A message with a time to live is stored like any other,
-and ends by the limits of the stream; ``Mama-Expected-Sequence`` is compared by the server with the last message of the
-subject.
+A message with a time to live is stored like any other, and ends by the limits of the stream; ``Mama-Expected-Sequence``
+is compared by the server with the last message of the subject.
 
 *A client's own messages* are not delivered to it. They are recognised by the client's reference, or, if another broker
 published them, by the address under which a client of this engine has published.
@@ -66,11 +66,7 @@ CLOSE_TIMEOUT = 10.0
 
 @dataclass(slots=True, eq=False)
 class _CatchUp:
-    """The consumer of one cursor that is behind.
-
-    :ivar last_used: monotonic time when the cursor last had credit
-    :ivar messages: polled and not yet delivered
-    """
+    """The consumer of one cursor that is behind; ``last_used``: monotonic time when the cursor last had credit."""
 
     consumer: LogTail
     last_used: float
@@ -78,8 +74,7 @@ class _CatchUp:
 
 
 class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
-    """:param settings: see
-    :class:`~mama_spark.malamute.broker.engines.jetstream.settings.JetStreamSettings`"""
+    """A stream in JetStream (:class:`~mama_spark.malamute.broker.engines.jetstream.settings.JetStreamSettings`)."""
 
     settings_class = JetStreamSettings
 
@@ -89,9 +84,9 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._id = secrets.token_hex(8)
         self._log = StoredLog(name, self._options)
         self._publisher: StreamPublisher | None = None
-        self._live: LogTail | None = None  # of the cursors that are live
+        self._live: LogTail | None = None
         self._position = 0  # last sequence that live cursors received
-        self._last_message = 0  # sequence of the last message received for live cursors
+        self._last_message = 0  # received for live cursors
         self._catch_ups: dict[SubscriptionCursor, _CatchUp] = {}
         self._outcomes: PerClient[ClientOutcomes] = PerClient(ClientOutcomes)
         self._awaited = AwaitedDeliveries()
@@ -133,8 +128,6 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             self._live.close()
         self._log.close()
 
-    # --- log queries ---------------------------------------------------------------------------------------------
-
     def ask(self, query: LogQuery) -> tuple[LogQueryAnswer, list[list[bytes]]]:
         """An answer counts all that was accepted before the query. During an outage there is none."""
         number = query.number
@@ -159,8 +152,6 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
             "it is in NATS JetStream and no client has opened it here yet: name it in the configuration of the broker, "
             f"or read it there, with a url nats://host:port and stream {stored!r}"
         )
-
-    # --- subscriptions -------------------------------------------------------------------------------------------
 
     def position(self) -> int:
         return self._position
@@ -199,8 +190,6 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         while not done() and not self.publisher.stalled_since and time.monotonic() < end:
             if not self._work(POLL_ACKS):
                 time.sleep(POLL_ACKS / 4)
-
-    # --- publishing ----------------------------------------------------------------------------------------------
 
     def accept(
         self,
@@ -265,10 +254,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
     def may_end(self) -> bool:
         return not self._cursors and not self.publisher.busy
 
-    # --- delivery ------------------------------------------------------------------------------------------------
-
     def _work(self, timeout: float) -> bool:
-        """Publish, deliver and replay once; True if messages were received."""
         self.publisher.pump(timeout)
         delivered = self._poll_live()
         self._awaited.drop(self._position)
@@ -278,7 +264,6 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return delivered
 
     def _poll_live(self) -> bool:
-        """Deliver received messages to live cursors."""
         if self._live is None:
             return False
         consumed = self._log.poll(self._live)
@@ -307,7 +292,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return bool(message.sender) and cursor.address == message.sender
 
     def _replay(self) -> bool:
-        """Replay to cursors that are behind, round robin; True if messages were received."""
+        """Round robin; True if messages were received."""
         delivered = False
         now = time.monotonic()
         for cursor in list(self._behind):
@@ -326,7 +311,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return delivered
 
     def _take_turn(self, cursor: SubscriptionCursor, catch_up: _CatchUp, now: float) -> bool:
-        """Replay to one cursor; True if messages were received."""
+        """True if messages were received."""
         if not cursor.can_read:
             return False
         catch_up.last_used = now

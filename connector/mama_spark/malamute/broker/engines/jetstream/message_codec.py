@@ -63,10 +63,7 @@ class Origin(NamedTuple):
 
 
 class JetStreamMessage(NamedTuple):
-    """A message read from the stream.
-
-    :ivar origin: None = not published by an engine
-    """
+    """A message read from the stream; ``origin``: None = not published by an engine."""
 
     subject: bytes
     sender: bytes
@@ -77,11 +74,7 @@ class JetStreamMessage(NamedTuple):
 
 
 class ConsumedMessage(NamedTuple):
-    """One message of the stream.
-
-    :ivar time: microseconds since the epoch
-    :ivar message: None = Malamute cannot represent it
-    """
+    """One message of the stream; ``time``: µs since the epoch; ``message``: None = Malamute cannot represent it."""
 
     sequence: int
     time: int
@@ -98,11 +91,9 @@ def _percent(match: re.Match[bytes]) -> bytes:
 
 @lru_cache(4096)
 def encode_subject(subject: bytes) -> str:
-    """Encode any bytes as tokens of a NATS subject; :func:`decode_subject` is the inverse.
-
-    Printable UTF-8 is kept. Blanks, control characters, ``%``, ``*``, ``>`` and bytes that are no UTF-8 become
-    ``%HH``; an empty part (and the empty subject) becomes ``%``, because NATS allows no empty tokens.
-    """
+    """Encode any bytes as tokens of a NATS subject. Printable UTF-8 is kept. Blanks, control characters, ``%``, ``*``,
+    ``>`` and bytes that are no UTF-8 become ``%HH``; an empty part (and the empty subject) becomes ``%``, because NATS
+    allows no empty tokens."""
     try:
         text = _UNSAFE.sub(_percent, subject).decode()
     except UnicodeDecodeError:
@@ -123,16 +114,13 @@ def encode_name(stream: bytes) -> str:
 
 
 def encode_value(value: bytes) -> str:
-    """Encode bytes as the value of a header."""
     return quote_from_bytes(value, _VISIBLE)
 
 
 def header_lines(headers: Sequence[Header]) -> list[tuple[str, str]]:
-    """Headers of a message as NATS header lines.
-
-    If a name is repeated, is no valid NATS name or begins with ``Nats-`` (which the server interprets), or a value is
-    not printable, all headers go into ``Mlp-Headers`` instead, as ``name=value&name=value`` in order.
-    """
+    """Headers of a message as NATS header lines. If a name is repeated, is no valid NATS name or begins with ``Nats-``
+    (which the server interprets), or a value is not printable, all headers go into ``Mlp-Headers`` instead, as
+    ``name=value&name=value`` in order."""
     names = {name.lower() for name, _ in headers}
     plain = len(names) == len(headers) and all(_NAME.fullmatch(n) and _VALUE.fullmatch(v) for n, v in headers)
     if plain:
@@ -143,7 +131,6 @@ def header_lines(headers: Sequence[Header]) -> list[tuple[str, str]]:
 def lines(
     sender: bytes, content: Sequence[bytes], message_id: bytes, headers: Sequence[Header], origin: Origin
 ) -> list[tuple[str, str]]:
-    """All header lines of a message but its id."""
     found = [(SENDER, encode_value(sender))] if sender else []
     if len(content) != 1:
         found.append((FRAMES, ".".join(str(len(frame)) for frame in content) or "-"))
@@ -155,7 +142,6 @@ def lines(
 
 
 def encode_id(message_id: bytes, origin: Origin) -> str:
-    """The ``Nats-Msg-Id`` of a message."""
     return encode_value(message_id) if message_id else f"{GENERATED_ID}{origin}"
 
 
@@ -165,10 +151,8 @@ def decode_id(value: bytes) -> bytes:
 
 
 def decode(subject: str, payload: bytes, headers: Iterable[tuple[str, str]]) -> JetStreamMessage:
-    """Decode a message of the stream.
+    """Decode a message of the stream; ``subject`` is without the prefix.
 
-    :param subject: without the prefix
-    :param headers: as they are stored
     :raises Unreadable: subject or sender are longer than a string or a NUL, or a header does not fit in a field
     """
     sender, message_id, lengths = b"", b"", b""
@@ -217,7 +201,6 @@ def decode_records(records: Records, prefix: str, stream: str) -> list[ConsumedM
 
 
 def headers_of(records: Records) -> Iterator[Iterable[tuple[str, str]]]:
-    """Names and values of each record."""
     if records.headers is None:
         return iter([()] * len(records))
     names, values, starts = HeaderLines.of(records.headers)
@@ -239,7 +222,7 @@ def _unpacked(value: bytes) -> list[Header]:
 
 
 def _frames(payload: bytes, lengths: bytes) -> list[bytes]:
-    """The content frames; one frame if the lengths do not match the payload."""
+    """One frame if the lengths do not match the payload."""
     if not lengths:
         return [payload]
     if lengths == b"-":

@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 
 #: Most messages without an answer: a server stores as many in about ten milliseconds.
 MAX_IN_FLIGHT = 4096
-#: Most messages and bytes that become columns together.
 CHUNK, CHUNK_BYTES = 1024, 1024 * 1024
 ACK_TIMEOUT = 4.0  #: seconds after which the outcome of a message without an answer is unknown
 #: Seconds between attempts: the first, and the longest.
@@ -76,8 +75,9 @@ class PendingPublish:
 
 
 def expect_last(message: PendingPublish) -> None:
-    """Note which last message of its subject a message replaces, or refuse it (see
-    :mod:`mama_spark.malamute.protocol.ttl`). Markers are the engine's, and no timer runs here that could be renewed."""
+    """Note which last message of its subject a message replaces, or refuse it
+    (:mod:`mama_spark.malamute.protocol.ttl`): markers are the engine's, and no timer runs here that could be
+    renewed."""
     asked = ttl_request_of(message.headers)
     if asked is None or asked.renews:
         message.outcome = StoreOutcome.REFUSED
@@ -98,7 +98,6 @@ class AwaitedDeliveries:
         self._messages[message.number] = message
 
     def take(self, number: int) -> PendingPublish | None:
-        """The message, which has come back."""
         return self._messages.pop(number, None)
 
     def any_up_to(self, number: int) -> bool:
@@ -106,10 +105,7 @@ class AwaitedDeliveries:
         return first is not None and first <= number
 
     def drop(self, position: int) -> None:
-        """Do not wait for messages that the stream will not return: refused, duplicate, or removed before reading.
-
-        :param position: sequence up to which the stream was read
-        """
+        """Do not wait for what the stream, read up to ``position``, will not return: refused, duplicate, or removed."""
         while self._messages:
             number, message = next(iter(self._messages.items()))
             stored = message.outcome is StoreOutcome.STORED
@@ -122,10 +118,7 @@ class AwaitedDeliveries:
 
 
 class ClientOutcomes:
-    """Outcomes of one client's messages since its last SYNC.
-
-    :ivar pending: messages whose outcomes are not in :attr:`runs` yet, in order
-    """
+    """One client's messages since its last SYNC; ``pending``: those whose outcome is not in ``runs`` yet, in order."""
 
     __slots__ = ("pending", "runs")
 
@@ -147,8 +140,9 @@ class ClientOutcomes:
 
 
 class StreamPublisher:
-    """:param bridge: acknowledges each message with its sequence, and says what may still be stored
-    :param log: the log to publish to
+    """Publishes to one log.
+
+    :param bridge: acknowledges each message with its sequence, and says what may still be stored
     :param engine: id of the engine, for the origin of messages
     :param buffer: bytes that may wait; more messages are refused
     :param patience: seconds to wait for a server that may have messages; then they are sent again
@@ -174,12 +168,10 @@ class StreamPublisher:
 
     @property
     def busy(self) -> bool:
-        """Whether messages have no outcome yet."""
         return bool(self._queue or self._spans or self._window.in_flight)
 
     @property
     def down(self) -> bool:
-        """The connection is lost."""
         return not self._window.connected
 
     def open(self) -> None:
@@ -226,8 +218,8 @@ class StreamPublisher:
             self.stalled_since = None
 
     def report_stall(self, stream: bytes, seconds: float, now: float) -> None:
-        """Ask NATS why it has acknowledged nothing for ``seconds``, and say it, once in :data:`WARNING_INTERVAL`; takes
-        some seconds at most. It is told with what fails by it, too."""
+        """Ask NATS why it has acknowledged nothing for ``seconds``, and say it, once in :data:`WARNING_INTERVAL` and
+        with what fails by it; takes some seconds at most."""
         if now < self._last_report + WARNING_INTERVAL:
             return
         self.cause = self._bridge.explain_missing_acks()
@@ -239,8 +231,6 @@ class StreamPublisher:
     def _because(self) -> str:
         return f": {self.cause}" if self.cause else ""
 
-    # --- sending -------------------------------------------------------------------------------------------------
-
     def _send(self) -> None:
         self._loop.resend()
         while (self._spans or self._queue) and not (self._loop.bridge_full or self.down or self._window.resends):
@@ -251,7 +241,6 @@ class StreamPublisher:
                 return
 
     def _open_chunk(self) -> None:
-        """Make queued messages flights that can be sent."""
         chunk: list[PendingPublish] = []
         chunk_bytes = 0
         while self._queue and len(chunk) < CHUNK and chunk_bytes < CHUNK_BYTES:
@@ -268,15 +257,11 @@ class StreamPublisher:
         self._spans = spans_of(good)
 
     def _check(self, batch: MessageBatch) -> list[tuple[int, PublishError]]:
-        """Messages that cannot be sent, and why. One topic stands for all, since the stream takes each: the server is
-        asked once, when it is there."""
+        """Messages that cannot be sent, and why. One topic stands for all, as the stream takes each: one question."""
         topics = pa.DictionaryArray.from_arrays(np.zeros(len(batch), np.int32), self._topic)
         return self._bridge.prepare(replace(batch, topics=topics)).rejected
 
-    # --- answers -------------------------------------------------------------------------------------------------
-
     def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
-        """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
         ids = [[] if messages.ids is None else messages.ids.to_pylist() for messages in batches]
         known = self._log.sequences_of({one for some in ids for one in some}, self._ends.before(since))
         found = []
@@ -322,7 +307,7 @@ def last_sequence_in(text: str) -> int:
 
 
 def batch_of(messages: Sequence[PendingPublish], engine: str, prefix: str) -> MessageBatch:
-    """Messages as a batch of columns, one row per message."""
+    """One row per message."""
     names: list[str] = []
     values: list[str] = []
     starts = [0]
@@ -352,7 +337,7 @@ def _bodies(messages: Iterable[PendingPublish]) -> list[bytes]:
 
 
 def _headers(names: list[str], values: list[str], starts: list[int]) -> pa.Array:
-    """Lines as :data:`~mama_spark.contracts.message.HEADERS_TYPE`; each name has one value."""
+    """Each name has one value."""
     ones = pa.array(np.arange(len(values) + 1, dtype=np.int32))
     lists = pa.ListArray.from_arrays(ones, pa.array(values, pa.string()))
     return pa.MapArray.from_arrays(pa.array(starts, pa.int32()), pa.array(names, pa.string()), lists, type=HEADERS_TYPE)

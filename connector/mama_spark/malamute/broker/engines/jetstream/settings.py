@@ -31,7 +31,7 @@ from .message_codec import encode_name
 MARK = "{stream}"
 _GROUP = "stream: jetstream"
 _MOST = 10**15
-#: Bytes of the name of a JetStream stream.
+#: Bytes.
 MAX_NAME = 255
 
 

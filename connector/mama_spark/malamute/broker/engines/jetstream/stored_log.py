@@ -43,10 +43,7 @@ _LISTED = 100_000
 
 
 class StoredLog:
-    """See :class:`~mama_spark.malamute.broker.engines.log_queries.QueriedStore`; :meth:`refresh` comes before a query.
-
-    :param name: of the stream
-    """
+    """The log of one stream; :meth:`refresh` comes before a query."""
 
     def __init__(self, name: bytes, options: JetStreamSettings) -> None:
         self.name = name
@@ -78,7 +75,7 @@ class StoredLog:
         return self._opened
 
     def refresh(self) -> LogState:
-        """As the leader has it now.
+        """The state as the leader has it now.
 
         :raises ConfigError: the log was deleted, or created again
         """
@@ -86,31 +83,22 @@ class StoredLog:
         return self._state
 
     def last_sequence(self) -> int | None:
-        """None if nobody tells it now.
-
-        :raises ConfigError: as :meth:`refresh`
-        """
+        """None if nobody tells it now; errors as :meth:`refresh`."""
         with suppress(Unavailable):
             return self.refresh().bounds.last
         return None
 
     def tail(self, after: int, name: str) -> LogTail:
-        """The messages after ``after``, for :meth:`poll`."""
         return self._log.tail(after, [self._topic], name)
 
     def poll(self, tail: LogTail) -> list[ConsumedMessage]:
-        """The messages that came.
-
-        :raises ConfigError: the log was deleted, or cannot be read
-        """
+        """:raises ConfigError: the log was deleted, or cannot be read"""
         records = tail.poll()
         return [] if records is None else decode_records(records, self.prefix, self.log_name)
 
     def close(self) -> None:
         """Never raises."""
         self._logs.close()
-
-    # --- numbers -------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> LogState:
@@ -141,8 +129,6 @@ class StoredLog:
         self._log.records.trim(min(before, self.bounds()[1] + 1))
         self.refresh()
 
-    # --- messages ------------------------------------------------------------------------------------------------
-
     def scan(self, after: int, up_to: int, rows: int, max_bytes: int) -> Rows:
         each = max(1, self.state.size // max(1, self.state.records))
         low, reached = self._range(after, up_to, min(rows, min(max_bytes, _BYTES) // each + 1))
@@ -168,7 +154,7 @@ class StoredLog:
         return list(found), reached
 
     def sequences_of(self, ids: set[str], after: int) -> dict[str, int]:
-        """Sequences of the messages with these ids, as they are stored, that there are behind a sequence.
+        """Sequences, behind ``after``, of the messages with these ids, as they are stored.
 
         :raises ConfigError: as :meth:`refresh`
         :raises Unavailable: nobody tells it now
@@ -179,7 +165,6 @@ class StoredLog:
         return {one: sequence for sequence, _, one in behind if one in ids}
 
     def _ids(self, after: int, up_to: int) -> Iterator[tuple[int, str, str]]:
-        """Sequence, topic and id of each message that has one."""
         for records in self._log.read_without_payloads(after, up_to) if after < up_to else ():
             columns = zip(records.sequences.tolist(), records.topics.to_pylist(), headers_of(records), strict=True)
             for sequence, topic, headers in columns:
