@@ -33,7 +33,7 @@ _STAMPS = ("MdMsgType", "MdMsgStatus")
 class FieldCodec:
     """A :class:`~mama_spark.contracts.message.RowCodec`.
 
-    :param topic: of all messages; None: columns say it
+    :param topic: of all messages; None: columns hold it
     :param prefix: of all topics
     """
 
@@ -45,10 +45,7 @@ class FieldCodec:
         self._forms, self._topic, self._prefix = forms, topic, prefix
 
     def check(self, schema: pa.Schema) -> None:
-        """See :class:`~mama_spark.contracts.message.RowCodec`.
-
-        :raises SchemaError: no column says the topic, nothing is there to publish, or a field cannot hold a column
-        """
+        """Raises :class:`SchemaError` without a topic or a column to publish, or for a column that no field can hold."""
         names = set(schema.names)
         for name in ("topic", *_PARTS):
             if name in names and not pt.is_string(schema.field(name).type):
@@ -76,13 +73,10 @@ class FieldCodec:
             raise ConfigError(f"option mamaFields names {unknown[0]!r}, which is no column")
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
-        """See :class:`~mama_spark.contracts.message.RowCodec`."""
         faults = Faults()
         topics = self._topics(rows, faults)
         payloads = self._values(rows, faults) if "value" in rows.schema.names else self._fields(rows, faults)
         return EncodedRows(topics, payloads, sorted(faults.bad.items()))
-
-    # --- payloads --------------------------------------------------------------------------------------------
 
     def _forms_of(self, schema: pa.Schema) -> list[FieldForm]:
         skip = {"value"} | ({"topic"} if "topic" in schema.names else set(_PARTS))
@@ -109,8 +103,6 @@ class FieldCodec:
                 faults.bad.setdefault(row, BadRow(why))
         return values.fill_null(b"")
 
-    # --- topics ----------------------------------------------------------------------------------------------
-
     def _topics(self, rows: pa.RecordBatch, faults: Faults) -> pa.DictionaryArray:
         n, names = rows.num_rows, rows.schema.names
         if self._topic is not None:
@@ -130,7 +122,7 @@ class FieldCodec:
 
 
 def framed_topics(parts: list[pa.Array | None], n: int) -> pa.Array:
-    """Root, source and symbol as OpenMAMA's bridges join them: without the symbol under a root other than the
+    """Root, source and symbol joined as OpenMAMA's bridges do: without the symbol unless the root is the
     dictionary's."""
     root, source, symbol = (pa.nulls(n, pa.string()) if part is None else part for part in parts)
     under_root = pc.and_(

@@ -1,8 +1,8 @@
 """Requests of a recorder to publishers, and their repetition. Pure: times in, requests out.
 
-A symbol is asked for when a publisher of its source is there: a request that is sent earlier is lost without trace. No
-answer within the timeout: asked again, three times in all, then each minute, but for recaps: the next gap asks for one.
-A publisher that comes anew is asked anew: it knows nothing of who subscribed to the one before.
+A symbol is asked for once a publisher of its source is there: an earlier request is lost without trace. Without an
+answer within the timeout it is asked for three times in all, then each minute; recaps are not, as the next gap asks for
+one. A publisher that comes anew is asked anew: it does not know the subscribers of the one before.
 """
 
 from __future__ import annotations
@@ -20,18 +20,13 @@ RECAP_PAUSE = 1.0  #: seconds between two recaps of a symbol: a publisher that n
 
 
 class Asks(Enum):
-    """Purpose of a request."""
-
     IMAGE = "image"
     RECAP = "recap"
     DICTIONARY = "dictionary"
 
 
 class MarketDataAsk(NamedTuple):
-    """One request to send.
-
-    :ivar symbol: empty: the dictionary of the source
-    """
+    """One request to send; an empty symbol asks for the dictionary of the source."""
 
     asks: Asks
     source: str
@@ -39,7 +34,6 @@ class MarketDataAsk(NamedTuple):
 
     @property
     def topic(self) -> str:
-        """Where it is sent to."""
         return dictionary_topic(self.source) if self.asks is Asks.DICTIONARY else subscription_topic(self.source)
 
 
@@ -52,10 +46,7 @@ class _State:
 
 
 class MarketDataRequests:
-    """The requests of one recorder.
-
-    :param timeout: seconds until an attempt is over
-    """
+    """The requests of one recorder; an attempt ends after ``timeout`` seconds."""
 
     def __init__(self, symbols: Iterable[tuple[str, str]], dictionaries: Iterable[str], timeout: float) -> None:
         self._timeout = timeout
@@ -68,7 +59,7 @@ class MarketDataRequests:
 
     @property
     def answered(self) -> int:
-        """Symbols whose image came."""
+        """Number of symbols whose image came."""
         return sum(state.answered for ask, state in self._states.items() if ask.asks is Asks.IMAGE)
 
     def due(self, now: float, is_there: Callable[[str], bool]) -> tuple[list[MarketDataAsk], list[MarketDataAsk]]:
@@ -99,7 +90,7 @@ class MarketDataRequests:
         return send, failed
 
     def came(self, ask: MarketDataAsk) -> None:
-        """An answer came; of dictionaries one is enough."""
+        """Note an answer; one dictionary is enough."""
         if ask.asks is Asks.DICTIONARY:
             for other, state in self._states.items():
                 state.answered |= other.asks is Asks.DICTIONARY
@@ -107,7 +98,7 @@ class MarketDataRequests:
             found.answered = True
 
     def gap(self, topic: str, now: float) -> None:
-        """Messages of a topic are missing: a recap says what is true now."""
+        """Note missing messages of a topic: a recap is asked for."""
         source, _, symbol = topic.partition(".")
         ask = MarketDataAsk(Asks.RECAP, source, symbol)
         before = self._states.get(ask)
@@ -115,7 +106,7 @@ class MarketDataRequests:
             self._states[ask] = _State(begun=now)
 
     def publisher_came(self, prefix: str) -> None:
-        """Somebody began to receive what begins so: ask for what he may have."""
+        """Note a new receiver of topics that begin so: it is asked for what it may have."""
         for ask, state in self._states.items():
             if ask.topic.startswith(prefix) and (ask.symbol or not state.answered):
                 state.answered, state.attempts, state.due = ask.asks is Asks.RECAP, 0, 0.0  # the image is enough

@@ -43,11 +43,10 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """Where peers subscribe."""
         return f"tcp://{self._host}:{self._port}"
 
     def open(self) -> None:
-        """:raises Unavailable: the port is in use, or the address is none of this machine"""
+        """Raises :class:`Unavailable` if the port is in use, or the address is none of this machine."""
         context = self._context = open_context()
         try:
             frontend, backend = context.socket(zmq.XSUB), context.socket(zmq.XPUB)
@@ -68,7 +67,6 @@ class NameServer:
             raise Unavailable(f"{self.address}: {e.strerror}") from e
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Forward until ``stop`` says so."""
         assert self._frontend is not None
         assert self._backend is not None
         poller = zmq.Poller()

@@ -67,8 +67,8 @@ def dictionary_topic(source: str) -> str:
 
 
 def read_request(msg: MamaMsg) -> MarketDataRequest | str | None:
-    """A message that came to the topic of a source: a request, the text of what it lacks, or None for any other
-    message (one without MdSubscriptionType)."""
+    """Reads a message to the topic of a source: a request, the text of what it lacks, or None without
+    MdSubscriptionType."""
     kind, message, symbol = (msg.reserved(n) for n in ("MdSubscriptionType", "MdSubscMsgType", "MdSubscSymbol"))
     if not isinstance(kind, int):
         return None
@@ -96,10 +96,9 @@ def request_message(request: MarketDataRequest) -> MamaMsg:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Statements of a publisher in each message.
+    """What a publisher states in each message. ``symbol``: None: not stated.
 
-    :ivar number: of the topic's messages; None = without numbers, and then without sender
-    :ivar symbol: None = not stated
+    :ivar number: of the topic's messages; None: neither number nor sender
     """
 
     type: int = MsgType.UPDATE

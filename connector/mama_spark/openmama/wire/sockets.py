@@ -27,10 +27,7 @@ Socket = zmq.Socket[bytes]
 
 
 def make_socket(context: zmq.Context[Socket], kind: int, most: int, high_water_mark: int) -> Socket:
-    """
-    :param most: bytes of a message that is taken
-    :param high_water_mark: messages that wait in each direction and connection
-    """
+    """A socket for messages of ``most`` bytes, ``high_water_mark`` of them in each direction and connection."""
     made = context.socket(kind)
     made.setsockopt(zmq.LINGER, 0)
     made.setsockopt(zmq.MAXMSGSIZE, most)
@@ -78,10 +75,8 @@ def attach(sock: Socket, endpoints: Sequence[Endpoint]) -> str:
 
 
 def address_towards(endpoint: str) -> str:
-    """The address of the interface by which a host is reached: where others of its network reach this one.
-
-    :raises Unavailable: its name is not known
-    """
+    """Address of the interface towards a host: where its network reaches this one. :class:`Unavailable` for an unknown
+    name."""
     parts = urlsplit(endpoint)
     try:
         family, _, _, _, address = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_DGRAM)[0]
@@ -94,7 +89,6 @@ def address_towards(endpoint: str) -> str:
 
 
 def receive_single(sock: Socket, most: int) -> tuple[list[bytes], int]:
-    """Waiting messages of one part each; and how many others there were."""
     raws, others = list[bytes](), 0
     for begin in range(0, most, _PORTION):
         wanted = min(_PORTION, most - begin)
@@ -126,10 +120,9 @@ def _receive_parts(sock: Socket, most: int) -> list[zmq.Frame]:
 
 
 class NamingSockets:
-    """Takes part in the naming service of OZ: receives what others announce, and announces this peer.
+    """Takes part in the naming service of OZ. ``zmq.ZMQError``: no more sockets or files.
 
     :ivar incoming: to be polled
-    :raises zmq.ZMQError: no more sockets or files
     """
 
     def __init__(self, me: NamingFrame, servers: int, high_water_mark: int) -> None:
@@ -144,10 +137,7 @@ class NamingSockets:
         self.incoming.subscribe(NAMING_TOPIC.encode())
 
     def serve(self, data: Socket | None, now: float) -> list[PeerChange]:
-        """Do what was announced, and what is due.
-
-        :param data: the socket that connects to other peers
-        """
+        """Do what was announced, and what is due; ``data`` is the socket that connects to other peers."""
         changes: list[PeerChange] = []
         with contextlib.suppress(zmq.Again):
             for _ in range(_MOST_ANNOUNCEMENTS):

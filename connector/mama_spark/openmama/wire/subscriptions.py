@@ -19,10 +19,7 @@ _BEGIN, _END = 1, 0
 
 
 class SubscriptionChange(NamedTuple):
-    """The first reader of a prefix came, or the last one went.
-
-    :ivar prefix: bytes without the NUL at the end
-    """
+    """The first reader of a prefix (without the NUL at the end) came, or the last one went."""
 
     prefix: bytes
     begins: bool
@@ -33,10 +30,7 @@ class SubscriptionChange(NamedTuple):
 
 
 class SubscriptionTable:
-    """Counts the readers of each prefix.
-
-    :ivar version: rises with each change of what is wanted
-    """
+    """Counts the readers of each prefix; ``version`` rises with each change of what is wanted."""
 
     def __init__(self, most: int = MAX_PREFIXES) -> None:
         self._most = most
@@ -48,7 +42,6 @@ class SubscriptionTable:
         return len(self._readers)
 
     def readers(self, prefix: bytes) -> int:
-        """How many subscriptions to exactly this prefix there are."""
         return self._readers.get(prefix, 0)
 
     def prefixes(self) -> list[bytes]:
@@ -56,8 +49,8 @@ class SubscriptionTable:
         return list(self._readers)
 
     def apply(self, message: bytes) -> SubscriptionChange | None:
-        """One message of the XPUB socket; what it changes. What is no subscription, an end without a begin, and what
-        exceeds :data:`MAX_PREFIXES` change nothing."""
+        """Take a message of the XPUB socket; what it changes: nothing for one that is no subscription, for an end
+        without a begin, and beyond :data:`MAX_PREFIXES`."""
         if not message or message[0] not in (_BEGIN, _END):
             return None
         prefix = message[1:]
@@ -98,10 +91,7 @@ MAX_REPLIES, REPLY_TIMEOUT = 10_000, 10.0  #: replies that wait for their reques
 
 
 class OpenInboxes:
-    """Requests under way.
-
-    :param transport: uuid of the peer
-    """
+    """Requests under way of the peer with uuid ``transport``."""
 
     def __init__(self, framing: Framing, transport: str) -> None:
         self._framing, self._transport = framing, transport
@@ -110,11 +100,9 @@ class OpenInboxes:
         self._inboxes: dict[int, str] = {}
 
     def topic_of(self, number: int | None) -> str | None:
-        """The topic of an open inbox."""
         return None if number is None else self._inboxes.get(number)
 
     def open(self) -> tuple[int, str]:
-        """Number and topic of a new inbox."""
         self._number += 1
         inbox = self._framing.inbox(self._transport, self._number)
         self._requests[inbox], self._inboxes[self._number] = self._number, inbox
@@ -128,7 +116,6 @@ class OpenInboxes:
         return inbox
 
     def request_of(self, topic: str) -> int | None:
-        """The request whose inbox this is."""
         return self._requests.get(topic)
 
 
@@ -141,7 +128,7 @@ class _Waiting(NamedTuple):
 class PendingReplies:
     """Replies that wait for the subscription of their requester.
 
-    :ivar dropped: whose requester did not subscribe in time, or which were too many
+    :ivar dropped: their requester did not subscribe in time, or they were too many
     """
 
     def __init__(self) -> None:
