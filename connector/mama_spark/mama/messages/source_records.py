@@ -59,9 +59,7 @@ class FieldId(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SourceFields:
     """Names and FIDs of the seven fields of a source record. An attribute is named like its two properties.
-
-    :raises ConfigError: for an empty name, a fid that is not from 1 to 65535, and duplicate names or fids
-    """
+    :class:`ConfigError` for an empty name, a fid outside 1..65535, and duplicates."""
 
     source: FieldId = field(default=FieldId("SourceName", 10001))
     sourceid: FieldId = field(default=FieldId("SourceID", 10002))
@@ -91,10 +89,8 @@ class SourceFields:
 
     @classmethod
     def from_properties(cls, properties: FieldProperties) -> Self:
-        """The fourteen ``mama.sourcediscovery.*`` properties; missing ones keep their defaults.
-
-        :raises ConfigError: as the class; for a fid that is no number, with file and line
-        """
+        """The fourteen ``mama.sourcediscovery.*`` properties, with defaults; :class:`ConfigError` as the class, or for
+        a fid that is no number, with file and line."""
         given: dict[str, FieldId] = {}
         for word in WORDS:
             default: FieldId = getattr(DEFAULT_FIELDS, word)
@@ -177,12 +173,11 @@ def encode_source(record: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -
 
 
 def decode_source(msg: MamaMsg, fields: SourceFields = DEFAULT_FIELDS) -> DecodedSource:
-    """The record of a message.
+    """The record of a message; :class:`BadSourceRecord` without a usable name, or if one of ``fields`` has another
+    type.
 
     A field without a fid matches by name, one without a name by fid; a field with both must match by both. Other fields
     become capabilities, under ``name[fid]`` if their name is one of ``fields``.
-
-    :raises BadSourceRecord: if there is no usable name, or one of ``fields`` has another type
     """
     found: dict[str, Any] = {}
     capabilities: dict[str, str] = {}
