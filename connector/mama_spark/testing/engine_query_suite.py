@@ -27,7 +27,7 @@ _Found = tuple[int, bytes, tuple[bytes, ...], Extension]  #: sequence, subject, 
 
 
 class QueryClient:
-    """Publishes to one stream and asks for what is stored. Every answer is of the same stream."""
+    """Publishes to one stream and queries it."""
 
     def __init__(self, site: EngineSetup, stream: DrivenStream) -> None:
         self.site, self.stream, self.identity = site, stream, b""
@@ -48,7 +48,7 @@ class QueryClient:
         return found
 
     def numbers(self, op: Op, *values: int) -> tuple[int, ...]:
-        """All of an answer that is made of numbers."""
+        """All numbers of an answer."""
         body = self._body(self.ask(op, *values))
         return parse_numbers(body, len(body) // 8)[0]
 
@@ -71,7 +71,6 @@ class QueryClient:
         kind: Selection = Selection.ALL,
         texts: tuple[bytes, ...] = (),
     ) -> tuple[list[_Found], int]:
-        """The messages, and the sequence up to which the engine looked."""
         found = self.ask(op, after, up_to, rows, max_bytes, kind=kind, texts=texts)
         (reached, last), _ = parse_numbers(self._body(found), 2)
         frames = found.records if op is Op.FETCH else _unpacked(found.records)
@@ -103,7 +102,6 @@ class QueryClient:
 
 
 def _unpacked(records: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
-    """The messages of a block; without a block there are none."""
     if not records:
         return []
     ((_, lengths, heads, contents),) = records
@@ -118,8 +116,6 @@ def _unpacked(records: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
 
 
 class QueryRules:
-    """Rules of every engine."""
-
     @pytest.mark.spec("ML-22")
     def test_an_engine_answers_questions_or_says_why_not(self, site: EngineSetup, kind: EngineKind) -> None:
         stream, r = site.stream(), Ref("r")

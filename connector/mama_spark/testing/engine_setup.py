@@ -36,10 +36,9 @@ TIMEOUT = 60.0  #: seconds for what a sound engine does at once
 
 @dataclass(frozen=True)
 class EngineKind:
-    """The engine under test.
+    """The engine under test; it stores and numbers messages if ``stored``.
 
     :ivar settings: of a fresh stream, each time the same place
-    :ivar stored: it stores and numbers what it accepts
     :ivar bad_patterns: patterns that it refuses
     """
 
@@ -50,8 +49,6 @@ class EngineKind:
 
 
 class Ref:
-    """A client as the server would refer to it."""
-
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -109,7 +106,6 @@ class DrivenStream(EngineHandle):
             self.post(self.batch)
 
     def send(self, *frames: bytes) -> None:
-        """A command made of strings."""
         self.post(frames)
 
     def post(self, command: list[EngineCommand] | tuple[bytes, ...]) -> None:
@@ -122,7 +118,7 @@ class DrivenStream(EngineHandle):
 class EngineSetup:
     """Streams of one kind and the server's end of them.
 
-    :param own_thread: of each stream, also where the broker lets the streams of this engine share some
+    :param own_thread: one for each stream, even where the broker lets streams of this engine share some
     """
 
     def __init__(self, kind: EngineKind, own_thread: bool = False) -> None:
@@ -146,7 +142,7 @@ class EngineSetup:
     def report(
         self, stream: DrivenStream, answers: int, kind: type[CommandDone] | type[QueryAnswered] = CommandDone
     ) -> Report:
-        """All that the stream says until it has given this many answers."""
+        """Everything that the stream reports up to this many answers."""
         stream.flush()
         found: Report = []
         end = time.monotonic() + TIMEOUT
@@ -181,7 +177,6 @@ class EngineSetup:
         return [one for one in self.report(stream, 1) if isinstance(one, Delivery)]
 
     def ask(self, stream: DrivenStream, *questions: LogQuery) -> list[QueryAnswered]:
-        """The answers, in their order."""
         client = Ref("who asks")
         for question in questions:
             stream.ask(client, question)
@@ -190,7 +185,6 @@ class EngineSetup:
         return found
 
     def threads(self) -> list[str]:
-        """Names of the threads that have one stream."""
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("stream-")]
 
     def close(self) -> None:
