@@ -87,11 +87,8 @@ class FieldForm:
 
 
 class FieldForms:
-    """Numbers and types of fields by name; :class:`ConfigError` for an unknown or unusable type.
-
-    :param given: name, number and type of fields (option ``mamaFields``)
-    :param dictionary: entries for all other names
-    """
+    """Numbers and types of fields by name: those ``given`` by option ``mamaFields``, else those of the dictionary.
+    :class:`ConfigError` for an unknown or unusable type."""
 
     def __init__(
         self, given: Sequence[tuple[str, int | None, str | None]] = (), dictionary: Sequence[DictionaryEntry] = ()

@@ -31,11 +31,8 @@ _STAMPS = ("MdMsgType", "MdMsgStatus")
 
 
 class FieldCodec:
-    """A :class:`~mama_spark.contracts.message.RowCodec`.
-
-    :param topic: of all messages; None: columns hold it
-    :param prefix: of all topics
-    """
+    """A :class:`~mama_spark.contracts.message.RowCodec`. ``topic``: of all messages; None: columns hold it. ``prefix``:
+    of all topics."""
 
     columns: ClassVar[Mapping[str, str]] = COLUMNS
     needed: ClassVar[Sequence[str]] = ()
@@ -45,7 +42,7 @@ class FieldCodec:
         self._forms, self._topic, self._prefix = forms, topic, prefix
 
     def check(self, schema: pa.Schema) -> None:
-        """Raises :class:`SchemaError` without a topic or a column to publish, or for a column that no field can hold."""
+        """Raises :class:`SchemaError` without a topic or a column to publish, and for a column that fits no field."""
         names = set(schema.names)
         for name in ("topic", *_PARTS):
             if name in names and not pt.is_string(schema.field(name).type):
@@ -122,8 +119,7 @@ class FieldCodec:
 
 
 def framed_topics(parts: list[pa.Array | None], n: int) -> pa.Array:
-    """Root, source and symbol joined as OpenMAMA's bridges do: without the symbol unless the root is the
-    dictionary's."""
+    """Root, source and symbol as OpenMAMA's bridges join them: under any root but the dictionary's without the symbol."""
     root, source, symbol = (pa.nulls(n, pa.string()) if part is None else part for part in parts)
     under_root = pc.and_(
         pc.fill_null(pc.not_equal(root, ""), False), pc.fill_null(pc.not_equal(root, DICTIONARY_ROOT), False)

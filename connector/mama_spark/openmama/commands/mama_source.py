@@ -164,10 +164,8 @@ def _status(path: Path | None, key: str, word: Any) -> MsgStatus:
 
 
 def reporters(args: argparse.Namespace, sender: int) -> SourceEventReporters:
-    """Reporters, not started, that store the events of the source; :class:`ConfigError` for invalid options.
-
-    :param args: with ``url``, the servers of the log
-    """
+    """Reporters, not started, of the events of the source; ``args.url``: the servers of the log. :class:`ConfigError`
+    for invalid options."""
     run_id, made = uuid.uuid4().hex, []
     if args.flight_log is not None:
         try:

@@ -66,10 +66,8 @@ class RecordedFrames(NamedTuple):
 
 
 class FrameRecorder:
-    """Makes the records of one recorder, in order. For one thread.
-
-    :ivar tracker: numbers of topics and senders
-    """
+    """Makes the records of one recorder, in order; ``tracker`` has the numbers of topics and senders. For one
+    thread."""
 
     def __init__(self, prefix: str, framing: str) -> None:
         self._prefix, self._framing = prefix, framing
@@ -254,7 +252,7 @@ def _answer_kind(ask: MarketDataAsk, kind: int, status: int) -> MamaRecordKind:
 
 
 class RecordPacker:
-    """Packs consecutive records of one topic into one message of the log. For one thread.
+    """Packs records of one topic into messages of the log, in their order. For one thread.
 
     :param max_rows: records of one message; 1: no packing
     :param max_bytes: payload bytes of a packed message; a larger record travels alone

@@ -63,10 +63,8 @@ class MarketDataRequests:
         return sum(state.answered for ask, state in self._states.items() if ask.asks is Asks.IMAGE)
 
     def due(self, now: float, is_there: Callable[[str], bool]) -> tuple[list[MarketDataAsk], list[MarketDataAsk]]:
-        """Requests to send now; and symbols whose last attempt was not answered.
-
-        :param is_there: whether somebody receives requests to a topic
-        """
+        """Requests to send now, and symbols whose last attempt got no answer. ``is_there``: whether somebody receives
+        requests to a topic."""
         send: list[MarketDataAsk] = []
         failed: list[MarketDataAsk] = []
         there: dict[str, bool] = {}

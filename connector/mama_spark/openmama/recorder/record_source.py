@@ -56,11 +56,8 @@ _MESSAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MamaRecorderCounts(RecorderCounts):
-    """Counts of a recorder of OpenMAMA messages; ``images``: symbols whose image came.
-
-    :ivar symbols: that were asked for
-    :ivar unreadable: received messages that are no frame of the framing
-    """
+    """Counts of a recorder of OpenMAMA messages: ``symbols`` that were asked for, those whose image came, and
+    ``unreadable`` messages, which are no frame of the framing."""
 
     METRICS: ClassVar = {
         "symbols": ("symbols", "symbols that were asked for"),

@@ -77,8 +77,7 @@ class OpenMamaRecorderSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> OpenMamaRecorderSettings:
-        """Make settings from a file's table; :class:`ConfigError` names a key that is unknown, missing or of invalid
-        value."""
+        """Make settings from a file's table; :class:`ConfigError` names an unknown, missing or invalid key."""
         rest = {key: value for key, value in given.items() if key not in ("url", *TRANSPORT_KEYS)}
         url = _url(given)
         values = parse_table(cls, rest, "[recorder]", camel)

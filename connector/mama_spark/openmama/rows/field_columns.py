@@ -48,11 +48,8 @@ def type_named(text: str) -> pa.DataType | None:
 
 
 def field_columns(o: SubscribeOptions) -> pa.Schema:
-    """The columns of option ``fields``.
-
-    :raises OptionError: a type is unknown, or missing without a dictionary
-    :raises ConfigError: the dictionary cannot be read, or lacks a field
-    """
+    """The columns of option ``fields``; :class:`OptionError` for a type that is unknown, or missing without a
+    dictionary, :class:`ConfigError` for a dictionary that is unreadable or lacks a field."""
     dictionary = read_dictionary(o) if any(not kind for _, kind in o.fields) else {}
     return pa.schema([(name, _type_of(name, kind, o, dictionary)) for name, kind in o.fields])
 

@@ -65,11 +65,8 @@ class SourceEvents:
         return f"{self._source}/{self._sender}"
 
     def lifecycle(self, event: str, at: int, *, status: str | None = None, info: str | None = None) -> None:
-        """Add an event of the source itself.
-
-        :param event: ``create``, ``live``, ``error`` or ``destroy``
-        :param at: microseconds since the epoch
-        """
+        """Add an event of the source itself: ``create``, ``live``, ``error`` or ``destroy``; ``at`` in microseconds
+        since the epoch."""
         state = _STATES[event]
         self._waiting.append(self._event(PUBLISHER, event, at, status=status, info=info, state=state))
 
@@ -194,10 +191,8 @@ class DiscoveryStore:
 
 
 class SourceEventReporter:
-    """Stores events every ``interval`` seconds, and at the end. Usable from any thread.
-
-    :param warn: gets what went wrong, once an outage
-    """
+    """Stores events every ``interval`` seconds, and at the end; ``warn`` gets what went wrong, once an outage. For any
+    thread."""
 
     def __init__(self, store: EventStore, events: SourceEvents, interval: float, warn: Callable[[str], None]) -> None:
         self._store, self._events, self._interval, self._warn = store, events, interval, warn

@@ -45,11 +45,9 @@ class BadRecord(MamaError):
 
 
 def fields_of(payload: bytes, dictionary: Mapping[str, DictionaryEntry]) -> tuple[int, list[Field]]:
-    """Type of the message, and its fields without the stamps, which the publisher writes itself.
-
-    :param dictionary: numbers and types of the fields of JSON objects, by name
-    :raises BadRecord: it is neither an OMNM message nor a JSON object
-    """
+    """Type of the message, and its fields without the stamps, which the publisher writes itself; :class:`BadRecord`
+    unless the payload is OMNM or a JSON object, whose fields have their numbers and types in ``dictionary``, by
+    name."""
     if payload[:1] == b"O":
         try:
             msg = decode(payload)
@@ -146,7 +144,7 @@ StoredTopic = tuple[str, int, bytes]  #: symbol, number and image of a :class:`P
 
 @dataclass(slots=True)
 class PublishedTopic:
-    """One symbol: ``number`` of its last update (0: none), and ``image``, the newest value of each field by name and
+    """One symbol: ``number`` of its last update (0: none), and ``image``, the newest value of each field by name,
     number."""
 
     symbol: str
@@ -181,11 +179,8 @@ class SourceRules:
 
 
 class MarketDataSource:
-    """One source; ``dictionary`` is that of the rules, by name.
-
-    :param sender: identifies this publisher: the same after a restart
-    :ivar changed: symbols whose number or image changed since :meth:`take_changed`
-    """
+    """One source. ``sender`` identifies this publisher, after a restart, too; ``dictionary`` is that of the rules, by
+    name; ``changed``: symbols whose number or image changed since :meth:`take_changed`."""
 
     def __init__(self, name: str, sender: int, rules: SourceRules = SourceRules(),
                  topics: Iterable[PublishedTopic] = ()) -> None:  # fmt: skip

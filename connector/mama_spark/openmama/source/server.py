@@ -93,8 +93,7 @@ class MarketDataServer:
         self.counts: Counter[str] = Counter()
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Serve, and close the peer; :class:`MamaError` if the log cannot be read any more, or the state not be
-        saved."""
+        """Serve, and close the peer; :class:`MamaError` for an unreadable log or a state that cannot be saved."""
         for topic in self._source.request_topics:
             self._peer.subscribe(topic)
         for symbol in sorted(self._source.topics):

@@ -47,8 +47,8 @@ def type_named(text: str) -> FieldType | None:
 
 
 def parse_dictionary(text: str) -> list[DictionaryEntry]:
-    """The entries of a file, in order; :class:`ConfigError` names a line with two ``|`` that is no entry, or says that
-    there is no entry."""
+    """The entries of a file, in order; :class:`ConfigError` names a line with two ``|`` that is no entry, or if none
+    is."""
     entries: list[DictionaryEntry] = []
     for number, line in enumerate(text.splitlines(), 1):
         parts = line.strip().split("|")
@@ -84,10 +84,8 @@ def by_name(entries: Sequence[DictionaryEntry]) -> Mapping[str, DictionaryEntry]
 
 
 def dictionary_of_file(path: str | Path, what: str) -> list[DictionaryEntry]:
-    """The entries of a file, in order; :class:`ConfigError` if it is unreadable or no dictionary.
-
-    :param what: names the setting that gave the path, for the error
-    """
+    """The entries of a file, in order; :class:`ConfigError` if it is unreadable or no dictionary. ``what`` names the
+    setting of the path."""
     try:
         return parse_dictionary(Path(path).read_text(encoding="utf-8", errors="replace"))
     except (OSError, ConfigError) as e:

@@ -62,11 +62,8 @@ MAX_HEADS = 100_000
 
 
 class ReceivedFrame(NamedTuple):
-    """A message that this peer subscribed to, or a reply.
-
-    :ivar raw: its bytes as they came; the payload begins at ``payload_at``
-    :ivar inbox: number of the request that it replies to
-    """
+    """A message that this peer subscribed to, or a reply to request number ``inbox``. ``raw``: its bytes as they came,
+    with the payload at ``payload_at``."""
 
     topic: str
     raw: bytes

@@ -27,8 +27,7 @@ class FrameType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BridgeFrame:
-    """One message on the wire. ``address``: of a request for the reply; of a reply over ``zmq`` its subject; else
-    empty."""
+    """One message on the wire. ``address``: a request's for replies; a ``zmq`` reply's subject; else empty."""
 
     type: FrameType
     topic: str
@@ -66,8 +65,7 @@ class Framing:
     :ivar addressed: types with an address
     :ivar reserved: bytes that are written as 0, and ignored when they are read
     :ivar empty_address: other types have an empty address, with its NUL
-    :ivar shared_inbox: one subscription, ``_INBOX.<uuid>``, gets all replies to a transport; else each request has its
-        own
+    :ivar shared_inbox: one subscription, ``_INBOX.<uuid>``, for all replies to a transport; else one for each request
     :ivar answers_requests: real programs of this framing survive a request
     """
 
@@ -130,8 +128,7 @@ class Framing:
 
 
 def text_at(data: bytes, at: int, what: str) -> tuple[str, int]:
-    """The NUL-terminated text at an offset, and the offset behind it; :class:`BadMessage` without an end or valid
-    UTF-8."""
+    """The NUL-terminated text at an offset, and the offset behind it; :class:`BadMessage` without NUL or UTF-8."""
     end = data.find(0, at)
     if end < 0:
         raise BadMessage(f"the {what} is not terminated")

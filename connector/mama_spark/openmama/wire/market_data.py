@@ -67,7 +67,7 @@ def dictionary_topic(source: str) -> str:
 
 
 def read_request(msg: MamaMsg) -> MarketDataRequest | str | None:
-    """Reads a message to the topic of a source: a request, the text of what it lacks, or None without
+    """A message to the topic of a source as a request, the text of what it lacks, or None without
     MdSubscriptionType."""
     kind, message, symbol = (msg.reserved(n) for n in ("MdSubscriptionType", "MdSubscMsgType", "MdSubscSymbol"))
     if not isinstance(kind, int):
@@ -96,10 +96,8 @@ def request_message(request: MarketDataRequest) -> MamaMsg:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a publisher states in each message. ``symbol``: None: not stated.
-
-    :ivar number: of the topic's messages; None: neither number nor sender
-    """
+    """What a publisher states in each message; None: not stated. ``number``: of the topic's messages; without it, no
+    sender either."""
 
     type: int = MsgType.UPDATE
     status: int = MsgStatus.OK

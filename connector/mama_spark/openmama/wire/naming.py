@@ -60,7 +60,7 @@ def decode_naming(data: bytes) -> NamingFrame:
 
 
 def encode_naming(frame: NamingFrame) -> bytes:
-    """Raises :class:`BadMessage` for a name or address that is too long."""
+    """Raises :class:`BadMessage` for a value that does not fit."""
     _check(frame)
     try:
         return _LAYOUT.pack(

@@ -115,11 +115,8 @@ class FrameRecords:
         self.data = bytearray(_EMPTY_HEAD).join(parts)
 
     def filled(self, kinds: Kinds, framing: str, received: Int64s, payload_at: Int64s) -> pa.Array:
-        """The records, binary, as :meth:`MamaRecord.encode` makes them. Shapes are (n,).
-
-        :param received: nanoseconds since the epoch
-        :param payload_at: where the payload begins in each frame
-        """
+        """The records, binary, as :meth:`MamaRecord.encode` makes them; shapes are (n,). ``received``: nanoseconds
+        since the epoch; ``payload_at``: where the payload begins in each frame."""
         n = len(self.bounds) - 1
         heads = np.zeros(n, _HEAD)
         heads["magic"], heads["version"], heads["kind"] = MAGIC, VERSION, kinds

@@ -39,10 +39,8 @@ def make_socket(context: zmq.Context[Socket], kind: int, most: int, high_water_m
 
 
 def make_sender(context: zmq.Context[Socket], high_water_mark: int, heartbeat: float | None) -> Socket:
-    """XPUB that tells of each subscription and its end, and drops nothing.
-
-    :param heartbeat: seconds that a reader may be silent; None: for ever
-    """
+    """XPUB that tells of each subscription and its end, and drops nothing. ``heartbeat``: seconds that a reader may be
+    silent; None: for ever."""
     made = make_socket(context, zmq.XPUB, MAX_SUBSCRIPTION, high_water_mark)
     made.setsockopt(zmq.XPUB_VERBOSER, 1)
     made.setsockopt(zmq.XPUB_NODROP, 1)
@@ -53,11 +51,8 @@ def make_sender(context: zmq.Context[Socket], high_water_mark: int, heartbeat: f
 
 
 def attach(sock: Socket, endpoints: Sequence[Endpoint]) -> str:
-    """Bind and connect; where it is bound, empty if it is not.
-
-    :raises Unavailable: an address is in use
-    :raises ConfigError: an address cannot be used
-    """
+    """Bind and connect; where it is bound, empty if it is not. :class:`Unavailable` for an address in use,
+    :class:`ConfigError` for one that cannot be used."""
     bound = ""
     for address, bind in endpoints:
         try:
@@ -75,7 +70,7 @@ def attach(sock: Socket, endpoints: Sequence[Endpoint]) -> str:
 
 
 def address_towards(endpoint: str) -> str:
-    """Address of the interface towards a host: where its network reaches this one. :class:`Unavailable` for an unknown
+    """Address of the interface by which a host, and its network, is reached; :class:`Unavailable` for an unknown
     name."""
     parts = urlsplit(endpoint)
     try:
@@ -120,10 +115,8 @@ def _receive_parts(sock: Socket, most: int) -> list[zmq.Frame]:
 
 
 class NamingSockets:
-    """Takes part in the naming service of OZ. ``zmq.ZMQError``: no more sockets or files.
-
-    :ivar incoming: to be polled
-    """
+    """Takes part in the naming service of OZ; ``incoming`` is to be polled. ``zmq.ZMQError``: no more sockets or
+    files."""
 
     def __init__(self, me: NamingFrame, servers: int, high_water_mark: int) -> None:
         self.client = NamingClient(me, servers)

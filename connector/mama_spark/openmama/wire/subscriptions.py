@@ -1,8 +1,8 @@
 """Prefixes that connected readers want, and waiters for them: requests and replies of a peer. Pure.
 
-An XPUB socket delivers an byte (1 = begin, 0 = end) and a prefix for each subscription of each reader; when a reader's
-connection ends, its subscriptions end, too. A subscription is a prefix of the whole message, so one to ``FOO\\0`` is to
-the topic FOO alone, and one to ``FOO`` also to FOOBAR: real programs subscribe so and compare topics when they receive.
+An XPUB socket delivers a byte (1 = begin, 0 = end) and a prefix for each subscription of each reader; the end of a
+connection ends its subscriptions. A subscription is a prefix of the whole message, so one to ``FOO\\0`` is to the topic
+FOO alone, and one to ``FOO`` also to FOOBAR: real programs subscribe so and compare topics when they receive.
 
 A reply is a message to a topic, so it is lost unless its requester's subscription has arrived: replies wait for that.
 """
@@ -126,10 +126,7 @@ class _Waiting(NamedTuple):
 
 
 class PendingReplies:
-    """Replies that wait for the subscription of their requester.
-
-    :ivar dropped: their requester did not subscribe in time, or they were too many
-    """
+    """Replies that wait for the subscription of their requester; ``dropped``: too late, or too many."""
 
     def __init__(self) -> None:
         self._waiting: deque[_Waiting] = deque()
