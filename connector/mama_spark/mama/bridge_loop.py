@@ -122,9 +122,7 @@ class BridgeLoop:
 
     def call(self, work: Callable[[], T]) -> T:
         """Run ``work`` on the loop's thread after all earlier work (at once, on that thread itself); its result.
-
-        :raises StatusError: the bridge refused it, accepted nothing in time (TIMEOUT), or has ended
-        """
+        :class:`StatusError`: the bridge refused it, accepted nothing in time (TIMEOUT), or has ended."""
         if self.here:
             try:
                 return work()
@@ -205,8 +203,7 @@ class BridgeLoop:
     # --- the loop's thread: sending --------------------------------------------------------------------------
 
     def send(self, batch: MessageBatch, settled: SendListener | None) -> None:
-        """Send one message, for :meth:`call`; :class:`PublishError` if the bridge refuses it or lost its connection for
-        good."""
+        """Send one message, for :meth:`call`; :class:`PublishError` if the bridge refuses it or is cut off for good."""
         if self._closed is not None:
             raise self._closed
         self.check(batch)
@@ -224,7 +221,7 @@ class BridgeLoop:
         return self.bridge.capabilities.ack is Ack.NONE
 
     def check(self, batch: MessageBatch) -> None:
-        """Check that the bridge accepts this message, without sending it, for :meth:`call`; else
+        """Check, for :meth:`call`, that the bridge accepts this message, without sending it; else
         :class:`PublishError`."""
         if bad := self.bridge.prepare(batch).rejected:
             raise bad[0][1]

@@ -179,11 +179,8 @@ class RequestListener(_Receiver):
         on_request: Callable[[Request, Any], None],
         closure: Any = None,
     ) -> RequestListener:
-        """Listen to a topic.
-
-        :raises StatusError: INVALID_ARG for a second listener; NOT_IMPLEMENTED; BAD_SYMBOL; PLATFORM with the bridge's
-            text
-        """
+        """Listen to a topic; :class:`StatusError` INVALID_ARG for a second listener of the transport, NOT_IMPLEMENTED,
+        BAD_SYMBOL, or PLATFORM with the middleware's text."""
         loop = transport.loop
         made = cls(transport, queue, topic, on_request, closure)
 

@@ -63,10 +63,7 @@ class Properties(Mapping[str, str]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Self:
-        """Read a file; :class:`ConfigError` names one that cannot be read.
-
-        :param environ: for variables; None: the environment of the process
-        """
+        """Read a file; :class:`ConfigError` names one that cannot be read. ``environ`` None: that of the process."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError) as e:
@@ -177,9 +174,8 @@ class TransportProperties:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """Options completed from the properties file.
+    """Options completed from the properties file: ``options`` given in Spark, and those of the transport.
 
-    :ivar options: options given in Spark, and those of the transport
     :ivar transport: its properties; None: no transport was named
     :ivar where: file and key prefix, for error texts
     :ivar shared: names, in lower case, of the options that the file adds for all uses of the transport
@@ -209,7 +205,7 @@ def expand(given: Mapping[str, str], known: Iterable[str], environ: Mapping[str,
     (default ``nats``). The file may set every option in ``known`` (``.*`` ends the name of a family) as
     ``mama.<bridge>.transport.<name>.<option>``, in upper or lower case; options in ``given`` take precedence. With
     ``bridge=openmama`` the URLs are those of OpenMAMA's own ZeroMQ bridges (``mama.zmq.transport.<name>.*``), of the
-    one that the property ``framing`` names (``oz``). A file without ``transport`` still defines the fields of source
+    one that property ``framing`` names (``oz``). A file without ``transport`` still defines the fields of source
     records.
 
     :raises OptionError: for an empty transport, or one that is not in the file

@@ -25,11 +25,8 @@ Call = Callable[[], None]
 
 
 class Queue:
-    """A bounded FIFO of calls, made by the one thread that dispatches.
-
-    :param max_events: number of places: waiting calls plus reserved places
-    :ivar callback_errors: number of calls that raised; each is logged
-    """
+    """A bounded FIFO of calls, made by the one thread that dispatches. ``max_events``: places of waiting calls and
+    reserved ones; ``callback_errors``: number of calls that raised; each is logged."""
 
     def __init__(self, name: str = "", max_events: int = MAX_EVENTS) -> None:
         if max_events < 1:
@@ -74,11 +71,9 @@ class Queue:
             return True
 
     def dispatch(self, timeout: float | None = None) -> None:
-        """Make calls on this thread until :meth:`stop_dispatch` or :meth:`destroy`.
-
-        :param timeout: seconds at most (a call in progress is completed); None: no limit
-        :raises StatusError: TOO_MANY_DISPATCHERS if another thread dispatches, QUEUE_END after :meth:`destroy`
-        """
+        """Make calls on this thread until :meth:`stop_dispatch` or :meth:`destroy`, for ``timeout`` seconds at most (a
+        call in progress is completed). :class:`StatusError` TOO_MANY_DISPATCHERS if another thread dispatches,
+        QUEUE_END after :meth:`destroy`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._as_dispatcher():
             while (call := self._next_call(deadline)) is not None:
@@ -165,8 +160,8 @@ class Queue:
             self._changed.notify_all()
 
     def destroy(self) -> None:
-        """End dispatching and drop the waiting calls; :class:`StatusError` QUEUE_OPEN_OBJECTS while objects use the
-        queue. May be repeated."""
+        """End dispatching and drop the waiting calls; :class:`StatusError` QUEUE_OPEN_OBJECTS while in use. May be
+        repeated."""
         with self._changed:
             if self._open_objects:
                 raise StatusError(Status.QUEUE_OPEN_OBJECTS, f"{self._open_objects} objects still use {self!r}")
@@ -226,9 +221,9 @@ class QueueDispatcher:
 
 class CallbackDelivery:
     """Makes calls on a queue, or without one on the thread that adds them (the source thread), which never waits for a
-    call in progress on another thread, because that call may wait for it.
+    call in progress on another thread, because that call may wait for it. ``post`` schedules a function on the source
+    thread.
 
-    :param post: schedules a function on the source thread
     :ivar errors: number of calls that raised; each is logged
     :ivar dropped: number of calls not made because of :meth:`end`
     """
@@ -260,10 +255,8 @@ class CallbackDelivery:
             self.queue.put(self._dispatched)
 
     def make_now(self, call: Call, timeout: float = -1) -> None:
-        """Make a call on this thread; exceptions are logged and counted.
-
-        :param timeout: seconds to wait for a call in progress on another thread; then the call is made regardless
-        """
+        """Make a call on this thread; exceptions are logged and counted. After ``timeout`` seconds it does not wait
+        longer for a call in progress on another thread."""
         acquired = self._call_lock.acquire(timeout=timeout)
         before = self._calling_thread
         if acquired:

@@ -141,8 +141,8 @@ class Transport:
     # --- callbacks -------------------------------------------------------------------------------------------
 
     def set_transport_topic_callback(self, callback: TopicCallback | None, closure: Any = None) -> None:
-        """``mamaTransport_setTransportTopicCallback`` (PE-05, PE-16): ``callback(transport, event, topic,
-        platform_info, closure)``. Replaces the previous one."""
+        """``mamaTransport_setTransportTopicCallback`` (PE-05, PE-16): ``callback(transport, event, topic, platform_info,
+        closure)`` replaces the previous one."""
         self.topic_callback, self._topic_closure = callback, closure
 
     def set_transport_callback(self, callback: TransportCallback | None, closure: Any = None) -> None:
@@ -188,7 +188,7 @@ class Transport:
             return [p for p in self._publishers if p.topic == topic]
 
     def add_publisher(self, publisher: TransportPublisher) -> None:
-        """:class:`StatusError` INVALID_ARG if the transport was destroyed."""
+        """Raises :class:`StatusError` INVALID_ARG if the transport was destroyed."""
         with self._lock:
             if not self._live:
                 raise StatusError(Status.INVALID_ARG, f"{self!r} was destroyed")

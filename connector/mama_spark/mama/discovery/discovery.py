@@ -151,8 +151,7 @@ class SourceDiscovery:
         return f"<SourceDiscovery on {self._loop.transport.name}{'' if self._live else ', destroyed'}>"
 
     def _read_changes(self, bridge: DiscoveryBridge) -> None:
-        """Read the image or new changes, unless :data:`MAX_PENDING` messages wait; :class:`MamaError` without an
-        answer."""
+        """Read image or changes, unless :data:`MAX_PENDING` messages wait; :class:`MamaError` without an answer."""
         if len(self._pending) >= MAX_PENDING:
             return
         if self._position is None:

@@ -114,7 +114,7 @@ class DiscoveryRowReader:
 
     @classmethod
     def of(cls, o: DiscoveryOptions, fields: SourceFields = DEFAULT_FIELDS) -> Self:
-        """A reader for these options; the transport's name is that of the properties file, else the URL without
+        """A reader for these options; the transport is named by the properties file, else by the URL without
         credentials."""
         shown = ",".join(redact_url(url, mask="") for url in o.url)
         recorded = None if o.recorded is None else part(o.recorded, "discovery_row")
@@ -147,8 +147,8 @@ class DiscoveryRowReader:
         )
 
     def rows(self, changes: Iterable[DiscoveryEvent], image_log: str | None = None) -> Iterator[DiscoveryRow]:
-        """One row per event, in an image one per source. ``image_log``: origin of the image's events; None: no image is
-        read."""
+        """One row per event, in an image one per source. ``image_log``: origin of the image's events; None: no
+        image."""
         before: tuple[DiscoveryEvent, DiscoveryRow] | None = None
         for change in changes:
             row = self.row(change)

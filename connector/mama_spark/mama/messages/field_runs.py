@@ -104,11 +104,8 @@ class FieldHead(NamedTuple):
 
 
 class RunTable:
-    """The runs of earlier messages, by the head of their first field. Usable from any thread.
-
-    :param fixed: the types of fixed size
-    :param readers: readers of the values of the other types
-    """
+    """The runs of earlier messages, by the head of their first field. ``fixed``: the types of fixed size; ``readers``:
+    read the values of the others. Usable from any thread."""
 
     def __init__(self, fixed: Mapping[FieldType, FixedType], readers: Mapping[FieldType, Reader]) -> None:
         self._fixed, self._readers = fixed, readers
@@ -120,8 +117,8 @@ class RunTable:
         return len(self._runs)
 
     def learn(self, data: bytes, at: int, end: int) -> Run:
-        """Remember the run of at least one field that begins at ``at``; :class:`BadMessage` if its first field is
-        invalid."""
+        """Remember the run, of one field at least, that begins at ``at``; :class:`BadMessage` for an invalid first
+        field."""
         heads = [self._head(data, at, end)]
         behind = at + len(heads[0].head_bytes) + heads[0].size
         if behind > end:
@@ -138,8 +135,8 @@ class RunTable:
         return self._remember(_run_of(heads))
 
     def shorten(self, run: Run, fields: int, at: int) -> Run:
-        """Replace a run, which begins at ``at``, by its first ``fields``; :class:`BadMessage` if the message ends in
-        the first."""
+        """Replace a run at ``at`` by its first ``fields``; :class:`BadMessage` if the message ends in the first of
+        them."""
         if not fields:
             raise BadMessage(f"the field at byte {at} ends inside its value")
         return self._remember(_run_of([self._head(head, 0, len(head)) for head in run.heads[:fields]]))

@@ -74,11 +74,8 @@ class FieldBlock:
 
 @dataclass(slots=True)
 class DecodedColumns:
-    """Messages as columns; ``one_by_one``: how many messages were read so.
-
-    :ivar blocks: fields, in any order; several of one name where messages have different layouts or repeat it
-    :ivar bad: message -> why it cannot be read
-    """
+    """Messages as columns; ``bad``: message -> why it cannot be read; ``one_by_one``: how many messages were read so.
+    ``blocks``: fields, in any order; several of one name where messages have different layouts or repeat it."""
 
     blocks: list[FieldBlock] = field(default_factory=list)
     bad: dict[int, str] = field(default_factory=dict)
@@ -116,7 +113,7 @@ class _Group:
 
 
 class ColumnDecoder:
-    """Decodes batches of messages, and remembers their layouts. For one thread. ``wanted``: None: all fields."""
+    """Decodes batches of messages, and remembers their layouts; ``wanted`` None: all fields. For one thread."""
 
     def __init__(self, wanted: Wanted | None = None) -> None:
         self.wants = wanted or (lambda name, fid: True)

@@ -123,13 +123,8 @@ _INTEGERS = frozenset(t for t in FieldType if t.name in ("I8", "U8", "I16", "U16
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """One source. Missing fields are None; values outside the enumerations are kept.
-
-    :ivar id: unsigned, 64 bits
-    :ivar state: :data:`ONLINE` or :data:`OFFLINE`
-    :ivar data_state: :data:`OK` or :data:`SUSPECT`
-    :ivar capabilities: all other fields, as text by name
-    """
+    """One source. Missing fields are None; values outside the enumerations (``state``, ``data_state``) are kept. ``id``
+    is unsigned, 64 bits; ``capabilities`` are all other fields, as text by name."""
 
     name: str
     id: int | None = None
@@ -153,10 +148,8 @@ class DecodedSource(NamedTuple):
 
 def encode_source(record: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -> MamaMsg:
     """The record as a message: name STRING, id U64, one STRING for each capability (SD-05..SD-07).
-
-    :raises BadSourceRecord: without a name, and for a capability with the name of one of ``fields``
-    :raises StatusError: for an id that is no U64, or text that no message can hold
-    """
+    :class:`BadSourceRecord` without a name, and for a capability named like one of ``fields``; :class:`StatusError` for
+    an id that is no U64, or text that no message can hold."""
     if not record.name:
         raise BadSourceRecord("a source record needs a name")
     msg = MamaMsg()
@@ -173,8 +166,8 @@ def encode_source(record: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -
 
 
 def decode_source(msg: MamaMsg, fields: SourceFields = DEFAULT_FIELDS) -> DecodedSource:
-    """The record of a message; :class:`BadSourceRecord` without a usable name, or if one of ``fields`` has another
-    type.
+    """The record of a message; :class:`BadSourceRecord` without a usable name, or for a wrong type of one of
+    ``fields``.
 
     A field without a fid matches by name, one without a name by fid; a field with both must match by both. Other fields
     become capabilities, under ``name[fid]`` if their name is one of ``fields``.

@@ -58,8 +58,7 @@ def arrow_type_of(kind: FieldType) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class TypedField:
-    """A column for the fields of one name, and of number ``fid`` without a name or with another one; 0: by name
-    alone."""
+    """A column for the fields of one name, and of number ``fid`` whatever their name; 0: by name alone."""
 
     name: str
     type: pa.DataType
@@ -288,8 +287,7 @@ _ELEMENTS: dict[FieldType, Callable[[Any], Any]] = {FieldType.PRICE: attrgetter(
 
 
 def text_of_value(value: Any) -> str | None:
-    """Any value as text: numbers and text as they are, bytes in hexadecimal, vectors and messages as JSON; None for an
-    unset time."""
+    """Any value as text: text and numbers as they are, bytes in hexadecimal, else JSON; None for a time never set."""
     if isinstance(value, MamaTime):
         return time_text(value.seconds, value.nanos, value.hints)
     if isinstance(value, MamaPrice):

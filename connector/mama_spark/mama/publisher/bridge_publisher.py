@@ -43,8 +43,8 @@ class PublisherCallbacks:
     """``mamaPublisherCallbacks``; any of them may be None.
 
     :param on_create: ``(publisher, closure)``: the publisher is LIVE; on the thread that creates it
-    :param on_error: ``(publisher, status, info, closure)``: a send failed after it returned (PE-32); ``info`` is for
-        logs
+    :param on_error: ``(publisher, status, info, closure)``: a send failed after it returned (PE-32); ``info`` is the
+        middleware's text, for logs
     :param on_destroy: ``(publisher, closure)``: the publisher is destroyed; on the thread that destroys it
     :param on_success: ``(publisher, status, info, closure)``: a send was acknowledged; ``info`` has stream and sequence
     """
@@ -108,11 +108,9 @@ class BridgePublisher:
         root: str | None,
         parent: object | None,
     ) -> BridgePublisher:
-        """``bridgeMamaPublisher_createByIndex``; a transport has one connection, so the index is 0.
-
-        :raises StatusError: NULL_ARG without transport or parent; BAD_SYMBOL for a bad topic; INVALID_ARG for another
-            index
-        """
+        """``bridgeMamaPublisher_createByIndex``; a transport has one connection, so the index is 0 (else INVALID_ARG).
+        :class:`StatusError` NULL_ARG without a transport or a parent, BAD_SYMBOL for a topic that cannot be published
+        to."""
         if transport is None or parent is None:
             raise StatusError(Status.NULL_ARG, "a publisher needs a transport and a parent")
         if index != 0:
@@ -152,7 +150,7 @@ class BridgePublisher:
     # --- sending ---------------------------------------------------------------------------------------------
 
     def send(self, payload: bytes | None) -> None:
-        """:class:`StatusError` NULL_ARG without a payload; an immediate error of the bridge."""
+        """Raises :class:`StatusError`: NULL_ARG without a payload, or an immediate error of the bridge."""
         if payload is None:
             raise StatusError(Status.NULL_ARG, "there is no message to send")
         batch = self._batch(payload)
@@ -178,10 +176,8 @@ class BridgePublisher:
 
     def send_from_inbox(self, inbox: Inbox | None, payload: bytes | None) -> None:
         """Send a request; replies and errors go only to the inbox's callbacks (PE-27). A request to the source
-        discovery topic asks for the image (SD-50).
-
-        :raises StatusError: NULL_ARG without inbox or payload; NOT_IMPLEMENTED without inboxes or source discovery
-        """
+        discovery topic asks for the image (SD-50). :class:`StatusError` NULL_ARG without inbox or payload,
+        NOT_IMPLEMENTED if the bridge has no inboxes, or no source discovery."""
         if inbox is None or payload is None:
             raise StatusError(Status.NULL_ARG, "a request needs an inbox and a message")
         self._raise_dead()
@@ -197,8 +193,7 @@ class BridgePublisher:
         self.send_from_inbox(inbox, payload)
 
     def send_reply_to_inbox(self, request: Request | None, payload: bytes | None) -> None:
-        """Answer a request; :class:`StatusError` NULL_ARG without request or payload, INVALID_ARG if it has no
-        inbox."""
+        """Answer a request; :class:`StatusError` NULL_ARG without request or payload, INVALID_ARG without an inbox."""
         if request is None or payload is None:
             raise StatusError(Status.NULL_ARG, "a reply needs a request and a message")
         if request.reply_to is None:
@@ -256,10 +251,8 @@ class BridgePublisher:
     def destroy(self, timeout: float) -> bool:
         """Stop sending and make the callbacks of earlier sends; none is made after this. Waits for all answers, at most
         ``timeout`` seconds, and not at all on the loop's thread or in a callback of this publisher. True if the bridge
-        released the publisher (its onDestroy); else :meth:`when_done` reports that later.
-
-        :raises StatusError: NULL_ARG if it was destroyed before
-        """
+        released the publisher (its onDestroy); else :meth:`when_done` reports that later. :class:`StatusError` NULL_ARG
+        if it was destroyed before."""
         self._raise_dead()
         deadline = time.monotonic() + timeout
         self._dead = True
@@ -276,7 +269,7 @@ class BridgePublisher:
                 self._when_done()
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Call once the bridge has released the publisher."""
+        """Make the call when the bridge has released the publisher, or at once if it already has."""
 
         def note() -> None:
             self._when_done = call

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 
 class DQPublisher:
-    """A :class:`Publisher` that sets MdMsgStatus, MdSeqNum, MamaSenderId and optionally MamaSendTime in each
-    message."""
+    """A :class:`Publisher` that stamps messages: MdMsgStatus, MdSeqNum, MamaSenderId and, optionally, MamaSendTime."""
 
     def __init__(self) -> None:
         self.publisher: Publisher
@@ -73,7 +72,7 @@ class DQPublisher:
         return self._number
 
     def set_seq_num(self, number: int) -> None:
-        """The next counted message gets ``number + 1``; 0: no number and no status. :class:`StatusError` INVALID_ARG
+        """The next counted message gets ``number + 1``; 0: no number, no status. :class:`StatusError` INVALID_ARG
         unless U32."""
         if not 0 <= number <= HIGHEST:
             raise StatusError(Status.INVALID_ARG, f"a sequence number is from 0 to {HIGHEST}, got {number}")
@@ -85,7 +84,7 @@ class DQPublisher:
         return self._sender
 
     def set_sender_id(self, sender: int) -> None:
-        """:class:`StatusError` INVALID_ARG if it is no U64."""
+        """Raises :class:`StatusError` INVALID_ARG if it is no U64."""
         if not 0 <= sender < 1 << 64:
             raise StatusError(Status.INVALID_ARG, f"a sender id is from 0 to 2^64 - 1, got {sender}")
         self._sender = sender
@@ -98,8 +97,8 @@ class DQPublisher:
         self._stamped(msg, self.publisher.send)
 
     def send_reply(self, request: Request | None, reply: MamaMsg | None) -> None:
-        """Stamp with status and current number, and reply; errors as :meth:`Publisher.send_reply_to_inbox`. Never
-        counted."""
+        """Stamp with status and current number, uncounted, and reply; errors as
+        :meth:`Publisher.send_reply_to_inbox`."""
         self._stamped(reply, lambda msg: self.publisher.send_reply_to_inbox(request, msg), reply=True)
 
     def send_from_inbox(self, inbox: Inbox | None, msg: MamaMsg | None) -> None:

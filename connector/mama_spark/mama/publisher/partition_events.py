@@ -33,11 +33,10 @@ _PART_OF_HEADER = {header: part for part, header in PART_HEADERS.items()}
 class PartitionEvents:
     """The lifecycle of one publisher. Order of calls: :meth:`create`, :meth:`live`, any number of :meth:`messages` and
     :meth:`trouble`, :meth:`destroy`, :meth:`destroyed`; each returns the events that it causes. Times are microseconds
-    since the epoch.
+    since the epoch. ``publisher`` is its identity in all events.
 
-    :param which: ``topic``: events of topics and publisher; ``publisher``: of the publisher, failed messages included;
-        ``off``: none
-    :param publisher: its identity in all events
+    :param which: ``topic``: events of topics and publisher; ``publisher``: its own, failed messages included; ``off``:
+        none
     """
 
     def __init__(self, which: str, publisher: str, *, max_topics: int = MAX_TOPICS) -> None:

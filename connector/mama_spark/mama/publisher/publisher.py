@@ -43,7 +43,7 @@ class Publisher:
     def create(
         cls, transport: Transport | None, symbol: str | None = None, source: str | None = None, root: str | None = None
     ) -> Self:
-        """A publisher without callbacks, as before the specification (PE-19, PE-20); raises as
+        """A publisher without callbacks, as before the specification (PE-19, PE-20); as
         :meth:`create_with_callbacks`."""
         return cls.create_with_callbacks(transport, None, symbol, source, root, None)
 
@@ -128,10 +128,8 @@ class Publisher:
 
     def send_from_inbox(self, inbox: Inbox | None, msg: MamaMsg | bytes | None) -> None:
         """Send a request; replies and errors go to the inbox, never to callbacks of the publisher (PE-27). On the
-        source discovery topic the replies are the image, one message per source (SD-15, SD-50).
-
-        :raises StatusError: as :meth:`send`; NOT_IMPLEMENTED if the bridge has no inboxes or no source discovery
-        """
+        source discovery topic the replies are the image, one message per source (SD-15, SD-50). Raises as :meth:`send`,
+        and NOT_IMPLEMENTED if the bridge has no inboxes or no source discovery."""
         self._raise_dead()
         self._bridge.send_from_inbox(inbox, _payload(msg))
 
@@ -143,7 +141,7 @@ class Publisher:
         self._bridge.send_reply_to_inbox(request, _payload(reply))
 
     def send_reply_to_inbox_handle(self, handle: str | None, reply: MamaMsg | bytes | None) -> None:
-        """:meth:`send_reply_to_inbox` to a request's ``reply_to`` (PE-28); NULL_ARG without one, else as :meth:`send`."""
+        """:meth:`send_reply_to_inbox` to a ``reply_to`` (PE-28); raises as :meth:`send`, and NULL_ARG without a handle."""
         self._raise_dead()
         self._bridge.send_reply_to_inbox_handle(handle, _payload(reply))
 
@@ -154,7 +152,7 @@ class Publisher:
     # --- destroying ------------------------------------------------------------------------------------------
 
     def destroy(self) -> None:
-        """Destroy the publisher when all sends are answered, or after the transport's ``destroy_timeout``. May be
+        """Destroy the publisher when all sends are answered, or after ``destroy_timeout`` of the transport. May be
         repeated.
 
         ``on_destroy`` has returned when this returns; the state during it is DESTROYING. In a callback of this
@@ -183,14 +181,14 @@ class Publisher:
         self.transport.publisher_destroyed(self)
 
     def wait_destroyed(self, timeout: float) -> None:
-        """Wait until :meth:`destroy` on another thread has returned; not in a callback of this publisher, which
-        destroying waits for."""
+        """Wait until :meth:`destroy` on another thread has returned; not in a callback of this publisher: it waits for
+        that."""
         if not self._bridge.in_callback:
             self._destroyed.wait(timeout)
 
     def destroy_ex(self) -> None:
-        """``mamaPublisher_destroyEx``: queue :meth:`destroy`, or without a queue call it; :class:`StatusError`
-        QUEUE_FULL."""
+        """``mamaPublisher_destroyEx``: queue :meth:`destroy` (:class:`StatusError` QUEUE_FULL), or without a queue call
+        it."""
         if self._queue is None:
             self.destroy()
         elif self._state is PublisherState.LIVE:
