@@ -74,6 +74,7 @@ def stored_columns(
 
 
 def stored_records(stream: str, records: Records) -> pa.RecordBatch:
+    """As :func:`stored_columns`, of records of a log."""
     ids, headers = pa.nulls(len(records), pa.string()), records.headers
     if headers is not None:
         ids, headers = split_ids(headers, True)

@@ -106,6 +106,7 @@ class Audit:
         return unjudged
 
     def sums(self) -> dict[str, int]:
+        """Messages by verdict."""
         found: Counter[str] = Counter()
         for key, n in self.counts.items():
             found[key[4]] += n
@@ -165,9 +166,11 @@ class Audit:
         return lines
 
     def text(self) -> str:
+        """The result in several lines, for people."""
         return tables_text(self.head(), self.tables())
 
     def tables(self) -> list[tuple[str, list[Row], tuple[str, ...]]]:
+        """Title, rows and columns of each table."""
         writes = self.writes()
         shown = tuple(name for name in WRITES if name in WRITES[:5] or any(one[name] for one in writes))
         examples = [one for name in (*FINDINGS, *APART) for one in self.examples.get(name, [])]
@@ -175,6 +178,7 @@ class Audit:
         return [("writes", writes[:MOST_WRITES], shown), ("examples", examples, names)]
 
     def json(self) -> str:
+        """The result in one line of JSON."""
         fields = {
             "flight_log": self.path, "version": self.version, "verdict": self.verdict(), "findings": self.findings,
             "sums": self.sums(), "again": self.again, "writes": self.writes(), "examples": self.examples,

@@ -118,6 +118,7 @@ class BridgeLoop:
 
     @property
     def tracked(self) -> int:
+        """Number of sends whose outcome will be reported to a listener."""
         return len(self._flights)
 
     def call(self, work: Callable[[], T]) -> T:

@@ -83,6 +83,7 @@ class Properties(Mapping[str, str]):
         raise ConfigError(f"no {FILE} in the folders of WOMBAT_PATH: {', '.join(folders)}")
 
     def where(self, key: str) -> str:
+        """File and line of a key, for messages."""
         value = self._values.get(key)
         return self.path if value is None else f"{self.path}:{value.line}"
 
@@ -137,6 +138,8 @@ def _expanded(value: str, environ: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TransportProperties:
+    """The properties of one transport of one bridge."""
+
     properties: Properties
     bridge: str
     name: str

@@ -145,6 +145,7 @@ class Queue:
         return QueueDispatcher(self)
 
     def get_event_count(self) -> int:
+        """Number of waiting calls."""
         return len(self._waiting)
 
     def open(self) -> None:

@@ -141,8 +141,8 @@ class Transport:
     # --- callbacks -------------------------------------------------------------------------------------------
 
     def set_transport_topic_callback(self, callback: TopicCallback | None, closure: Any = None) -> None:
-        """``mamaTransport_setTransportTopicCallback`` (PE-05, PE-16): ``callback(transport, event, topic, platform_info,
-        closure)`` replaces the previous one."""
+        """``mamaTransport_setTransportTopicCallback`` (PE-05, PE-16): replaces the previous callback, which is
+        called with ``(transport, event, topic, platform_info, closure)``."""
         self.topic_callback, self._topic_closure = callback, closure
 
     def set_transport_callback(self, callback: TransportCallback | None, closure: Any = None) -> None:
@@ -161,6 +161,7 @@ class Transport:
             self._dispatch(partial(callback, self, transport_event, event.info, self._closure))
 
     def report_topic_event(self, event: TransportTopicEvent, topic: str, info: str) -> None:
+        """Call the topic callback, if there is one."""
         if (callback := self.topic_callback) is not None:
             self._dispatch(partial(callback, self, event, topic, info, self._topic_closure))
 
@@ -210,6 +211,7 @@ class Transport:
         self._receivers.add(receiver)
 
     def remove_receiver(self, receiver: TransportReceiver) -> None:
+        """Unregister a destroyed receiver."""
         self._receivers.discard(receiver)
 
     # --- source discovery ------------------------------------------------------------------------------------

@@ -115,6 +115,7 @@ def distribution(data: ReportData) -> str:
 
 
 def partitions(data: ReportData) -> str:
+    """Rows of each partition by outcome."""
     values = [
         {"partition": row["partition"], "outcome": name.replace("_", " "), "rows": row[name]}
         for row in data.partitions

@@ -138,6 +138,7 @@ class ReportData:
 
     @property
     def shown(self) -> Row:
+        """The totals that plots and tables show."""
         return self.totals if self.totals["flights"] else self.not_committed
 
 

@@ -51,4 +51,5 @@ def headline(data: ReportData) -> str:
 
 
 def rows_text(number: int) -> str:
+    """``1 row``, ``2 rows``."""
     return f"{number:,} row{'' if number == 1 else 's'}"

@@ -59,6 +59,8 @@ class SuiteSetup:
 
 
 class Answers:
+    """All answers of a bridge, by token."""
+
     def __init__(self) -> None:
         self.sequence: dict[int, int] = {}
         self.duplicate: dict[int, bool] = {}

@@ -51,6 +51,7 @@ class DiscoverySetup:
     streams: Callable[[], list[str]] | None = None
 
     def let_pass(self, seconds: float) -> None:
+        """Let time pass for the middleware."""
         (self.clock or time.sleep)(seconds)
 
     def expire(self) -> None:
@@ -60,6 +61,7 @@ class DiscoverySetup:
 
 
 def read_events(bridge: DiscoveryBridge, start: Position, end: Position) -> list[DiscoveryEvent]:
+    """The events between two positions."""
     return [change for block in bridge.read(start, end) for change in block]
 
 
@@ -80,6 +82,7 @@ def follow(
 
 
 def seen(changes: list[DiscoveryEvent]) -> list[tuple[Kind, SourceKey | None, bytes | None]]:
+    """Kind, source and payload of each change."""
     return [(c.kind, c.source, c.payload) for c in changes]
 
 

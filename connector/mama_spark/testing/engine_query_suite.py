@@ -71,6 +71,7 @@ class QueryClient:
         kind: Selection = Selection.ALL,
         texts: tuple[bytes, ...] = (),
     ) -> tuple[list[_Found], int]:
+        """The messages, and the sequence up to which the engine looked."""
         found = self.ask(op, after, up_to, rows, max_bytes, kind=kind, texts=texts)
         (reached, last), _ = parse_numbers(self._body(found), 2)
         frames = found.records if op is Op.FETCH else _unpacked(found.records)
@@ -116,6 +117,8 @@ def _unpacked(records: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
 
 
 class QueryRules:
+    """Rules of every engine."""
+
     @pytest.mark.spec("ML-22")
     def test_an_engine_answers_questions_or_says_why_not(self, site: EngineSetup, kind: EngineKind) -> None:
         stream, r = site.stream(), Ref("r")

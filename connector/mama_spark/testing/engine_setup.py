@@ -49,6 +49,8 @@ class EngineKind:
 
 
 class Ref:
+    """A client as the server would refer to it."""
+
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -106,6 +108,7 @@ class DrivenStream(EngineHandle):
             self.post(self.batch)
 
     def send(self, *frames: bytes) -> None:
+        """Send a command made of strings."""
         self.post(frames)
 
     def post(self, command: list[EngineCommand] | tuple[bytes, ...]) -> None:
@@ -177,6 +180,7 @@ class EngineSetup:
         return [one for one in self.report(stream, 1) if isinstance(one, Delivery)]
 
     def ask(self, stream: DrivenStream, *questions: LogQuery) -> list[QueryAnswered]:
+        """The answers, in their order."""
         client = Ref("who asks")
         for question in questions:
             stream.ask(client, question)
@@ -185,6 +189,7 @@ class EngineSetup:
         return found
 
     def threads(self) -> list[str]:
+        """Names of the threads that have one stream."""
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("stream-")]
 
     def close(self) -> None:

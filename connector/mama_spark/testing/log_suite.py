@@ -28,6 +28,8 @@ MANY = 12_000  #: records, more than one batch of any log here
 
 
 class LoggedRecord(NamedTuple):
+    """One record, to be compared."""
+
     sequence: int
     topic: str
     payload: bytes

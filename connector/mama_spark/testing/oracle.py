@@ -27,6 +27,7 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
 
     def raise_faults(self) -> Verdict:
+        """Raises :class:`AssertionError` if there are faults."""
         if self.faults:
             raise AssertionError("not conserved: " + "; ".join(self.faults[:5]))
         return self

@@ -72,9 +72,11 @@ class Run:
     read: Reader | None
 
     def fields_within(self, most_bytes: int) -> int:
+        """Number of fields that fit in so many bytes."""
         return bisect.bisect_right(self.ends, most_bytes)
 
     def converted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Unpacked values as values of fields."""
         made = list(values)
         for place, convert in self.conversions:
             made[place] = convert(made[place])

@@ -47,6 +47,7 @@ class FieldType(IntEnum):
 
     @property
     def vector(self) -> FieldType:
+        """The type of vectors of this type."""
         return FieldType[f"VECTOR_{self.name}"]
 
     @property

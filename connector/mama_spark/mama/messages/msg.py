@@ -72,9 +72,11 @@ class MamaMsg:
         return default if found is None else found.value
 
     def reserved(self, name: str, default: Any = None) -> Any:
+        """Value of a field of :data:`~mama_spark.mama.messages.status.RESERVED`, or ``default``."""
         return self.get(name, RESERVED[name].fid, default)
 
     def copy(self) -> MamaMsg:
+        """A deep copy."""
         return _copy(self, MAX_DEPTH)
 
     def as_dict(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ def uses_up(kind: int) -> bool:
 
 
 def next_number(number: int, steps: int = 1) -> int:
+    """The number so many steps after this one."""
     return (number + steps - 1) % HIGHEST + 1
 
 

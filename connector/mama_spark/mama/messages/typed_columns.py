@@ -51,6 +51,7 @@ ARROW_TYPES: dict[FieldType, pa.DataType] = {
 
 
 def arrow_type_of(kind: FieldType) -> pa.DataType:
+    """The type of a column for fields of this type: of a vector a list, of messages JSON."""
     if kind.element is not None and kind is not FieldType.VECTOR_MSG:
         return pa.list_(ARROW_TYPES[kind.element])
     return ARROW_TYPES.get(kind, pa.string())
@@ -133,6 +134,7 @@ _Converted = tuple[pa.Array, npt.NDArray[np.bool_] | None]
 
 
 def converted(block: FieldBlock, kind: pa.DataType) -> _Converted:
+    """The values of a block in a type."""
     source, values = block.type, block.values
     if source is FieldType.PRICE:
         return _number(np.ascontiguousarray(values["value"]), kind)

@@ -63,6 +63,7 @@ class PublisherCallbacks:
         object.__setattr__(self, name, value)
 
     def frozen(self) -> PublisherCallbacks:
+        """A copy that cannot be changed."""
         copy = replace(self)
         copy._frozen = True
         return copy

@@ -90,6 +90,7 @@ class DQPublisher:
         self._sender = sender
 
     def enable_send_time(self, enable: bool) -> None:
+        """Switch on or off that each message is stamped with the time of its send."""
         self._send_time = enable
 
     def send(self, msg: MamaMsg | None) -> None:

@@ -93,6 +93,7 @@ class Publisher:
 
     @property
     def topic(self) -> str:
+        """Root, source and symbol, joined."""
         return self._bridge.topic
 
     @property
@@ -141,7 +142,7 @@ class Publisher:
         self._bridge.send_reply_to_inbox(request, _payload(reply))
 
     def send_reply_to_inbox_handle(self, handle: str | None, reply: MamaMsg | bytes | None) -> None:
-        """:meth:`send_reply_to_inbox` to a ``reply_to`` (PE-28); raises as :meth:`send`, and NULL_ARG without a handle."""
+        """:meth:`send_reply_to_inbox` to a ``reply_to`` (PE-28); raises as :meth:`send`, and NULL_ARG without one."""
         self._raise_dead()
         self._bridge.send_reply_to_inbox_handle(handle, _payload(reply))
 

@@ -241,6 +241,7 @@ class OpenMamaBridge(PublisherBridge):
             self._requests.take(came.frames)
 
     def requests(self) -> PeerRequests:
+        """Requests and replies over the same peer."""
         if self._requests is None:
             self._requests = PeerRequests(self.peer, self._settings.wait_for_subscribers)
         return self._requests

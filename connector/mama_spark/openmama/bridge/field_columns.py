@@ -98,6 +98,7 @@ class FieldForms:
 
     @property
     def named(self) -> list[str]:
+        """The names in ``mamaFields``."""
         return list(self._given)
 
     def form(self, name: str, column: pa.DataType) -> FieldForm:
@@ -193,6 +194,7 @@ class Faults:
 
 
 def field_head(form: FieldForm) -> bytes:
+    """Type, number, name and NUL: the bytes before each value."""
     return bytes([form.type]) + form.fid.to_bytes(2, "little") + form.name.encode() + b"\0"
 
 

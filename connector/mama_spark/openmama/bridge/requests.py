@@ -75,6 +75,7 @@ class PeerRequests:
         return [self._received.popleft() for _ in range(len(self._received))]
 
     def take(self, frames: Sequence[ReceivedFrame]) -> None:
+        """Take the messages that the peer received."""
         for received in frames:
             frame, number = received.frame, received.inbox
             if number is not None:

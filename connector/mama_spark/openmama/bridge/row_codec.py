@@ -119,7 +119,8 @@ class FieldCodec:
 
 
 def framed_topics(parts: list[pa.Array | None], n: int) -> pa.Array:
-    """Root, source and symbol as OpenMAMA's bridges join them: under any root but the dictionary's without the symbol."""
+    """Root, source and symbol as OpenMAMA's bridges join them: without the symbol under a root other than the
+    dictionary's."""
     root, source, symbol = (pa.nulls(n, pa.string()) if part is None else part for part in parts)
     under_root = pc.and_(
         pc.fill_null(pc.not_equal(root, ""), False), pc.fill_null(pc.not_equal(root, DICTIONARY_ROOT), False)

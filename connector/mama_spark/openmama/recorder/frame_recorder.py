@@ -119,6 +119,7 @@ class FrameRecorder:
         return record_topic(rest, self._prefix)
 
     def restore(self, records: Records) -> None:
+        """Take the last numbers from the records of an earlier recorder."""
         heads, topics, numbers, senders = self._read(records)
         rows = np.flatnonzero(np.isin(heads["kind"], _NUMBERED) & (numbers > 0))
         names = [message_topic(topic) for topic in topics.dictionary.to_pylist()]

@@ -20,6 +20,8 @@ RECAP_PAUSE = 1.0  #: seconds between two recaps of a symbol: a publisher that n
 
 
 class Asks(Enum):
+    """Purpose of a request."""
+
     IMAGE = "image"
     RECAP = "recap"
     DICTIONARY = "dictionary"
@@ -34,6 +36,7 @@ class MarketDataAsk(NamedTuple):
 
     @property
     def topic(self) -> str:
+        """The topic that the request is sent to."""
         return dictionary_topic(self.source) if self.asks is Asks.DICTIONARY else subscription_topic(self.source)
 
 

@@ -143,6 +143,7 @@ class MamaRecordSource:
         self._peer.close()
 
     def records(self) -> Iterator[MessageBatch]:
+        """At most one batch."""
         if not self._stopping:
             self._take(self._peer.poll(self._poll_timeout(), _MOST, columns=True))
         yield from self._peer_records()

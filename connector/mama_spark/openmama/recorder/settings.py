@@ -102,6 +102,7 @@ class OpenMamaRecorderSettings:
 
     @property
     def labels(self) -> dict[str, str]:
+        """Labels of the metrics."""
         return {"recorder": self.name, "network": self.peer.framing.name}
 
     @property

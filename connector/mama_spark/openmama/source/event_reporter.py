@@ -62,6 +62,7 @@ class SourceEvents:
 
     @property
     def publisher(self) -> str:
+        """Identity of the publisher in all events."""
         return f"{self._source}/{self._sender}"
 
     def lifecycle(self, event: str, at: int, *, status: str | None = None, info: str | None = None) -> None:
@@ -288,6 +289,7 @@ class SourceEventReporters:
             one.close()
 
     def lifecycle(self, event: str, *, status: str | None = None, info: str | None = None) -> None:
+        """Add an event of the source itself."""
         for one in self._reporters:
             one.lifecycle(event, status=status, info=info)
 

@@ -121,6 +121,8 @@ class PublishMessage(NamedTuple):
 
 
 class AnswerRequest(NamedTuple):
+    """Reply to a request."""
+
     request: BridgeFrame
     payload: bytes
     topic: str
@@ -152,6 +154,7 @@ class PublishedTopic:
     image: dict[tuple[str, int], Field] = field(default_factory=dict)
 
     def payload(self) -> bytes:
+        """The image as bytes, for storing it."""
         return encode(MamaMsg(list(self.image.values())))
 
     @classmethod
@@ -196,6 +199,7 @@ class MarketDataSource:
 
     @property
     def request_topics(self) -> list[str]:
+        """The topics that the publisher subscribes to."""
         sources = dict.fromkeys((self.name, DICTIONARY_SOURCE)) if self._dictionary is not None else ()
         return [subscription_topic(self.name), *(dictionary_topic(source) for source in sources)]
 

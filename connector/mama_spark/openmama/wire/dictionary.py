@@ -80,6 +80,7 @@ def dictionary_of(msg: MamaMsg) -> list[DictionaryEntry]:
 
 
 def by_name(entries: Sequence[DictionaryEntry]) -> Mapping[str, DictionaryEntry]:
+    """The entries by their names; the first of a name counts."""
     return {entry.name: entry for entry in reversed(entries)}
 
 

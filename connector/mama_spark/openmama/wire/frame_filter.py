@@ -44,6 +44,7 @@ class FrameColumns:
 
     @classmethod
     def joined(cls, parts: Sequence[FrameColumns]) -> FrameColumns:
+        """The frames of all parts, in order."""
         if len(parts) < 2:
             return parts[0] if parts else cls()
         known: dict[str, int] = {}

@@ -110,6 +110,7 @@ class Framing:
             raise BadMessage("topic and address are UTF-8") from None
 
     def publish_head(self, topic: str) -> bytes:
+        """The head before the payload of a published message."""
         return self._head(FrameType.PUBLISH, topic, "")
 
     def _head(self, kind: FrameType, topic: str, address: str) -> bytes:

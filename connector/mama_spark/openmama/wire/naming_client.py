@@ -100,6 +100,7 @@ class NamingClient:
         return self._gone(frame) if frame.type == DISCONNECT else self._heard(frame, now)
 
     def tick(self, now: float) -> list[NamingAction]:
+        """Actions that are due."""
         actions: list[NamingAction] = []
         if self._senders and now >= self._next_announcement:
             soon = self._joining or self._answer_due

@@ -57,6 +57,8 @@ Kinds = npt.NDArray[np.integer[Any]]
 
 
 class MamaRecordKind(IntEnum):
+    """Kind of a record."""
+
     MESSAGE = 1  #: a message that was published
     IMAGE = 2  #: an answer to a subscription: the state of its topic
     RECAP = 3  #: an answer after a gap, of type RECAP
@@ -152,6 +154,7 @@ class MamaRecords:
         return len(self.begins)
 
     def body(self, row: int) -> bytes:
+        """The bytes after the head of one record."""
         return bytes(memoryview(self.data)[int(self.bodies[row]) : int(self.ends[row])])
 
 

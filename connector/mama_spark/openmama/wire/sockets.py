@@ -84,6 +84,7 @@ def address_towards(endpoint: str) -> str:
 
 
 def receive_single(sock: Socket, most: int) -> tuple[list[bytes], int]:
+    """Waiting messages of one part each, and the number of others."""
     raws, others = list[bytes](), 0
     for begin in range(0, most, _PORTION):
         wanted = min(_PORTION, most - begin)

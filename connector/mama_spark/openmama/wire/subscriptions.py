@@ -42,6 +42,7 @@ class SubscriptionTable:
         return len(self._readers)
 
     def readers(self, prefix: bytes) -> int:
+        """Number of subscriptions to exactly this prefix."""
         return self._readers.get(prefix, 0)
 
     def prefixes(self) -> list[bytes]:
@@ -100,9 +101,11 @@ class OpenInboxes:
         self._inboxes: dict[int, str] = {}
 
     def topic_of(self, number: int | None) -> str | None:
+        """The topic of an open inbox."""
         return None if number is None else self._inboxes.get(number)
 
     def open(self) -> tuple[int, str]:
+        """Number and topic of a new inbox."""
         self._number += 1
         inbox = self._framing.inbox(self._transport, self._number)
         self._requests[inbox], self._inboxes[self._number] = self._number, inbox
@@ -116,6 +119,7 @@ class OpenInboxes:
         return inbox
 
     def request_of(self, topic: str) -> int | None:
+        """The request whose inbox this is."""
         return self._requests.get(topic)
 
 
