@@ -152,8 +152,7 @@ def audit(
 
 
 def span_of(log: RecordLog, flights: Row) -> Span:
-    """The range of a stream that holds these flights (a row of :func:`~.comparison.spans_question`) and any copies of
-    them."""
+    """The range of a stream with these flights (a row of :func:`~.comparison.spans_question`) and any copies."""
     bounds, margin = log.bounds(), timedelta(seconds=MARGIN)
     low, high = (log.sequence_at(_micros(at)) for at in (flights["first"] - margin, flights["last"] + margin))
     if flights["low"] is not None:  # the clocks may differ by more

@@ -222,8 +222,7 @@ class BridgeLoop:
         return self.bridge.capabilities.ack is Ack.NONE
 
     def check(self, batch: MessageBatch) -> None:
-        """Check, for :meth:`call`, that the bridge accepts this message, without sending it; else
-        :class:`PublishError`."""
+        """Ask the bridge, for :meth:`call`, whether it accepts this message; :class:`PublishError` if not."""
         if bad := self.bridge.prepare(batch).rejected:
             raise bad[0][1]
 

@@ -196,7 +196,7 @@ class Transport:
             self._publishers.add(publisher)
 
     def remove_publisher(self, publisher: TransportPublisher) -> None:
-        """Call at the begin of a publisher's destruction: :meth:`destroy` waits for :meth:`publisher_destroyed`."""
+        """Call at the start of a publisher's destruction: :meth:`destroy` waits for :meth:`publisher_destroyed`."""
         with self._lock:
             self._publishers.discard(publisher)
             self._destroying.add(publisher)
@@ -244,8 +244,7 @@ class Transport:
             return self._source_reader
 
     def source_discovery_request(self, inbox: ReplyInbox) -> None:
-        """Request the image of the sources; the inbox receives one message per source (SD-15, SD-50). Raises as
-        :meth:`source_reader`."""
+        """Send the image to the inbox, one message per source (SD-15, SD-50); raises as :meth:`source_reader`."""
         self.source_reader().send_image(inbox)
 
     # --- destroying ------------------------------------------------------------------------------------------

@@ -35,8 +35,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Terminal event of a row: ``acked``, ``completed_exceptionally`` or ``timeout``. ``may_have_landed``: unknown
-    outcome."""
+    """Terminal event of a row: ``acked``, ``completed_exceptionally`` or ``timeout``; ``may_have_landed``: unknown."""
 
     topic: str
     payload: bytes

@@ -114,8 +114,7 @@ class DiscoveryRowReader:
 
     @classmethod
     def of(cls, o: DiscoveryOptions, fields: SourceFields = DEFAULT_FIELDS) -> Self:
-        """A reader for these options; the transport is named by the properties file, else by the URL without
-        credentials."""
+        """A reader for these options; the transport is named by the properties file, else by the URL without login."""
         shown = ",".join(redact_url(url, mask="") for url in o.url)
         recorded = None if o.recorded is None else part(o.recorded, "discovery_row")
         return cls(o.recorded or o.bridge_name, o.transport or shown, fields, recorded)
@@ -147,8 +146,7 @@ class DiscoveryRowReader:
         )
 
     def rows(self, changes: Iterable[DiscoveryEvent], image_log: str | None = None) -> Iterator[DiscoveryRow]:
-        """One row per event, in an image one per source. ``image_log``: origin of the image's events; None: no
-        image."""
+        """One row per event, in an image one per source. ``image_log``: origin of the image; None: no image."""
         before: tuple[DiscoveryEvent, DiscoveryRow] | None = None
         for change in changes:
             row = self.row(change)

@@ -90,8 +90,7 @@ _ATTRIBUTES = {(name, fid): (attribute, kind) for attribute, (name, fid, kind) i
 
 
 def encode_event(record: EventRecord) -> MamaMsg:
-    """Raises :class:`BadSourceRecord` for a bad kind or name, :class:`StatusError` for a value that no message can
-    hold."""
+    """Raises :class:`BadSourceRecord` for a bad kind or name, :class:`StatusError` for an unencodable value."""
     _check(record.kind, record.event)
     msg = MamaMsg()
     for attribute, (name, fid, kind) in FIELDS.items():

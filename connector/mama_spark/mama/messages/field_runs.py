@@ -119,8 +119,7 @@ class RunTable:
         return len(self._runs)
 
     def learn(self, data: bytes, at: int, end: int) -> Run:
-        """Remember the run, of one field at least, that begins at ``at``; :class:`BadMessage` for an invalid first
-        field."""
+        """Remember the run of one or more fields at ``at``; :class:`BadMessage` if its first field is invalid."""
         heads = [self._head(data, at, end)]
         behind = at + len(heads[0].head_bytes) + heads[0].size
         if behind > end:
@@ -137,8 +136,7 @@ class RunTable:
         return self._remember(_run_of(heads))
 
     def shorten(self, run: Run, fields: int, at: int) -> Run:
-        """Replace a run at ``at`` by its first ``fields``; :class:`BadMessage` if the message ends in the first of
-        them."""
+        """Replace a run at ``at`` by its first ``fields``; :class:`BadMessage` if the message ends in the first."""
         if not fields:
             raise BadMessage(f"the field at byte {at} ends inside its value")
         return self._remember(_run_of([self._head(head, 0, len(head)) for head in run.heads[:fields]]))

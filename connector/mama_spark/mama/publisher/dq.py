@@ -72,8 +72,7 @@ class DQPublisher:
         return self._number
 
     def set_seq_num(self, number: int) -> None:
-        """The next counted message gets ``number + 1``; 0: no number, no status. :class:`StatusError` INVALID_ARG
-        unless U32."""
+        """The next counted message gets ``number + 1``; 0: no number, no status. INVALID_ARG if it is no U32."""
         if not 0 <= number <= HIGHEST:
             raise StatusError(Status.INVALID_ARG, f"a sequence number is from 0 to {HIGHEST}, got {number}")
         self._number = number

@@ -182,8 +182,7 @@ class Publisher:
         self.transport.publisher_destroyed(self)
 
     def wait_destroyed(self, timeout: float) -> None:
-        """Wait until :meth:`destroy` on another thread has returned; not in a callback of this publisher: it waits for
-        that."""
+        """Wait until :meth:`destroy` on another thread has returned; not within a callback, which that waits for."""
         if not self._bridge.in_callback:
             self._destroyed.wait(timeout)
 

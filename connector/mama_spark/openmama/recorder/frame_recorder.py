@@ -66,8 +66,7 @@ class RecordedFrames(NamedTuple):
 
 
 class FrameRecorder:
-    """Makes the records of one recorder, in order; ``tracker`` has the numbers of topics and senders. For one
-    thread."""
+    """Makes the records of one recorder, in order; ``tracker`` has the numbers by topic, sender. For one thread."""
 
     def __init__(self, prefix: str, framing: str) -> None:
         self._prefix, self._framing = prefix, framing

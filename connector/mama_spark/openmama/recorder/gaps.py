@@ -45,8 +45,7 @@ class GapTracker:
         return MissingNumbers(next_number(last), next_number(last, ahead - max(1, stands_for)))
 
     def continues(self, topic: str, sender: int, first: int, last: int) -> bool:
-        """Take published messages ``first`` to ``last``; False: ``first`` is not the expected number, nothing was
-        taken."""
+        """Take published messages ``first`` to ``last``; False: another number was expected, nothing was taken."""
         key = topic, sender
         known = self._last.get(key)
         if known is not None and first != known + 1:

@@ -192,8 +192,7 @@ class DiscoveryStore:
 
 
 class SourceEventReporter:
-    """Stores events every ``interval`` seconds, and at the end; ``warn`` gets what went wrong, once an outage. For any
-    thread."""
+    """Stores events every ``interval`` seconds, and at the end; ``warn`` is called once an outage. For any thread."""
 
     def __init__(self, store: EventStore, events: SourceEvents, interval: float, warn: Callable[[str], None]) -> None:
         self._store, self._events, self._interval, self._warn = store, events, interval, warn

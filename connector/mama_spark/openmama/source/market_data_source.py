@@ -146,8 +146,7 @@ StoredTopic = tuple[str, int, bytes]  #: symbol, number and image of a :class:`P
 
 @dataclass(slots=True)
 class PublishedTopic:
-    """One symbol: ``number`` of its last update (0: none), and ``image``, the newest value of each field by name,
-    number."""
+    """One symbol: ``number`` of its last update (0: none) and ``image``, the newest values by field name, number."""
 
     symbol: str
     number: int = 0

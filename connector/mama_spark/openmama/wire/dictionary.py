@@ -47,8 +47,7 @@ def type_named(text: str) -> FieldType | None:
 
 
 def parse_dictionary(text: str) -> list[DictionaryEntry]:
-    """The entries of a file, in order; :class:`ConfigError` names a line with two ``|`` that is no entry, or if none
-    is."""
+    """The entries of a file, in order; :class:`ConfigError` without any, and for a line with two ``|`` that is none."""
     entries: list[DictionaryEntry] = []
     for number, line in enumerate(text.splitlines(), 1):
         parts = line.strip().split("|")

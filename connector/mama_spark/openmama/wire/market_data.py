@@ -67,8 +67,7 @@ def dictionary_topic(source: str) -> str:
 
 
 def read_request(msg: MamaMsg) -> MarketDataRequest | str | None:
-    """A message to the topic of a source as a request, the text of what it lacks, or None without
-    MdSubscriptionType."""
+    """Reads a message to a source: a request, the text of what it lacks, or None without MdSubscriptionType."""
     kind, message, symbol = (msg.reserved(n) for n in ("MdSubscriptionType", "MdSubscMsgType", "MdSubscSymbol"))
     if not isinstance(kind, int):
         return None
@@ -96,8 +95,7 @@ def request_message(request: MarketDataRequest) -> MamaMsg:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a publisher states in each message; None: not stated. ``number``: of the topic's messages; without it, no
-    sender either."""
+    """What a publisher states in each message; None: not stated, and without ``number`` no sender either."""
 
     type: int = MsgType.UPDATE
     status: int = MsgStatus.OK

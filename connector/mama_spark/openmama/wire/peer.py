@@ -46,8 +46,7 @@ class JoinTimeout(Unavailable):
 
 @dataclass(slots=True)
 class PeerInput:
-    """Messages and changes since the last poll, each in order of arrival; ``columns`` instead of ``frames`` if asked
-    for."""
+    """Messages and changes since the last poll, each in order; ``columns`` instead of ``frames`` if asked for."""
 
     frames: list[ReceivedFrame] = field(default_factory=list)
     columns: FrameColumns = field(default_factory=FrameColumns)

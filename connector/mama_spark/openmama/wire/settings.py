@@ -74,7 +74,7 @@ class PeerSettings:
             raise ConfigError("the high-water mark of a peer is at least 1: without one, memory has no bound")
 
     def without_receiving(self) -> Self:
-        """The same peer without a receiving socket, for who only publishes."""
+        """The same peer without a receiving socket, for one that only publishes."""
         return replace(self, receive=False, incoming=())
 
     @classmethod

@@ -70,8 +70,7 @@ def attach(sock: Socket, endpoints: Sequence[Endpoint]) -> str:
 
 
 def address_towards(endpoint: str) -> str:
-    """Address of the interface by which a host, and its network, is reached; :class:`Unavailable` for an unknown
-    name."""
+    """Address of the interface that a host is reached by; :class:`Unavailable` for an unknown name."""
     parts = urlsplit(endpoint)
     try:
         family, _, _, _, address = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_DGRAM)[0]
@@ -116,8 +115,7 @@ def _receive_parts(sock: Socket, most: int) -> list[zmq.Frame]:
 
 
 class NamingSockets:
-    """Takes part in the naming service of OZ; ``incoming`` is to be polled. ``zmq.ZMQError``: no more sockets or
-    files."""
+    """Takes part in the naming service of OZ; poll ``incoming``. ``zmq.ZMQError``: no more sockets or files."""
 
     def __init__(self, me: NamingFrame, servers: int, high_water_mark: int) -> None:
         self.client = NamingClient(me, servers)
