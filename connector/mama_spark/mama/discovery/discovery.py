@@ -150,6 +150,8 @@ class SourceDiscovery:
     def __repr__(self) -> str:
         return f"<SourceDiscovery on {self._loop.transport.name}{'' if self._live else ', destroyed'}>"
 
+    # --- on the loop's thread --------------------------------------------------------------------------------
+
     def _read_changes(self, bridge: DiscoveryBridge) -> None:
         """Read image or changes, unless :data:`MAX_PENDING` messages wait; :class:`MamaError` without an answer."""
         if len(self._pending) >= MAX_PENDING:

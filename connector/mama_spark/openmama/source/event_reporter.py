@@ -226,6 +226,8 @@ class SourceEventReporter:
         """Store what waits, within a bounded time. May be repeated, never raises."""
         self._task.stop()
 
+    # --- the thread ------------------------------------------------------------------------------------------
+
     def _run(self) -> None:
         try:
             while not self._task.stopping.wait(self._interval):
