@@ -110,6 +110,8 @@ class PartitionEvents:
         """Whether :meth:`messages` returns no event for messages of these topics as long as none failed."""
         return not self._topics or (self._last is not None and topics.dictionary.equals(self._last))
 
+    # --- messages --------------------------------------------------------------------------------------------
+
     def messages(
         self, batch: MessageBatch, sent: Int64s, failed: Int64s, errors: Mapping[int, PublishError], at: int
     ) -> list[EventRecord]:
