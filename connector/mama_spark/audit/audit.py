@@ -83,8 +83,8 @@ def stored_records(stream: str, records: Records) -> pa.RecordBatch:
 
 
 def _fits(messages: MessageBatch, ids: pa.Array, stream: str) -> pa.Array:
-    """Whether the content of each message is the one that its id names; null: not known. A header may come from the
-    server, and a pack gets headers after its id, so another content proves nothing if the message has headers."""
+    """Whether each message has the content that its id names; null: not known. The server may add headers, and a pack
+    gets its own after its id, so other content of a message with headers proves nothing."""
     if ids.null_count == len(ids):
         return pa.nulls(len(ids), pa.bool_())
     named = pc.struct_field(pc.extract_regex(ids, _NAMED), "content")
@@ -152,10 +152,7 @@ def audit(
 
 
 def span_of(log: RecordLog, flights: Row) -> Span:
-    """The range of a stream to read for these flights: it holds them, and any copies of them.
-
-    :param flights: a row of :func:`~.comparison.spans_question`
-    """
+    """The range of a stream with these flights (a row of :func:`~.comparison.spans_question`) and any copies."""
     bounds, margin = log.bounds(), timedelta(seconds=MARGIN)
     low, high = (log.sequence_at(_micros(at)) for at in (flights["first"] - margin, flights["last"] + margin))
     if flights["low"] is not None:  # the clocks may differ by more
@@ -165,7 +162,7 @@ def span_of(log: RecordLog, flights: Row) -> Span:
 
 
 def span_after(log: RecordLog, span: Span) -> Span:
-    """The same after it was read: what was removed meanwhile is not missing."""
+    """The range after reading, so that what was removed meanwhile is not missing."""
     bounds = _bounds(log, span)
     oldest = next(iter(log.read(bounds.first - 1, bounds.first)), None) if bounds.first > 1 else None
     since = _moment(None if oldest is None else int(oldest.times[0]))
@@ -173,7 +170,7 @@ def span_after(log: RecordLog, span: Span) -> Span:
 
 
 def _bounds(log: RecordLog, span: Span) -> Bounds:
-    """:raises ConfigError: it is another one than was read"""
+    """Raises :class:`ConfigError` if the stream is another one than was read."""
     bounds = log.bounds()
     if bounds.identity != span.bounds.identity:
         raise ConfigError(f"stream {log.name!r} was deleted and created again since it was read: audit once more")
@@ -189,7 +186,7 @@ def _micros(at: datetime) -> int:
 
 
 def _stored(bridge: RecordLogBridge, wanted: list[Row], spans: dict[str, Span]) -> Iterator[pa.RecordBatch]:
-    """The messages of the streams; adds the ranges that were read to ``spans``."""
+    """The messages of the streams; adds their ranges to ``spans``."""
     for flights in wanted:
         log = bridge.log(flights["stream"])
         span = span_of(log, flights)
@@ -199,10 +196,8 @@ def _stored(bridge: RecordLogBridge, wanted: list[Row], spans: dict[str, Span]) 
 
 
 def delete(o: SubscribeOptions, found: Audit) -> None:
-    """Delete later copies; none in a stream in which one that would be kept is gone.
-
-    :raises ConfigError: the middleware cannot, or the permissions forbid it, or something was removed since the audit
-    """
+    """Delete later copies, except in a stream that lost one to be kept; :class:`ConfigError` if the middleware cannot,
+    the permissions forbid it, or something was removed since the audit."""
     bridge = log_bridge(o, o.wait_timeout)
     bridge.open()
     try:

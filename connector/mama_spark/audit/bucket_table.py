@@ -37,9 +37,8 @@ SELECT * FROM (SELECT *, count(*) OVER (PARTITION BY kind) AS n,
 
 
 def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
-    """Compare a table with a bucket: (equal?, text) of each check.
+    """Compare a table (``key``, ``revision``, ``operation``) with a bucket: (equal?, text) of each check.
 
-    :param path: of the table, which has columns ``key``, ``revision`` and ``operation``
     :raises FlightLogError: the table is not there, or has other columns
     :raises ConfigError: the bucket is not there, or cannot be read
     :raises Unavailable: storage or middleware cannot be reached
@@ -71,7 +70,7 @@ def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
 
 
 def _state(log: RecordLog, buckets: Any) -> Iterator[pa.RecordBatch]:
-    """Changes of keys, the last of each among them."""
+    """The last change of each key."""
     for records in log.current():
         operations = buckets.operations_of(records.headers, len(records))
         keys = buckets.keys_of(records.topics.cast(pa.string()))

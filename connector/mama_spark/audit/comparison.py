@@ -20,7 +20,7 @@ MARGIN = 600
 
 @dataclass(frozen=True, slots=True)
 class FlightSelection:
-    """Selects flights of a log: of one query or run, of one batch (or ``txnVersion``), of a time; by default all."""
+    """Selects flights of one query or run, of one batch (or ``txnVersion``), of a time; by default all."""
 
     query: str | None = None
     run: str | None = None
@@ -43,8 +43,7 @@ _ACKED = "event = 'acked' AND ack_level = 'stored'"
 
 
 def spans_question(selection: FlightSelection, bridge: str) -> str:
-    """For each stream that the log says holds messages: low, high (sequences), first, last (times), and how many are
-    unnumbered: without a sequence."""
+    """For each stream with messages: low, high (sequences), first, last (times), and how many are unnumbered."""
     return f"""
 SELECT stream, min(sequence) AS low, max(sequence) AS high, count(*) - count(sequence) AS unnumbered,
        min(CASE WHEN publish_time IS NULL THEN event_time ELSE publish_time END) AS first, max(event_time) AS last
@@ -98,7 +97,7 @@ class Comparison:
         self.whole = min(one.after for one in spans.values()), max(one.up_to for one in spans.values())
 
     def _placed(self, part: Part) -> str:
-        """Flights, each beside what is stored at its sequence."""
+        """Flights, each beside the message at its sequence."""
         return f"""bounds AS ({self._bounds}),
 picked AS (
   SELECT query_id, run_id, batch_id, stream, sequence, flight_id AS id, topic, size, sends, event_time,
@@ -144,7 +143,7 @@ places AS (SELECT DISTINCT stream, sequence FROM named)"""
 
     def again(self, part: Part) -> str:
         """SQL: the number of acknowledgements that share their message with another one, because its row was published
-        again. Rows of one pack that were found there share its sequence."""
+        again. Rows of one pack share its sequence."""
         return f"""WITH bounds AS ({self._bounds}),
 picked AS (SELECT stream, sequence, sends FROM log WHERE {self._selection} AND {self._stored}{_in(part)})
 SELECT count(*) - count(DISTINCT l.sequence) AS again FROM picked l JOIN bounds b ON l.stream = b.stream
@@ -218,10 +217,7 @@ judged AS (
   ON f.stream = a.stream AND f.topic = a.topic AND f.size = a.size){_answer("judged", "verdict", False)}"""
 
     def copies(self, digits: str) -> str:
-        """SQL: stored messages with the id of an earlier message.
-
-        :param digits: that the MD5 of the id may begin with
-        """
+        """SQL: stored messages with the id of an earlier message; ``digits``: how the MD5 of the id may begin."""
         more = f" AND substr(md5(id), 1, 1) IN ({', '.join(map(sql_text, digits))})"
         return f"""WITH twice AS (
   SELECT stream, id, min(sequence) AS first_one, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fit
@@ -245,12 +241,11 @@ WHERE s.nth > CASE WHEN s.made OR s.many IS NULL THEN 1 ELSE s.many END ORDER BY
 
 
 def _in(part: Part) -> str:
-    """The condition that a message or flight is in a part."""
     return " AND sequence IS NULL" if isinstance(part, str) else f" AND sequence > {part[0]} AND sequence <= {part[1]}"
 
 
 def _answer(table: str, verdict: str, unjudged: bool = True) -> str:
-    """:param unjudged: also what has no verdict"""
+    """``unjudged``: include what has no verdict."""
     write, matched = "query_id, run_id, batch_id, stream", ", ".join(map(sql_text, MATCHES))
     own = [
         f"CASE WHEN {verdict} IS NULL OR {verdict} IN ({matched}) THEN NULL ELSE {name} END"
@@ -271,7 +266,6 @@ def compare(
 ) -> None:
     """Ask all questions, and note the answers.
 
-    :param ask: gives the rows of an answer
     :param size: sequences that are compared at a time
     :param unnumbered: the log has flights without a sequence
     """

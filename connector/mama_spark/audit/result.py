@@ -45,7 +45,7 @@ APART = {
     "landed": "not acknowledged, and stored (in doubt)",
 }
 #: Columns of the answers of a :class:`.Comparison`: a write (null where the message is of none), and the number of
-#: messages with this verdict. A message that does not match has a row of its own. Verdict null: look for the message.
+#: messages with this verdict. A message without a match has its own row; verdict null: look for it.
 ANSWER = ("query_id", "run_id", "batch_id", "stream", "verdict", "sequence", "id", "topic", "messages")
 
 
@@ -69,9 +69,8 @@ class Span:
 
 @dataclass(slots=True)
 class Audit:
-    """The result of an audit.
+    """The result of an audit of version ``version`` of the flight log at ``path``.
 
-    :ivar path: of the flight log; ``version``: the version that was read
     :ivar rest: messages that cannot be compared: bridge, event, ack_level, messages
     :ivar limit: examples of each verdict
     :ivar spans: ranges that were read, by stream
@@ -127,7 +126,7 @@ class Audit:
 
     @property
     def exit_code(self) -> int:
-        """Of the command: 1 with findings, 2 where nobody can tell."""
+        """Of the command: 1 with findings, 2 without a decision."""
         return 1 if self.findings else 0 if self.proven else 2
 
     def verdict(self) -> str:
@@ -167,7 +166,7 @@ class Audit:
         return lines
 
     def text(self) -> str:
-        """Several lines, for people."""
+        """The result in several lines, for people."""
         return tables_text(self.head(), self.tables())
 
     def tables(self) -> list[tuple[str, list[Row], tuple[str, ...]]]:
@@ -179,7 +178,7 @@ class Audit:
         return [("writes", writes[:MOST_WRITES], shown), ("examples", examples, names)]
 
     def json(self) -> str:
-        """One line of JSON."""
+        """The result in one line of JSON."""
         fields = {
             "flight_log": self.path, "version": self.version, "verdict": self.verdict(), "findings": self.findings,
             "sums": self.sums(), "again": self.again, "writes": self.writes(), "examples": self.examples,
@@ -189,7 +188,7 @@ class Audit:
         return json.dumps(fields, ensure_ascii=False, default=str)
 
 
-#: Writes that a table shows at most; those with findings come first.
+#: Writes that a table shows at most.
 MOST_WRITES = 20
 #: Columns of :meth:`Audit.writes`.
 WRITES = ("query_id", "run_id", "batch_id", "stream", "matched", *FINDINGS, *APART)

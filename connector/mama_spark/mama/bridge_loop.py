@@ -1,8 +1,8 @@
 """The one thread that calls the bridge of a transport: sends, polls, and reports each answer to its listener.
 
 A send cannot interrupt a bridge's ``poll``, so this thread polls with time-out 0 and waits between polls on a condition
-that new work notifies. It polls every 1 to 20 ms while answers are due, otherwise every 50 ms.
-Sends are no flights of a window, because each is alone: columns of one element take half as much processor time again.
+that new work notifies. It polls every 1 to 20 ms while answers are due, otherwise every 50 ms. Sends are no flights of
+a window, because each is alone: columns of one element take half as much processor time again.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class SendOutcome(NamedTuple):
     sequence: int | None
 
 
-#: Receives the outcome of a send: one call, on the loop's thread. None: the bridge acknowledges nothing, so that the
-#: outcome stays unknown.
+#: Receives the outcome of a send, in one call on the loop's thread. None: unknown, as the bridge acknowledges nothing.
 SendListener = Callable[[SendOutcome | PublishError | None], None]
 
 
@@ -72,9 +71,9 @@ class _Work(NamedTuple):
 class BridgeLoop:
     """Runs a bridge from :meth:`start` to :meth:`stop`.
 
-    :param call_timeout: seconds for which a call may wait until the bridge accepts it
+    :param call_timeout: seconds that a call may wait until the bridge accepts it
     :param answer_timeout: seconds after which a send without an answer counts as lost
-    :param on_event: called with events of the connection, on the loop's thread
+    :param on_event: gets events of the connection, on the loop's thread
     """
 
     def __init__(
@@ -108,10 +107,7 @@ class BridgeLoop:
     # --- any thread ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the bridge.
-
-        :raises MamaError: it cannot be opened
-        """
+        """Open the bridge; :class:`MamaError` if that fails."""
         self._thread.start()
         self._opened.result()
 
@@ -126,11 +122,8 @@ class BridgeLoop:
         return len(self._flights)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Run ``work`` on the loop's thread after all work queued before, and return its result. On that thread itself
-        it runs at once.
-
-        :raises StatusError: the bridge refused it, accepted nothing in time (TIMEOUT), or has ended
-        """
+        """Run ``work`` on the loop's thread after all earlier work (at once, on that thread itself); its result.
+        :class:`StatusError`: the bridge refused it, accepted nothing in time (TIMEOUT), or has ended."""
         if self.here:
             try:
                 return work()
@@ -160,10 +153,8 @@ class BridgeLoop:
                 self._changed.notify_all()
 
     def call_or_run_inline(self, work: Callable[[], None], timeout: float) -> None:
-        """:meth:`call` for work that must not be skipped: once the loop has ended it runs on the caller's thread.
-
-        Errors of the bridge are logged. Returns after ``timeout`` seconds even if the work has not finished.
-        """
+        """:meth:`call` for work that must not be skipped: once the loop has ended it runs on the caller's thread. Logs
+        errors of the bridge; returns after ``timeout`` seconds even if the work goes on."""
 
         def do() -> None:
             try:
@@ -192,10 +183,8 @@ class BridgeLoop:
         do()
 
     def stop(self, timeout: float) -> None:
-        """Run the queued work, wait at most ``timeout`` seconds for answers, close the bridge and end the thread.
-
-        Waits for sends without a listener as well: if the process exits next, unwritten messages would be lost.
-        """
+        """Run the queued work, wait at most ``timeout`` seconds for answers, close the bridge and end the thread. Waits
+        for sends without a listener, too: messages unwritten at the end of the process are lost."""
         with self._changed:
             self._stop_deadline = time.monotonic() + timeout if not self._ending else self._stop_deadline
             self._ending = True
@@ -215,10 +204,7 @@ class BridgeLoop:
     # --- the loop's thread: sending --------------------------------------------------------------------------
 
     def send(self, batch: MessageBatch, settled: SendListener | None) -> None:
-        """Send one message; for :meth:`call`.
-
-        :raises PublishError: the bridge refuses it, or has lost its connection for good
-        """
+        """Send one message, for :meth:`call`; :class:`PublishError` if the bridge refuses it or is cut off for good."""
         if self._closed is not None:
             raise self._closed
         self.check(batch)
@@ -236,18 +222,12 @@ class BridgeLoop:
         return self.bridge.capabilities.ack is Ack.NONE
 
     def check(self, batch: MessageBatch) -> None:
-        """Check whether the bridge accepts this message, without sending it; for :meth:`call`.
-
-        :raises PublishError: why the bridge rejects it
-        """
+        """Ask the bridge, for :meth:`call`, whether it accepts this message; :class:`PublishError` if not."""
         if bad := self.bridge.prepare(batch).rejected:
             raise bad[0][1]
 
     def request_bridge(self) -> RequestBridge:
-        """The bridge's requests and replies; for :meth:`call`.
-
-        :raises StatusError: NOT_IMPLEMENTED if it has none
-        """
+        """The bridge's requests and replies, for :meth:`call`; :class:`StatusError` NOT_IMPLEMENTED if it has none."""
         if self.requests is None:
             self.requests = self.bridge.requests()
         if self.requests is None:
@@ -298,7 +278,6 @@ class BridgeLoop:
         return no_more or time.monotonic() >= self._stop_deadline
 
     def _do_work(self) -> bool:
-        """Run the queued work in order; True if the bridge accepts no message now."""
         worked = False
         while self._work:
             work = self._work[0]
@@ -392,5 +371,5 @@ def as_status(error: MamaError) -> StatusError:
 
 
 def text_of(error: PublishError) -> str:
-    """The middleware's error number, if there is one, and its text."""
+    """The middleware's error number, if any, and its text."""
     return f"{error.code}: {error.info}" if error.code else error.info

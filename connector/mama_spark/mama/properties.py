@@ -41,7 +41,7 @@ class _Value(NamedTuple):
 
 
 class Properties(Mapping[str, str]):
-    """The values of a file by key; keys with an empty value are omitted."""
+    """The values of a file by key, without empty ones."""
 
     def __init__(self, values: Mapping[str, _Value], path: str) -> None:
         self._values = values
@@ -63,11 +63,7 @@ class Properties(Mapping[str, str]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Self:
-        """Read a file.
-
-        :param environ: for variables; None = the environment of the process
-        :raises ConfigError: names the file if it cannot be read
-        """
+        """Read a file; :class:`ConfigError` names one that cannot be read. ``environ`` None: that of the process."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError) as e:
@@ -76,11 +72,8 @@ class Properties(Mapping[str, str]):
 
     @classmethod
     def find(cls, wombat_path: str | None, environ: Mapping[str, str] | None = None) -> Self:
-        """The first ``mama.properties`` along a list of folders; later ones are not read.
-
-        :param wombat_path: the value of ``WOMBAT_PATH``
-        :raises ConfigError: none was found; names the folders that were searched
-        """
+        """The first ``mama.properties`` in a list of folders (``WOMBAT_PATH``); later ones are not read.
+        :class:`ConfigError` without one names the folders."""
         folders = [part for part in (wombat_path or "").replace('"', "").split(os.pathsep) if part]
         if not folders:
             raise ConfigError(f"no {FILE}: WOMBAT_PATH is not set; give its path as option properties")
@@ -184,10 +177,9 @@ class TransportProperties:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """Options completed from the properties file.
+    """Options completed from the properties file: ``options`` given in Spark, and those of the transport.
 
-    :ivar options: options given in Spark, and those of the transport
-    :ivar transport: its properties; None = no transport was named
+    :ivar transport: its properties; None: no transport was named
     :ivar where: file and key prefix, for error texts
     :ivar shared: names, in lower case, of the options that the file adds for all uses of the transport
     """
@@ -205,7 +197,7 @@ class Expanded:
 
     @property
     def supported_key(self) -> str:
-        """Name of that property, empty if no transport was named."""
+        """Name of that property, empty without a transport."""
         return "" if self.transport is None else self.transport.supported_key
 
 
@@ -213,12 +205,12 @@ def expand(given: Mapping[str, str], known: Iterable[str], environ: Mapping[str,
     """Add the properties of the transport that the options name.
 
     Options ``transport`` (a name), ``properties`` (path of a file; without it WOMBAT_PATH is searched) and ``bridge``
-    (default ``nats``). The file may set every option in ``known`` as ``mama.<bridge>.transport.<name>.<option>``, in
-    upper or lower case; options in ``given`` take precedence. With ``bridge=openmama`` the URLs are those of OpenMAMA's
-    own ZeroMQ bridges (``mama.zmq.transport.<name>.*``), of the one that the property ``framing`` names (``oz``).
-    Without ``transport``, a file named by ``properties`` still defines the fields of source records.
+    (default ``nats``). The file may set every option in ``known`` (``.*`` ends the name of a family) as
+    ``mama.<bridge>.transport.<name>.<option>``, in upper or lower case; options in ``given`` take precedence. With
+    ``bridge=openmama`` the URLs are those of OpenMAMA's own ZeroMQ bridges (``mama.zmq.transport.<name>.*``), of the
+    one that property ``framing`` names (``oz``). A file without ``transport`` still defines the fields of source
+    records.
 
-    :param known: names of options; one that ends in ``.*`` stands for a family
     :raises OptionError: for an empty transport, or one that is not in the file
     :raises ConfigError: no file, an unreadable one, or wrong fields in it
     """
@@ -266,6 +258,5 @@ def expand(given: Mapping[str, str], known: Iterable[str], environ: Mapping[str,
 
 
 def _transports(properties: Properties, bridge: str) -> set[str]:
-    """Names of all transports of a bridge."""
     prefix = f"mama.{bridge}.transport."
     return {key.removeprefix(prefix).split(".", 1)[0] for key in properties if key.startswith(prefix)}

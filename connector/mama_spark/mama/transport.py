@@ -53,10 +53,8 @@ _EVENTS = {
 
 
 class Transport:
-    """``mamaTransport``. Made by :meth:`create`; usable from any thread.
-
-    :ivar callback_errors: number of callbacks of the transport that raised; each exception is logged
-    """
+    """``mamaTransport``. Made by :meth:`create`; usable from any thread. Exceptions of its callbacks are logged, and
+    counted in ``callback_errors``."""
 
     def __init__(
         self,
@@ -107,13 +105,13 @@ class Transport:
 
         :param bridge: a publisher bridge that is not open; a connected JetStream context (then call this from a thread
             other than that of its event loop); a URL; or options of the sink
-        :param discovery: a discovery bridge that is not open; None = that of the URL
-        :param properties: of the transport; their ``sourcediscovery.supported`` decides whether there is source
-            discovery (SD-49), without them the presence of ``discovery`` does
+        :param discovery: a discovery bridge that is not open; None: that of the URL
+        :param properties: of the transport; their ``sourcediscovery.supported`` (SD-49), without them the presence of
+            ``discovery``, decides whether there is source discovery
         :param fields: names and FIDs of source messages
-        :param call_timeout: seconds for which a send may wait until the bridge accepts it
+        :param call_timeout: seconds that a send may wait until the bridge accepts it
         :param answer_timeout: seconds after which a send without an answer is an error (TIMEOUT)
-        :param destroy_timeout: seconds for which destroying waits for answers
+        :param destroy_timeout: seconds that destroying waits for answers
         :raises ConfigError, Unavailable: it cannot connect
         """
         from ..registry import connect  # late: it imports the bridge
@@ -129,11 +127,10 @@ class Transport:
 
     @classmethod
     def from_properties(cls, name: str, middleware: str, path: str | None = None, **more: Any) -> Self:
-        """A transport from ``mama.properties``. Keys: ``mama.<middleware>.transport.<name>.<option>`` for every option
-        of the sink (``url`` is required), and ``sourcediscovery.supported``.
+        """A transport from ``mama.properties``: ``mama.<middleware>.transport.<name>.<option>`` sets an option of the
+        sink (``url`` is required); and ``sourcediscovery.supported``. ``more``: as :meth:`create`.
 
-        :param path: of the file; None = the first one along ``WOMBAT_PATH``
-        :param more: as :meth:`create`
+        :param path: of the file; None: the first one along ``WOMBAT_PATH``
         :raises ConfigError, Unavailable: no such file, transport or option; it cannot connect
         """
         given = {"transport": name, "bridge": middleware, **({} if path is None else {"properties": path})}
@@ -144,8 +141,8 @@ class Transport:
     # --- callbacks -------------------------------------------------------------------------------------------
 
     def set_transport_topic_callback(self, callback: TopicCallback | None, closure: Any = None) -> None:
-        """``mamaTransport_setTransportTopicCallback``: ``callback(transport, event, topic, platform_info, closure)``
-        (PE-05, PE-16). Replaces the previous one."""
+        """``mamaTransport_setTransportTopicCallback`` (PE-05, PE-16): replaces the previous callback, which is
+        called with ``(transport, event, topic, platform_info, closure)``."""
         self.topic_callback, self._topic_closure = callback, closure
 
     def set_transport_callback(self, callback: TransportCallback | None, closure: Any = None) -> None:
@@ -192,20 +189,20 @@ class Transport:
             return [p for p in self._publishers if p.topic == topic]
 
     def add_publisher(self, publisher: TransportPublisher) -> None:
-        """:raises StatusError: INVALID_ARG if the transport was destroyed"""
+        """Raises :class:`StatusError` INVALID_ARG if the transport was destroyed."""
         with self._lock:
             if not self._live:
                 raise StatusError(Status.INVALID_ARG, f"{self!r} was destroyed")
             self._publishers.add(publisher)
 
     def remove_publisher(self, publisher: TransportPublisher) -> None:
-        """To be called when a publisher is being destroyed: :meth:`destroy` waits for :meth:`publisher_destroyed`."""
+        """Call at the start of a publisher's destruction: :meth:`destroy` waits for :meth:`publisher_destroyed`."""
         with self._lock:
             self._publishers.discard(publisher)
             self._destroying.add(publisher)
 
     def publisher_destroyed(self, publisher: TransportPublisher) -> None:
-        """To be called when a publisher's ``on_destroy`` has returned."""
+        """Call when a publisher's ``on_destroy`` has returned."""
         with self._lock:
             self._destroying.discard(publisher)
 
@@ -228,10 +225,8 @@ class Transport:
         return f"mama.{where.partition('.')[0] or '<bridge>'}.transport.{self.name}.sourcediscovery.supported"
 
     def source_reader(self) -> DiscoveryLoop:
-        """The thread that reads the sources of this transport, started by the first call.
-
-        :raises StatusError: NOT_IMPLEMENTED, with the name of the property, if there is no source discovery (SD-18)
-        """
+        """The thread that reads the sources of this transport, started by the first call. :class:`StatusError`
+        NOT_IMPLEMENTED names the property without source discovery (SD-18)."""
         from .discovery.discovery import DiscoveryLoop
 
         wanted = self._properties is None or self._properties.discovery_supported
@@ -249,10 +244,7 @@ class Transport:
             return self._source_reader
 
     def source_discovery_request(self, inbox: ReplyInbox) -> None:
-        """Request the image of the sources; the inbox receives one message per source (SD-15, SD-50).
-
-        :raises StatusError: as :meth:`source_reader`
-        """
+        """Send the image to the inbox, one message per source (SD-15, SD-50); raises as :meth:`source_reader`."""
         self.source_reader().send_image(inbox)
 
     # --- destroying ------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""Discovery from the log of a recorder of OpenMAMA messages; each peer of the naming service is a source. Its
-``capabilities`` are program, host, pid, uuid and endpoint. It is SUSPECT when nothing was heard of it for some seconds,
-and OFFLINE when it took its leave or fell silent for longer.
+"""Discovery from the log of a recorder of OpenMAMA messages. Each peer of the naming service is a source, SUSPECT after
+some seconds of silence, OFFLINE after its leave or a longer silence; its ``capabilities`` are program, host, pid, uuid
+and endpoint.
 
-The naming service tells programs, not the sources that they publish. Peers that a recorder has not heard of since it
-began are offline in the image: nobody saw them go.
+The naming service names programs, not the sources that they publish. Peers that a recorder has not heard since its
+start are offline in the image.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESTARTS = (MamaRecordKind.STARTED, MamaRecordKind.STOPPED)
 
 
 def peer_key(frame: NamingFrame) -> SourceKey:
-    """Key of the source that stands for a peer: program and host, and the beginning of its uuid as number."""
+    """Key of the source that stands for a peer: program and host; the beginning of its uuid is the number."""
     digits = frame.uuid.replace("-", "")[:16]
     try:
         number = int(digits, 16)
@@ -87,8 +87,7 @@ _DESCRIBED = ("program", "host", "pid", "uuid", "endpoint")
 
 
 def discovery_row(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]:
-    """The row of a recorded event, and when the recorder received it: microseconds since the epoch, 0 where it does not
-    say."""
+    """The row of a recorded event, and its time of receipt: microseconds since the epoch, 0 if it is not stated."""
     recorded = decode_records(pa.array([change.payload], pa.binary()))
     kind = int(recorded.heads["kind"][0])
     if kind == MamaRecordKind.PEER:
@@ -99,7 +98,7 @@ def discovery_row(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]:
 
 
 def _peer_row(body: bytes, cause: int, unseen: str | None) -> DiscoveryRow:
-    """:param unseen: why the peer is not there any more, although its last record does not say so"""
+    """``unseen``: why the peer is gone although its last record does not say so."""
     try:
         frame, known = decode_naming(body), PeerPresence(cause)
     except (BadMessage, ValueError) as error:

@@ -26,8 +26,8 @@ _STANDSTILLS = {"outage": FAILED, "hold": TIMED_OUT}
 
 
 def rate(data: ReportData) -> str:
-    """Rows acknowledged a second over time, as steps; holds and outages are shaded, points are rows that failed, timed
-    out or were sent again, dashed lines are errors of publishers."""
+    """Rows acknowledged a second, as steps. Shaded: holds and outages; points: rows that failed, timed out or were sent
+    again; dashed: errors of publishers."""
     seconds = data.width / 1e6
     end = [{**data.timeline[-1], "at": data.timeline[-1]["at"] + data.width}]  # or the last step has no width
     acked = [
@@ -157,10 +157,8 @@ def life_lines(data: ReportData) -> str:
 
 
 def life_line_values(publishers: Sequence[Row], errors: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """One row for each publisher (publisher, from, to, end) and one for each error of theirs (publisher, from, error).
-
-    Times are in ms since the epoch. The lines are in the order of their begin.
-    """
+    """One row for each publisher (publisher, from, to, end), by begin, and one for each of their errors (publisher,
+    from, error). Times are ms since the epoch."""
     lines = {_key(row): _life_line(row) for row in sorted(publishers, key=lambda row: (row["first"], row["partition"]))}
     marks = [
         {
@@ -195,7 +193,6 @@ def _chart(values: list[Row]) -> alt.Chart:
 
 
 def _decades(values: Sequence[Mapping[str, Any]], name: str) -> alt.Axis:
-    """An axis with marks at powers of ten only."""
     found = [row[name] for row in values if row[name]] or [1.0]
     low, high = math.floor(math.log10(min(found))), math.ceil(math.log10(max(found)))
     return alt.Axis(values=[10.0**power for power in range(low, high + 1)], format=",~f")
@@ -210,7 +207,7 @@ def _time(data: ReportData, field: str = "time") -> alt.X:
 
 
 def time_format(span: int) -> str:
-    """How a time is written on the axis of a plot of ``span`` µs."""
+    """Format of the times on the axis of a plot of ``span`` µs."""
     seconds = span / 1e6
     if seconds < 10:
         return "%H:%M:%S.%L"

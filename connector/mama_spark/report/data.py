@@ -1,8 +1,5 @@
-"""Data of the report page, reduced by SQL while delta-rs streams over the files.
-
-That is bins of time and of latency, and one row for each partition, topic and reason; its size does not depend on the
-number of flights.
-"""
+"""Data of the report page, reduced by SQL while delta-rs streams over the files: bins of time and of latency, and one
+row for each partition, topic and reason. Its size does not depend on the number of flights."""
 
 from __future__ import annotations
 
@@ -99,27 +96,26 @@ class ReportData:
     """A flight log, reduced. Times are µs since the epoch, latencies µs.
 
     Counts are of rows: ``rows`` is the sum of ``acked``, ``published``, ``failed`` and ``timed_out``. Rows of committed
-    writes count once; what attempts did that failed or were superseded is in ``not_committed``, and in the other fields
-    only where no write was committed.
+    writes count once; failed or superseded attempts are in ``not_committed``, and in other fields only where no write
+    was committed.
 
     :ivar totals: of committed writes: flights (messages), rows and outcomes, duplicates, resent, dead_lettered,
-        in_doubt, perhaps_twice, topics, runs, p50, p99, longest, first, last; counts are 0 and the others None
-        without flights
+        in_doubt, perhaps_twice, topics, runs, p50, p99, longest, first, last; without flights counts are 0 and the
+        others None
     :ivar not_committed: the same of all other attempts
     :ivar width: µs of a bin of ``timeline``
-    :ivar timeline: one row for each bin, also where nothing happened: at (its begin), rows and outcomes, resent, p50,
-        p99; of messages: sent, answered (of those that were sent)
+    :ivar timeline: one row for each bin, empty ones too: at (its begin), rows and outcomes, resent, p50, p99; of
+        messages: sent, answered (of those that were sent)
     :ivar standstills: what, at, until: see :func:`standstills`
     :ivar distribution: of the latencies of acknowledged flights: low, high (not within), flights
-    :ivar topics: topic, rows and outcomes, duplicates, p50, p99; those with failures first, at most
-        :data:`MOST_TOPICS`
+    :ivar topics: topic, rows and outcomes, duplicates, p50, p99; failures first, at most :data:`MOST_TOPICS`
     :ivar partitions: partition, rows and outcomes, p50, p99; those with most rows
     :ivar reasons: of failures in all attempts: event, status, code, committed, info (of one of them), rows, topic,
         flight_id (an example), in_doubt
     :ivar publishers: run, batch, partition, attempt, first, last (of their events), ended, errors, topics,
         topic_errors; those with errors first, then those without an end, then the newest
     :ivar errors: of publishers and topics: run, batch, partition, attempt, kind, at, status, info
-    :ivar write: of the newest write: run, batch, query name and options without secrets; None = the log does not say
+    :ivar write: of the newest write: run, batch, query name and options without secrets; None: the log does not say
     """
 
     path: str
@@ -142,7 +138,7 @@ class ReportData:
 
     @property
     def shown(self) -> Row:
-        """The totals of what plots and tables show."""
+        """The totals that plots and tables show."""
         return self.totals if self.totals["flights"] else self.not_committed
 
 
@@ -196,7 +192,6 @@ def read_report(
     )
 
 
-#: The totals of no flights.
 _NO_FLIGHTS: Row = dict.fromkeys(
     (
         *("flights", "rows", *OUTCOMES, "duplicates", "resent", "dead_lettered", "in_doubt", "perhaps_twice"),
@@ -207,7 +202,7 @@ _NO_FLIGHTS: Row = dict.fromkeys(
 
 
 def bin_width(span: int) -> int:
-    """µs of a bin, for a log that covers ``span`` µs."""
+    """Bin width in µs for a log that covers ``span`` µs."""
     for width in WIDTHS:
         if span / 1e6 / width <= MOST_BINS:
             return round(width * 1e6)
@@ -228,7 +223,7 @@ _NOTHING = dict.fromkeys(("sent", "answered", "rows", *OUTCOMES, "resent"), 0) |
 
 
 def _without_holes(bins: list[Row], sent: list[Row], first: int, width: int) -> list[Row]:
-    """A bin without flights is a row of zeros: a standstill must be seen."""
+    """Bins without flights become rows of zeros, so that a standstill shows."""
     by_number = {row.pop("bin"): row for row in bins}
     sent_in = {row["bin"]: row["sent"] for row in sent}
     return [
@@ -243,14 +238,11 @@ def _latency_bin(row: Row) -> Row:
 
 
 def standstills(timeline: Sequence[Row], width: int) -> list[Row]:
-    """The times, in order, in which messages waited for an acknowledgement and
-
-    * ``outage``: none was acknowledged,
-    * ``hold``: some were, none was sent, and others were sent later.
+    """The times (text, begin, end; µs), in order, in which messages waited for an acknowledgement and none was
+    acknowledged (``outage``), or some were, none was sent, and others were sent later (``hold``).
 
     :param timeline: at, sent, answered, acked; one row for each bin
     :param width: µs of a bin
-    :returns: text, begin, end (µs)
     """
     found: list[Row] = []
     for row, what in zip(timeline, _states(timeline), strict=True):
@@ -263,7 +255,7 @@ def standstills(timeline: Sequence[Row], width: int) -> list[Row]:
 
 
 def _states(timeline: Sequence[Row]) -> Iterator[str]:
-    """Of each bin: outage, hold, or nothing."""
+    """State of each bin: outage, hold, or empty."""
     last_sent = max((row["at"] for row in timeline if row["sent"]), default=0)
     waiting = 0
     for row in timeline:

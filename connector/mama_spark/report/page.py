@@ -38,21 +38,13 @@ OTHER_ADVICE = "Look for the text of the message on the page Troubleshooting of 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report page. Notebooks show it where it is the value of a cell.
-
-    :ivar data: the numbers
-    :ivar html: the page, which needs no other file and no network
-    """
+    """A report page, which notebooks show as the value of a cell. ``html`` needs no other file and no network."""
 
     data: ReportData
     html: str
 
     def save(self, path: str | Path) -> Path:
-        """Write the page.
-
-        :returns: where it is
-        :raises ConfigError: the file cannot be written
-        """
+        """Write the page; its path. :class:`ConfigError` if the file cannot be written."""
         target = Path(path)
         try:
             target.write_text(self.html, encoding="utf-8")
@@ -123,8 +115,7 @@ def render(data: ReportData) -> str:
 
 
 def average_rate(data: ReportData) -> float | None:
-    """Rows acknowledged, or published where nothing is acknowledged, a second, from the first send to the last outcome;
-    None = there is no time between them."""
+    """Rows acknowledged (else published) a second, from first send to last outcome; None without time between them."""
     totals = data.totals
     span = (totals["last"] or 0) - (totals["first"] or 0)
     return (totals["acked"] + totals["published"]) * 1e6 / span if span else None
@@ -187,7 +178,6 @@ def figures(data: ReportData) -> dict[str, str]:
 
 
 def _numbers(data: ReportData) -> dict[str, Any]:
-    """The numbers of the plots, for programs that read the page."""
     names = ("totals", "not_committed", "width", "timeline", "standstills", "distribution", "partitions", "publishers")
     return {name: getattr(data, name) for name in names}
 

@@ -48,7 +48,7 @@ class SuiteSetup:
     :ivar stored: the stored messages, in order of sequence
     :ivar topics: two topics (or more) that it stores; it also stores their neighbours ``<first tokens>.<anything>``
     :ivar silent: a new bridge of the same kind, not open, that is configured to acknowledge nothing
-    :ivar refused: headers of a message that the middleware itself refuses; needed where a bridge claims to keep order
+    :ivar refused: headers that the middleware itself refuses; needed where a bridge claims to keep order
     """
 
     make: Callable[[], PublisherBridge]
@@ -59,7 +59,7 @@ class SuiteSetup:
 
 
 class Answers:
-    """All that a bridge answered, by token."""
+    """All answers of a bridge, by token."""
 
     def __init__(self) -> None:
         self.sequence: dict[int, int] = {}
@@ -86,7 +86,7 @@ class Answers:
 
 
 def publish(bridge: PublisherBridge, batch: MessageBatch, first: int = 0) -> Answers:
-    """Send all of it and wait for every answer, as a publisher would."""
+    """Send everything and wait for every answer, as a publisher does."""
     answers, sent, until = Answers(), 0, time.monotonic() + TIMEOUT
     while len(answers) < len(batch):
         assert time.monotonic() < until, f"{len(answers)} answers of {len(batch)}, {sent} sent"
@@ -111,15 +111,13 @@ Record = Callable[[str, object], None]
 
 
 class BridgeSuite:
-    """Rules of :class:`mama_spark.contracts.bridge.PublisherBridge`, one test each.
-
-    :cvar without: those of :data:`OPTIONAL` that the bridge under test does not have, no more and no fewer
-    """
+    """Rules of :class:`mama_spark.contracts.bridge.PublisherBridge`, one test each. ``without``: exactly the abilities
+    of :data:`OPTIONAL` that the bridge lacks."""
 
     without: ClassVar[frozenset[str]] = frozenset()
 
     def _excused(self, record_property: Record, capability: str) -> None:
-        """This rule is about what the bridge does not have: a count of these stands at the end of a run."""
+        """Record a rule about a missing ability, for the count at the end of a run."""
         assert capability in self.without, f"{type(self).__name__} does not say that it is without {capability!r}"
         record_property("excused", f"{type(self).__name__} without {capability}")
 
@@ -311,7 +309,7 @@ class BridgeSuite:
     def test_order_is_kept_behind_what_the_middleware_refuses(
         self, site: SuiteSetup, bridge: PublisherBridge, record_property: Record
     ) -> None:
-        """Whoever claims to keep it; what follows a refused message is refused, too, and goes again in order."""
+        """A bridge that claims order refuses what follows a refused message, too; it goes again in order."""
         if not bridge.capabilities.ordered:
             self._excused(record_property, "ordered")
             return
@@ -341,7 +339,6 @@ class BridgeSuite:
         assert [s.payload for s in _stored(site, len(batch))] == batch.payloads.to_pylist()
 
     def _drained(self, bridge: PublisherBridge, policy: WindowConfig, batch: MessageBatch) -> list[FlightBatch]:
-        """Publish it as the sink does; the finished blocks."""
         finished: list[FlightBatch] = []
         publisher = BatchPublisher(bridge, policy, on_finished=finished.append)
         publisher.start()

@@ -35,10 +35,10 @@ class DiscoverySetup:
 
     :ivar make: a new bridge to it, not open
     :ivar ttl: seconds after which a source that is not renewed is OFFLINE; short where time really passes
-    :ivar long_ttl: the same for sources that shall stay: their renewals may be late by a sixth of it
+    :ivar long_ttl: the same for sources that stay: their renewals may be late by a sixth of it
     :ivar die: end the process of this (open) bridge without a word: nothing is renewed for it any more
     :ivar lose: make the middleware forget the ``n`` oldest changes
-    :ivar streams: names of what the middleware stores messages in; None where it has nothing of the kind
+    :ivar streams: names of the stores of the middleware; None where it has none
     :ivar clock: moves the clock of the middleware by so many seconds; None where time really passes
     """
 
@@ -51,11 +51,11 @@ class DiscoverySetup:
     streams: Callable[[], list[str]] | None = None
 
     def let_pass(self, seconds: float) -> None:
-        """For the middleware."""
+        """Let time pass for the middleware."""
         (self.clock or time.sleep)(seconds)
 
     def expire(self) -> None:
-        """Let everything expire that is not renewed; where time really passes, it does while the changes are read."""
+        """Let unrenewed sources expire; real time does it while the changes are read."""
         if self.clock is not None:
             self.clock(1.5 * self.ttl)
 
@@ -68,7 +68,7 @@ def read_events(bridge: DiscoveryBridge, start: Position, end: Position) -> list
 def follow(
     bridge: DiscoveryBridge, start: Position, enough: Callable[[list[DiscoveryEvent]], bool]
 ) -> list[DiscoveryEvent]:
-    """The events after ``start``, until ``enough`` is true of them."""
+    """The events after ``start``, until there are ``enough``."""
     found: list[DiscoveryEvent] = []
     end = time.monotonic() + TIMEOUT
     while not enough(found):
@@ -87,13 +87,13 @@ def seen(changes: list[DiscoveryEvent]) -> list[tuple[Kind, SourceKey | None, by
 
 
 def of(kind: Kind, source: SourceKey) -> Callable[[list[DiscoveryEvent]], bool]:
-    """Enough once this was told."""
+    """Enough: this event is there."""
     return lambda changes: any(c.kind is kind and c.source == source for c in changes)
 
 
 class DiscoveryReadingSuite:
-    """Rules of the image, of offsets, and of what lies between them, one test each. For discovery that others announce,
-    and whose image is read as a whole; ``site`` then makes bridges that can tell it what there is."""
+    """Rules of the image, of offsets, and of what lies between them, one test each, for discovery that others announce;
+    its ``site`` makes bridges that announce to it."""
 
     @pytest.fixture
     def site(self) -> Any:

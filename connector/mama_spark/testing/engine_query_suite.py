@@ -27,7 +27,7 @@ _Found = tuple[int, bytes, tuple[bytes, ...], Extension]  #: sequence, subject, 
 
 
 class QueryClient:
-    """Publishes to one stream and asks for what is stored. Every answer is of the same stream."""
+    """Publishes to one stream and queries it."""
 
     def __init__(self, site: EngineSetup, stream: DrivenStream) -> None:
         self.site, self.stream, self.identity = site, stream, b""
@@ -48,7 +48,7 @@ class QueryClient:
         return found
 
     def numbers(self, op: Op, *values: int) -> tuple[int, ...]:
-        """All of an answer that is made of numbers."""
+        """All numbers of an answer."""
         body = self._body(self.ask(op, *values))
         return parse_numbers(body, len(body) // 8)[0]
 
@@ -103,7 +103,6 @@ class QueryClient:
 
 
 def _unpacked(records: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
-    """The messages of a block; without a block there are none."""
     if not records:
         return []
     ((_, lengths, heads, contents),) = records

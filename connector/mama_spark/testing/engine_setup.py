@@ -36,10 +36,9 @@ TIMEOUT = 60.0  #: seconds for what a sound engine does at once
 
 @dataclass(frozen=True)
 class EngineKind:
-    """The engine under test.
+    """The engine under test; it stores and numbers messages if ``stored``.
 
     :ivar settings: of a fresh stream, each time the same place
-    :ivar stored: it stores and numbers what it accepts
     :ivar bad_patterns: patterns that it refuses
     """
 
@@ -109,7 +108,7 @@ class DrivenStream(EngineHandle):
             self.post(self.batch)
 
     def send(self, *frames: bytes) -> None:
-        """A command made of strings."""
+        """Send a command made of strings."""
         self.post(frames)
 
     def post(self, command: list[EngineCommand] | tuple[bytes, ...]) -> None:
@@ -122,7 +121,7 @@ class DrivenStream(EngineHandle):
 class EngineSetup:
     """Streams of one kind and the server's end of them.
 
-    :param own_thread: of each stream, also where the broker lets the streams of this engine share some
+    :param own_thread: one for each stream, even where the broker lets streams of this engine share some
     """
 
     def __init__(self, kind: EngineKind, own_thread: bool = False) -> None:
@@ -146,7 +145,7 @@ class EngineSetup:
     def report(
         self, stream: DrivenStream, answers: int, kind: type[CommandDone] | type[QueryAnswered] = CommandDone
     ) -> Report:
-        """All that the stream says until it has given this many answers."""
+        """Everything that the stream reports up to this many answers."""
         stream.flush()
         found: Report = []
         end = time.monotonic() + TIMEOUT

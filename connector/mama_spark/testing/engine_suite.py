@@ -86,14 +86,14 @@ class EngineSuite(QueryRules):
 
     @pytest.mark.spec("ML-25")
     def test_one_copy_however_many_patterns_match(self, site: EngineSetup) -> None:
-        """The reference sends one a pattern"""
+        """The reference sends one a pattern."""
         stream, r = site.stream(), Ref("r")
         site.compile(stream, r, b"temp.*", b".*", b"t", b"temp.*")
         assert site.publish(stream, Ref("w"), b"temp.x", b"rain.x") == [(r, b"temp.x"), (r, b"rain.x")]
 
     @pytest.mark.spec("ML-12")
     def test_compile_is_idempotent_and_one_pattern_serves_many_clients(self, site: EngineSetup) -> None:
-        """The example of the specification forgets the second client of a pattern"""
+        """The example of the specification forgets the second client of a pattern."""
         stream, refs = site.stream(), [Ref(str(n)) for n in range(3)]
         for ref in refs:
             site.compile(stream, ref, b"p", b"p")

@@ -41,7 +41,6 @@ class LogSetup:
     """One log, fresh and empty for a test.
 
     :ivar make: a new bridge to it, not open
-    :ivar name: of the log
     :ivar fill: append by another way, for many messages
     :ivar delete: remove single records, behind the bridge's back
     :ivar root: first part of all topics that the log takes
@@ -98,11 +97,8 @@ class LogReadingRules(CurrentRules):
         return bridge.log(site.name)
 
     def _batch(self, site: LogSetup, n: int, first: int = 0) -> MessageBatch:
-        """``n`` messages on two topics by turns, each different."""
         topics = [f"{site.root}.{i % 2}" for i in range(first, first + n)]
         return MessageBatch.of(topics, [b"%d" % i for i in range(first, first + n)])
-
-    # --- what is read ----------------------------------------------------------------------------------------
 
     def test_records_come_back_as_they_were_published(self, site: LogSetup, log: RecordLog) -> None:
         topics = [f"{site.root}.{name}" for name in ("a", "b", "grüße", "a", "a.b.c", "$x-y_z")]
@@ -236,8 +232,6 @@ class LogReadingRules(CurrentRules):
             if found.last < up_to:
                 assert found.matching >= 0.9 * limit
 
-    # --- holes -----------------------------------------------------------------------------------------------
-
     def test_deleted_records_are_left_out_and_reported_as_missing(self, site: LogSetup, log: RecordLog) -> None:
         last = log.append(self._batch(site, 50))
         gone = [1, 10, 11, 12, 20, 49]
@@ -299,8 +293,6 @@ class LogReadingRules(CurrentRules):
 class LogSuite(LogReadingRules):
     """Rules of :mod:`mama_spark.contracts.record_log`, one test each."""
 
-    # --- bounds and times --------------------------------------------------------------------------------------
-
     def test_an_empty_log_begins_behind_its_end(self, log: RecordLog) -> None:
         bounds = log.bounds()
         assert (bounds.first, bounds.last) == (1, 0)
@@ -327,8 +319,6 @@ class LogSuite(LogReadingRules):
         assert log.sequence_at(0) == log.sequence_at(-1) == log.sequence_at(-(10**30)) == 1
         assert log.sequence_at(found[-1][1] + 1) == log.sequence_at(10**17) == log.sequence_at(10**30) == last + 1
 
-    # --- appending -------------------------------------------------------------------------------------------
-
     def test_append_says_the_last_sequence(self, site: LogSetup, log: RecordLog) -> None:
         assert log.append(self._batch(site, 0)) == 0
         assert log.append(self._batch(site, 5)) == 5
@@ -346,8 +336,6 @@ class LogSuite(LogReadingRules):
         with pytest.raises(BadTopic):
             log.append(batch)
         assert [r.topic for r in everything(log.read(0, 10))] == [f"{site.root}.a", f"{site.root}.b"]
-
-    # --- use -------------------------------------------------------------------------------------------------
 
     def test_logs_are_found_by_topic(self, site: LogSetup, bridge: RecordLogBridge) -> None:
         for topic in (f"{site.root}.a", f"{site.root}.*", f"{site.root}.>", f"{site.root}.a.*.c"):

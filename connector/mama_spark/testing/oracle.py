@@ -1,7 +1,6 @@
 """The conservation oracle: checks that no row was lost, invented, or reported with two outcomes (invariant 4).
 
-It knows nothing of the bridge under test: it compares the outcomes that a publisher reports with what the broker
-stores.
+It knows nothing of the bridge: it compares the outcomes that a publisher reports with the messages of the broker.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Verdict:
-    """Counts of a comparison, and what contradicts; empty ``faults`` = conserved.
+    """Counts of a comparison, and contradictions; empty ``faults``: conserved.
 
     :ivar duplicates: messages that the broker holds more often than they were sent
     :ivar landed_anyway: rows not reported as acked whose payload the broker holds nevertheless
@@ -28,7 +27,7 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
 
     def raise_faults(self) -> Verdict:
-        """:raises AssertionError: there are some"""
+        """Raises :class:`AssertionError` if there are faults."""
         if self.faults:
             raise AssertionError("not conserved: " + "; ".join(self.faults[:5]))
         return self
@@ -36,11 +35,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The terminal event of one row.
-
-    :ivar event: ``acked``, ``completed_exceptionally`` or ``timeout``
-    :ivar may_have_landed: the publisher reports that it does not know
-    """
+    """Terminal event of a row: ``acked``, ``completed_exceptionally`` or ``timeout``; ``may_have_landed``: unknown."""
 
     topic: str
     payload: bytes

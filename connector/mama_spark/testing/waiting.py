@@ -11,10 +11,7 @@ _SHORTEST, _LONGEST = 0.001, 0.02
 
 
 def eventually(true: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> Any:
-    """Wait for a condition; its value.
-
-    :raises AssertionError: ``what`` did not come true in time
-    """
+    """Wait for a condition; its value. :class:`AssertionError` if ``what`` did not come true in time."""
     deadline, pause = time.monotonic() + timeout, _SHORTEST
     while not (value := true()):
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
@@ -25,10 +22,8 @@ def eventually(true: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> 
 
 def until(true: Callable[[], Any], act: Callable[[], Any] | None = None, timeout: float = TIMEOUT) -> None:
     """Wait for a condition; ``act`` is done at once and every 20 ms until then. The condition is asked more often, so
-    it must not take anything away; and what ``act`` began last may still be on its way then.
-
-    :raises AssertionError: it did not become true in time
-    """
+    it must not take anything away; the last ``act`` may still be under way then. :class:`AssertionError` if the time is
+    up."""
     if act is None:
         eventually(true, "this did not become true", timeout)
         return

@@ -1,8 +1,7 @@
 """Source discovery: the sources of a transport, as messages.
 
-The callbacks receive the image, one message per source; then the end of the image, by a callback of our own; then one
-message per change. A source that is no longer renewed causes a message with its last known record and data state
-SUSPECT, later state OFFLINE.
+The callbacks receive the image, one message per source; its end, by a callback of our own; then one message per change.
+A source that is no longer renewed causes a message with its last record and data state SUSPECT, later state OFFLINE.
 """
 
 from __future__ import annotations
@@ -105,10 +104,9 @@ class SourceDiscovery:
     ) -> Self:
         """Send the source discovery request (SD-16, SD-17). Messages are kept until a message callback is set.
 
-        :param queue: for the callbacks; None = callbacks run on a thread of the transport
-        :param image_timeout: seconds after which a missing image is reported to ``on_error``
-        :raises StatusError: NOT_IMPLEMENTED if the transport has no source discovery (SD-18); INVALID_ARG without a
-            transport
+        :param queue: for the callbacks; None: they run on a thread of the transport
+        :param image_timeout: seconds until a missing image is reported to ``on_error``
+        :raises StatusError: NOT_IMPLEMENTED without source discovery (SD-18); INVALID_ARG without a transport
         """
         if transport is None:
             raise StatusError(Status.INVALID_ARG, "source discovery needs a transport")
@@ -155,10 +153,7 @@ class SourceDiscovery:
     # --- on the loop's thread --------------------------------------------------------------------------------
 
     def _read_changes(self, bridge: DiscoveryBridge) -> None:
-        """Read the image or new changes into the pending messages, unless :data:`MAX_PENDING` are waiting.
-
-        :raises MamaError: the middleware does not answer
-        """
+        """Read image or changes, unless :data:`MAX_PENDING` messages wait; :class:`MamaError` without an answer."""
         if len(self._pending) >= MAX_PENDING:
             return
         if self._position is None:
@@ -181,11 +176,11 @@ class SourceDiscovery:
         self._position = None if lost else latest_position
 
     def _reset_error(self) -> None:
-        """Reset the error state: the middleware answered."""
+        """Note that the middleware answered."""
         self._unanswered_since, self._last_error = None, ""
 
     def _report_error(self, error: MamaError) -> None:
-        """Report an error once; a middleware that does not answer is reported after the time-out."""
+        """Report an error once; a middleware that does not answer, after the time-out."""
         now, text = time.monotonic(), str(error)
         if isinstance(error, Unavailable):
             self._unanswered_since = self._unanswered_since or now
@@ -199,7 +194,7 @@ class SourceDiscovery:
             self._pending.append(text)
 
     def _deliver_pending(self) -> None:
-        """Deliver pending messages to the callbacks until one has no callback or the queue is full."""
+        """Deliver pending messages until one has no callback or the queue is full."""
         while self._live and self._pending:
             call = self._callback_for(self._pending[0])
             if call is None and not isinstance(self._pending[0], str):

@@ -1,5 +1,4 @@
-"""Discovery events as rows: one :class:`DiscoveryRow` for each :class:`~mama_spark.contracts.bridge.DiscoveryEvent`.
-Pure.
+"""Makes a :class:`DiscoveryRow` of each :class:`~mama_spark.contracts.bridge.DiscoveryEvent`. Pure.
 
 Every event becomes a row: bytes that cannot be decoded are kept in ``raw`` with the reason in ``info``.
 """
@@ -98,10 +97,8 @@ class DiscoveryRow(NamedTuple):
 
 
 class DiscoveryRowReader:
-    """Makes rows from discovery events.
+    """Makes rows from discovery events of one bridge and transport, by their names.
 
-    :param bridge: name of the bridge, the same in all rows
-    :param transport: name of the transport, the same in all rows
     :param fields: names and FIDs of source records
     :param recorded: makes rows of what a recorder wrote, with its time (0: none); None: sources announced themselves
     """
@@ -117,8 +114,7 @@ class DiscoveryRowReader:
 
     @classmethod
     def of(cls, o: DiscoveryOptions, fields: SourceFields = DEFAULT_FIELDS) -> Self:
-        """A reader for these options. The transport's name is that of the properties file, else the URL without user
-        and password."""
+        """A reader for these options; the transport is named by the properties file, else by the URL without login."""
         shown = ",".join(redact_url(url, mask="") for url in o.url)
         recorded = None if o.recorded is None else part(o.recorded, "discovery_row")
         return cls(o.recorded or o.bridge_name, o.transport or shown, fields, recorded)
@@ -139,7 +135,6 @@ class DiscoveryRowReader:
         return self._of(change, made, change.at)
 
     def _of(self, change: DiscoveryEvent, row: DiscoveryRow, at: int | None) -> DiscoveryRow:
-        """With what every row says of its event."""
         return row._replace(
             info=None if row.info is None else _encodable(row.info[:INFO_LENGTH]),
             raw=change.payload,
@@ -151,10 +146,7 @@ class DiscoveryRowReader:
         )
 
     def rows(self, changes: Iterable[DiscoveryEvent], image_log: str | None = None) -> Iterator[DiscoveryRow]:
-        """One row per event; in an image one row per source.
-
-        :param image_log: origin of the image's events; None = no image is read
-        """
+        """One row per event, in an image one per source. ``image_log``: origin of the image; None: no image."""
         before: tuple[DiscoveryEvent, DiscoveryRow] | None = None
         for change in changes:
             row = self.row(change)
@@ -169,7 +161,7 @@ class DiscoveryRowReader:
             yield before[1]
 
     def image(self, changes: Iterable[DiscoveryEvent]) -> list[DiscoveryRow]:
-        """One row per source: its record, with its expiry applied. Without ``image_end``."""
+        """One row per source, its record with the expiry applied, without ``image_end``."""
         found: dict[SourceKey, DiscoveryRow] = {}
         for change in changes:
             if change.kind is DiscoveryEventKind.IMAGE_END:
@@ -278,7 +270,6 @@ def _event_row(change: DiscoveryEvent, fields: SourceFields) -> DiscoveryRow:
 
 
 def _capabilities(record: EventRecord) -> dict[str, str]:
-    """The fields without a column of their own, by field name."""
     values = {"at_us": _iso_time(record.at_us), "publisher": record.publisher, "state": record.state}
     counts = {name: getattr(record, name) for name in ("taken", "acked", "failed", "in_flight")}
     values |= {name: str(number) for name, number in counts.items() if number is not None}

@@ -30,7 +30,7 @@ class Sources:
         self._known: dict[SourceKey, tuple[bytes | None, SourceRecord, DiscoveryEventKind]] = {}
 
     def messages(self, change: DiscoveryEvent) -> Iterator[MamaMsg | str]:
-        """The messages of one event; a text if it cannot be decoded, nothing if it changes nothing."""
+        """The messages of one event: a text for undecodable bytes, nothing without a change."""
         if change.kind is DiscoveryEventKind.RECORD:
             yield from self._record_messages(change)
         elif change.kind in (DiscoveryEventKind.SUSPECT, DiscoveryEventKind.OFFLINE) and change.source is not None:

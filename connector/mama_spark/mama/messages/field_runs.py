@@ -1,7 +1,7 @@
 """Runs of fields that the messages of a feed repeat, so that one call reads many fields. Pure.
 
-A :class:`Run` is learned from the first message that has it. Where messages differ, it is cut to what they have in
-common, and another run begins there: so the runs become the branches of a tree, whatever a feed sends.
+A :class:`Run` is learned from the first message that has it, and cut to what later messages have in common with it;
+another run begins there. So runs become the branches of a tree, whatever a feed sends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_RUNS, MOST_FIELDS, LONGEST_HEAD = 2048, 32, 64
 
 
 class BadMessage(StatusError):
-    """Bytes that are no valid message, or a message that cannot be encoded; the text has place and reason."""
+    """Invalid bytes of a message, or a message that cannot be encoded; the text has place and reason."""
 
     def __init__(self, info: str, status: Status = Status.INVALID_ARG) -> None:
         super().__init__(status, info)
@@ -72,7 +72,7 @@ class Run:
     read: Reader | None
 
     def fields_within(self, most_bytes: int) -> int:
-        """How many fields fit in so many bytes."""
+        """Number of fields that fit in so many bytes."""
         return bisect.bisect_right(self.ends, most_bytes)
 
     def converted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -83,7 +83,7 @@ class Run:
         return tuple(made)
 
     def equal_fields(self, data: bytes, at: int) -> int:
-        """How many fields have these heads in ``data``, from the first one on."""
+        """Number of fields, from the first on, that have these heads in ``data``."""
         begin = at
         for i, (head, end) in enumerate(zip(self.heads, self.ends, strict=True)):
             if not data.startswith(head, begin):
@@ -93,7 +93,7 @@ class Run:
 
 
 class FieldHead(NamedTuple):
-    """The head of a field, before its value. Size and code are of values of fixed size, else 0 and empty."""
+    """The head of a field. Size and code are of values of fixed size, else 0 and empty."""
 
     head_bytes: bytes
     name: str
@@ -106,11 +106,8 @@ class FieldHead(NamedTuple):
 
 
 class RunTable:
-    """The runs that messages had so far, by the head of their first field. Usable from any thread.
-
-    :param fixed: the types of fixed size
-    :param readers: readers of the values of the other types
-    """
+    """The runs of earlier messages, by the head of their first field. ``fixed``: the types of fixed size; ``readers``:
+    read the values of the others. Usable from any thread."""
 
     def __init__(self, fixed: Mapping[FieldType, FixedType], readers: Mapping[FieldType, Reader]) -> None:
         self._fixed, self._readers = fixed, readers
@@ -122,10 +119,7 @@ class RunTable:
         return len(self._runs)
 
     def learn(self, data: bytes, at: int, end: int) -> Run:
-        """The run that begins at ``at``, of one field at least; it is remembered.
-
-        :raises BadMessage: its first field is not valid
-        """
+        """Remember the run of one or more fields at ``at``; :class:`BadMessage` if its first field is invalid."""
         heads = [self._head(data, at, end)]
         behind = at + len(heads[0].head_bytes) + heads[0].size
         if behind > end:
@@ -142,12 +136,7 @@ class RunTable:
         return self._remember(_run_of(heads))
 
     def shorten(self, run: Run, fields: int, at: int) -> Run:
-        """The first fields of a run, which replace it.
-
-        :param fields: how many of them
-        :param at: where it begins in the message
-        :raises BadMessage: none: the message ends inside the first
-        """
+        """Replace a run at ``at`` by its first ``fields``; :class:`BadMessage` if the message ends in the first."""
         if not fields:
             raise BadMessage(f"the field at byte {at} ends inside its value")
         return self._remember(_run_of([self._head(head, 0, len(head)) for head in run.heads[:fields]]))

@@ -52,7 +52,7 @@ class FieldType(IntEnum):
 
     @property
     def element(self) -> FieldType | None:
-        """Of a vector, the type of its elements."""
+        """The type of a vector's elements; None for other types."""
         scalar = self.name.removeprefix("VECTOR_")
         return None if scalar == self.name else FieldType[scalar]
 

@@ -45,7 +45,7 @@ _PRICE = struct.Struct("<B7xd3s5x")  # 24 bytes
 def decode(data: bytes | bytearray | memoryview, max_bytes: int | None = None) -> MamaMsg:
     """Decode a message.
 
-    :param max_bytes: a longer one is not read: the objects of its fields may take a hundred times as many; None = any
+    :param max_bytes: a longer one is not read: the objects of its fields may take a hundred times as many; None: any
     :raises BadMessage: for anything but one complete OMNM message; status WRONG_FIELD_TYPE for a version other than 1
     """
     if max_bytes is not None and len(data) > max_bytes:
@@ -120,7 +120,7 @@ def _unpadded(raw_bytes: bytes) -> str:
 
 
 def _body(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Begin and end of a length-prefixed value, checked against ``end``."""
+    """Bounds of a length-prefixed value, checked against ``end``."""
     begin = at + 4
     if begin > end:
         raise BadMessage(f"the message ends inside a length, at byte {at}")
@@ -131,7 +131,6 @@ def _body(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def _elements(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
-    """As :func:`_body`, of elements of one size."""
     begin, stop = _body(data, at, end)
     if (stop - begin) % size:
         raise BadMessage(f"a vector of {stop - begin} bytes has no whole number of elements of {size}")
@@ -219,10 +218,7 @@ Writer = Callable[[Any, int], bytes]  #: (value, levels left) -> bytes
 
 
 def encode(msg: MamaMsg) -> bytes:
-    """Encode a message.
-
-    :raises BadMessage: if nested messages are too deep, or longer than a length field can hold
-    """
+    """Encode a message; :class:`BadMessage` for too deep nesting, or a value longer than its length field can hold."""
     return _encode(msg, MAX_DEPTH)
 
 

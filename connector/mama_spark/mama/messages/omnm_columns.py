@@ -49,9 +49,8 @@ _SHORT_TEXT = 128  #: bytes of a text that is looked for at its place
 
 @dataclass(slots=True)
 class FieldBlock:
-    """One field of many messages.
+    """One field of many messages, at ``place`` from 0.
 
-    :ivar place: of the field in these messages, from 0
     :ivar rows: the messages, ascending, shape (k,)
     :ivar values: shape (k,): an array of :data:`DTYPES`; for STRING a ``pa.StringArray``; for other types a list
     """
@@ -64,7 +63,7 @@ class FieldBlock:
     values: Any
 
     def of_rows(self, keep: npt.NDArray[np.bool_]) -> FieldBlock:
-        """Without the rows that are False in ``keep``, shape (k,)."""
+        """Only the rows that are True in ``keep``, shape (k,)."""
         values = self.values
         if isinstance(values, list):
             kept: Any = [value for value, wanted in zip(values, keep.tolist(), strict=True) if wanted]
@@ -75,12 +74,8 @@ class FieldBlock:
 
 @dataclass(slots=True)
 class DecodedColumns:
-    """Messages as columns.
-
-    :ivar blocks: fields, in any order; several of one name where messages have different layouts or repeat it
-    :ivar bad: message -> why it cannot be read
-    :ivar one_by_one: how many messages were read one by one
-    """
+    """Messages as columns; ``bad``: message -> why it cannot be read; ``one_by_one``: how many messages were read so.
+    ``blocks``: fields, in any order; several of one name where messages have different layouts or repeat it."""
 
     blocks: list[FieldBlock] = field(default_factory=list)
     bad: dict[int, str] = field(default_factory=dict)
@@ -109,10 +104,7 @@ class _Layout:
 
 @dataclass(slots=True)
 class _Group:
-    """Messages that had equal layouts so far.
-
-    :ivar at: positions of their next fields, shape (k,)
-    """
+    """Messages of equal layouts so far, with the positions of their next fields, shape (k,)."""
 
     rows: Int64s
     at: Int64s
@@ -121,21 +113,15 @@ class _Group:
 
 
 class ColumnDecoder:
-    """Decodes batches of messages, and remembers their layouts. For one thread.
-
-    :param wanted: None = all fields
-    """
+    """Decodes batches of messages, and remembers their layouts; ``wanted`` None: all fields. For one thread."""
 
     def __init__(self, wanted: Wanted | None = None) -> None:
         self.wants = wanted or (lambda name, fid: True)
         self._layouts: dict[tuple[bytes, ...], _Layout] = {}
 
     def decode(self, data: pa.Buffer | bytes | bytearray, begins: Int64s, ends: Int64s) -> DecodedColumns:
-        """
-        :param data: holds the messages; is copied, unless it ends with :data:`PADDING` bytes of zeros behind them
-        :param begins: where each message begins in ``data``, shape (n,)
-        :param ends: where it ends, shape (n,); not beyond ``data``
-        """
+        """Decode the n messages of ``data``, with bounds of shape (n,); data that does not end with :data:`PADDING`
+        zeros is copied."""
         return _Batch(self, data, begins, ends).decode()
 
     def layout(self, run: Run) -> _Layout:
@@ -160,8 +146,6 @@ class ColumnDecoder:
 
 
 class _Batch:
-    """One call of the decoder."""
-
     def __init__(
         self, decoder: ColumnDecoder, data: pa.Buffer | bytes | bytearray, begins: Int64s, ends: Int64s
     ) -> None:
@@ -194,12 +178,11 @@ class _Batch:
         self._groups.append(_Group(rows[good], at[good]))
 
     def _leave(self, rows: Int64s) -> None:
-        """Read these messages one by one, from their beginning."""
         if len(rows):
             self._slow.append(rows)
 
     def _step(self, group: _Group) -> None:
-        """Read the next run of the group's first message, and of all others that have it."""
+        """Read the next run of the group's first message, for all messages that have it."""
         more = group.at < self._ends[group.rows]
         if not more.all():
             group = _Group(group.rows[more], group.at[more], group.place, group.fruitless)
@@ -230,7 +213,7 @@ class _Batch:
         self._groups.append(group)
 
     def _next_run(self, at: int, end: int) -> Run | None:
-        """The run at a position; None: the field there is not valid."""
+        """The run at a position; None: the field there is invalid."""
         rest = self._data[at:end].tobytes()
         try:
             run = RUNS.known(rest[: rest.find(0, 3) + 1]) or RUNS.learn(rest, 0, len(rest))
@@ -243,7 +226,7 @@ class _Batch:
         return run
 
     def _gather(self, at: Int64s, words: int) -> npt.NDArray[np.uint64]:
-        """The bytes from each position, as words, shape (k, words)."""
+        """The bytes from each position as words, shape (k, words)."""
         size = 8 * words
         if size > len(self._data):  # a run may be shorter than its words by 7 bytes, and so may the data
             self._data = np.concatenate((self._data, np.zeros(size, np.uint8)))
@@ -262,10 +245,7 @@ class _Batch:
     def _add(self, run: Run, i: int, place: int, rows: Int64s, values: Any) -> None:
         self._found.blocks.append(FieldBlock(run.names[i], run.fids[i], run.types[i], place + i, rows, values))
 
-    # --- values of variable size -----------------------------------------------------------------------------
-
     def _read_last(self, run: Run, layout: _Layout, group: _Group) -> _Group:
-        """Read the values of the last field; the group behind them."""
         kind, wanted = run.types[-1], layout.last_is_wanted
         if kind is FieldType.STRING:
             good, behind, values = self._read_texts(group, wanted)
@@ -297,8 +277,8 @@ class _Batch:
         return good, stops + 1, values
 
     def _stops_of_equal_length(self, group: _Group) -> Int64s | None:
-        """Where the texts end, if all are as long as the first one, as symbols often are: to look for all NULs of the
-        data takes longer than everything else. None: they are not, or are long."""
+        """Ends of the texts if all are as long as the first, as symbols often are; else, and for long ones, None. To
+        find all NULs takes longer than everything else."""
         at = group.at
         first = self._data[int(at[0]) : int(at[0]) + _SHORT_TEXT]
         found = np.flatnonzero(first == 0)
@@ -347,8 +327,6 @@ class _Batch:
             values.append(value)
         return good, behind, values
 
-    # --- one by one ------------------------------------------------------------------------------------------
-
     def _read_one_by_one(self, rows: Int64s) -> None:
         apart = np.zeros(len(self._begins), np.bool_)
         apart[rows] = True
@@ -376,16 +354,12 @@ class _Batch:
 
 
 def _padded(message_bytes: ByteArray, end: int) -> ByteArray:
-    """
-    :param end: of the last message
-    """
     if len(message_bytes) - end >= PADDING and not message_bytes[-PADDING:].any():
         return message_bytes
     return np.concatenate((message_bytes, np.zeros(PADDING, np.uint8)))
 
 
 def _as_array(kind: FieldType, values: list[Any]) -> Any:
-    """Values of single messages in the form of a block's."""
     if kind is FieldType.STRING:
         return pa.array(values, pa.string())
     if kind is FieldType.TIME:

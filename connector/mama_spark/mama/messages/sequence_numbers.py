@@ -1,7 +1,4 @@
-"""Numbers of the messages of a topic and sender (MdSeqNum): unsigned, 32 bits, and 1 follows the highest. Pure.
-
-0 means that nothing is numbered.
-"""
+"""MdSeqNum of a topic and sender: unsigned, 32 bits; 1 follows the highest, 0 means not numbered. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ SILENT = frozenset({MsgType.REFRESH, MsgType.SYNC_REQUEST, MsgType.MISC, MsgType
 
 
 def uses_up(kind: int) -> bool:
-    """A message of this type takes the next number; others have the current one."""
+    """True: a message of this type takes the next number; False: it has the current one."""
     return kind not in REPEATING | SILENT
 
 
 def next_number(number: int, steps: int = 1) -> int:
-    """The number so many after this one."""
+    """The number so many steps after this one."""
     return (number + steps - 1) % HIGHEST + 1
 
 
 def steps_ahead(last: int, number: int) -> int | None:
-    """How many numbers after ``last``; None: it is equal, or lower, so it was counted anew."""
+    """Steps from ``last`` to ``number``; None: it is equal or lower, so it was counted anew."""
     if number > last:
         return number - last
     wrapped = number + HIGHEST - last

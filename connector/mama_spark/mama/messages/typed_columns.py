@@ -1,8 +1,8 @@
 """Fields of many messages as columns of types that the reader chooses. Pure.
 
-A value that its column cannot hold is null, and its message has a reason: nothing is cut or wrapped,
-and only floats are rounded. As mamalistenc prints them, a price has its number whether or not it says that it is valid,
-and a time that was never set is nothing: null, without a reason.
+A value that its column cannot hold is null, and its message has a reason: nothing is cut or wrapped, only floats are
+rounded. As mamalistenc prints them, a price has its number whether valid or not, and a time that was never set is null,
+without a reason.
 """
 
 from __future__ import annotations
@@ -59,10 +59,7 @@ def arrow_type_of(kind: FieldType) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class TypedField:
-    """A column for the fields of one name.
-
-    :ivar fid: fields of this number without a name, or with another one, are meant as well; 0 = by name alone
-    """
+    """A column for the fields of one name, and of number ``fid`` whatever their name; 0: by name alone."""
 
     name: str
     type: pa.DataType
@@ -77,7 +74,7 @@ class UnfitColumn(ConfigError):
 
 
 def check_type(name: str, kind: pa.DataType) -> None:
-    """:raises UnfitColumn: no field of a message can be in a column of this type"""
+    """Raises :class:`UnfitColumn` if no field of a message can be in a column of this type."""
     element = kind.value_type if pt.is_list(kind) else kind
     known = (
         pt.is_boolean(element) or pt.is_integer(element) or pt.is_floating(element) or pt.is_string(element)
@@ -96,10 +93,8 @@ _BYTES = frozenset((FieldType.OPAQUE, FieldType.COLLECTION))
 
 
 def typed_columns(found: DecodedColumns, fields: Sequence[TypedField], n: int) -> tuple[list[pa.Array], dict[int, str]]:
-    """The columns, one a field, and for messages with a value that does not fit the reason.
-
-    :param n: number of messages; those without the field have null. Where it stands twice, the first one counts
-    """
+    """The columns, one a field, and for messages with a value that does not fit the reason. The ``n`` messages have
+    null without the field, and the first of several."""
     reasons: dict[int, str] = {}
     return [_column(field, found.blocks, n, reasons) for field in fields], reasons
 
@@ -264,7 +259,6 @@ def time_text(seconds: int, nanos: int, hints: int) -> str | None:
 
 
 def _object(source: FieldType, values: list[Any], kind: pa.DataType) -> _Converted:
-    """Bytes, vectors and messages, one by one."""
     if source in _BYTES and pt.is_binary(kind):
         return pa.array(values, kind), None
     if pt.is_string(kind):
@@ -295,8 +289,7 @@ _ELEMENTS: dict[FieldType, Callable[[Any], Any]] = {FieldType.PRICE: attrgetter(
 
 
 def text_of_value(value: Any) -> str | None:
-    """Any value as text: numbers and text as they are, bytes in hexadecimal, vectors and messages as JSON. None: a time
-    that was never set."""
+    """Any value as text: text and numbers as they are, bytes in hexadecimal, else JSON; None for a time never set."""
     if isinstance(value, MamaTime):
         return time_text(value.seconds, value.nanos, value.hints)
     if isinstance(value, MamaPrice):

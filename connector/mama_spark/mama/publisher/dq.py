@@ -1,7 +1,7 @@
 """Publisher that numbers its messages: ``mamaDQPublisher``.
 
-Consumers detect gaps by the number (MdSeqNum) and the sender (MamaSenderId). The behaviour is OpenMAMA's, for example:
-the first update of a publisher whose number is 1 has number 2.
+Consumers detect gaps by number (MdSeqNum) and sender (MamaSenderId). The behaviour is OpenMAMA's: the first update of a
+publisher whose number is 1 has number 2.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 class DQPublisher:
-    """A :class:`Publisher` that sets MdMsgStatus, MdSeqNum, MamaSenderId and optionally MamaSendTime in each message.
-
-    :ivar publisher: the publisher that sends
-    """
+    """A :class:`Publisher` that stamps messages: MdMsgStatus, MdSeqNum, MamaSenderId and, optionally, MamaSendTime."""
 
     def __init__(self) -> None:
         self.publisher: Publisher
@@ -61,8 +58,6 @@ class DQPublisher:
         made.publisher = Publisher.create_with_callbacks(transport, queue, symbol, source, root, callbacks, closure)
         return made
 
-    # --- stamped values --------------------------------------------------------------------------------------
-
     @property
     def status(self) -> int:
         """Status of the data, a :class:`MsgStatus`; initially OK."""
@@ -77,10 +72,7 @@ class DQPublisher:
         return self._number
 
     def set_seq_num(self, number: int) -> None:
-        """The next counted message gets ``number + 1``; with 0, messages are stamped with neither number nor status.
-
-        :raises StatusError: INVALID_ARG if it is no U32
-        """
+        """The next counted message gets ``number + 1``; 0: no number, no status. INVALID_ARG if it is no U32."""
         if not 0 <= number <= HIGHEST:
             raise StatusError(Status.INVALID_ARG, f"a sequence number is from 0 to {HIGHEST}, got {number}")
         self._number = number
@@ -91,7 +83,7 @@ class DQPublisher:
         return self._sender
 
     def set_sender_id(self, sender: int) -> None:
-        """:raises StatusError: INVALID_ARG if it is no U64"""
+        """Raises :class:`StatusError` INVALID_ARG if it is no U64."""
         if not 0 <= sender < 1 << 64:
             raise StatusError(Status.INVALID_ARG, f"a sender id is from 0 to 2^64 - 1, got {sender}")
         self._sender = sender
@@ -100,15 +92,13 @@ class DQPublisher:
         """Switch on or off that each message is stamped with the time of its send."""
         self._send_time = enable
 
-    # --- sending ---------------------------------------------------------------------------------------------
-
     def send(self, msg: MamaMsg | None) -> None:
         """Stamp and send; errors as :meth:`Publisher.send`. A message that was not sent uses no number."""
         self._stamped(msg, self.publisher.send)
 
     def send_reply(self, request: Request | None, reply: MamaMsg | None) -> None:
-        """Stamp with the status and the current number, and reply; errors as :meth:`Publisher.send_reply_to_inbox`.
-        A reply is not counted, whatever its type."""
+        """Stamp with status and current number, uncounted, and reply; errors as
+        :meth:`Publisher.send_reply_to_inbox`."""
         self._stamped(reply, lambda msg: self.publisher.send_reply_to_inbox(request, msg), reply=True)
 
     def send_from_inbox(self, inbox: Inbox | None, msg: MamaMsg | None) -> None:
@@ -145,14 +135,11 @@ class DQPublisher:
             # Time of day: stamps messages.
             _put(msg, "MamaSendTime", MamaTime.from_us(time.time_ns() // 1000))
 
-    # --- life ------------------------------------------------------------------------------------------------
-
     @property
     def state(self) -> PublisherState:
         return self.publisher.state
 
     def destroy(self) -> None:
-        """See :meth:`Publisher.destroy`."""
         self.publisher.destroy()
 
 

@@ -33,11 +33,10 @@ _PART_OF_HEADER = {header: part for part, header in PART_HEADERS.items()}
 class PartitionEvents:
     """The lifecycle of one publisher. Order of calls: :meth:`create`, :meth:`live`, any number of :meth:`messages` and
     :meth:`trouble`, :meth:`destroy`, :meth:`destroyed`; each returns the events that it causes. Times are microseconds
-    since the epoch.
+    since the epoch. ``publisher`` is its identity in all events.
 
-    :param which: ``topic``: events of topics and of the publisher; ``publisher``: events of the publisher only, failed
-        messages included; ``off``: none
-    :param publisher: identity of the publisher in all events
+    :param which: ``topic``: events of topics and publisher; ``publisher``: its own, failed messages included; ``off``:
+        none
     """
 
     def __init__(self, which: str, publisher: str, *, max_topics: int = MAX_TOPICS) -> None:
@@ -60,16 +59,16 @@ class PartitionEvents:
     # --- lifecycle of the publisher (PE-48..PE-54) -----------------------------------------------------------
 
     def create(self, at: int) -> list[EventRecord]:
-        """To be called before the bridge is opened."""
+        """Call before the bridge is opened."""
         return self._publisher_event(CREATE, at)
 
     def live(self, at: int) -> list[EventRecord]:
-        """To be called when the bridge is open."""
+        """Call when the bridge is open."""
         self.state = step(self.state, PublisherStep.CREATED)
         return self._publisher_event(LIVE, at)
 
     def destroy(self, at: int) -> list[EventRecord]:
-        """To be called after the last message; reports the number of failures that had no event."""
+        """Call after the last message; reports the number of failures that had no event."""
         counts = [event for kind, n in self._unreported.items() for event in self._how_many_more(kind, n, at)]
         self._unreported.clear()
         if self.state is not PublisherState.LIVE:
@@ -86,7 +85,7 @@ class PartitionEvents:
         return [*counts, *events, *self._publisher_event(DESTROY, at)]
 
     def destroyed(self, at: int) -> list[EventRecord]:
-        """To be called when the bridge is closed."""
+        """Call when the bridge is closed."""
         if self.state is not PublisherState.DESTROYING:
             return []
         self.state = step(step(self.state, PublisherStep.BRIDGE_DESTROYED), PublisherStep.FREED)
@@ -101,10 +100,7 @@ class PartitionEvents:
         return self._publisher_event(ERROR, at, status=status, code=code, info=info)
 
     def counts(self, at: int, taken: int, acked: int, failed: int, in_flight: int, info: str) -> EventRecord:
-        """How the publisher is. May be called in any thread.
-
-        :param info: text about what it waits for; empty = nothing
-        """
+        """State of the publisher, for any thread; ``info``: text about what it waits for, may be empty."""
         return EventRecord(
             PUBLISHER, COUNTS, at, publisher=self._publisher, state=self.state.name, info=info or None,
             taken=taken, acked=acked, failed=failed, in_flight=in_flight,
@@ -221,7 +217,6 @@ def _first_rows(batch: MessageBatch, sent: Int64s) -> Int64s:
 
 
 def _sent_names(batch: MessageBatch, sent: Int64s) -> list[str]:
-    """Topics of the rows that were sent."""
     names = batch.topics.dictionary
     if (sent < 0).any():
         names = names.filter(pa.array(_first_rows(batch, sent) >= 0))

@@ -1,7 +1,7 @@
 """Publishers with callbacks for their lifecycle and for each send: ``mamaPublisher`` of the specification.
 
-:mod:`mama_spark.mama.states` has the states. The order of callbacks is: ``on_create`` once, before create returns; any
-number of ``on_error`` and ``on_success``; ``on_destroy`` once, and none after it.
+:mod:`mama_spark.mama.states` has the states. ``on_create`` is called once, before create returns; then any number of
+``on_error`` and ``on_success``; ``on_destroy`` once, as the last.
 """
 
 from __future__ import annotations
@@ -43,10 +43,8 @@ class Publisher:
     def create(
         cls, transport: Transport | None, symbol: str | None = None, source: str | None = None, root: str | None = None
     ) -> Self:
-        """A publisher without callbacks, as before the specification (PE-19, PE-20).
-
-        :raises StatusError: as :meth:`create_with_callbacks`
-        """
+        """A publisher without callbacks, as before the specification (PE-19, PE-20); as
+        :meth:`create_with_callbacks`."""
         return cls.create_with_callbacks(transport, None, symbol, source, root, None)
 
     @classmethod
@@ -62,11 +60,10 @@ class Publisher:
     ) -> Self:
         """``mamaPublisher_createWithCallbacks`` (PE-10). ``on_create`` has returned when this returns.
 
-        :param queue: for ``on_error`` and ``on_success``; None = they run on the transport's thread
+        :param queue: for ``on_error`` and ``on_success``; None: they run on the transport's thread
         :param callbacks: copied: later changes have no effect
-        :param closure: passed to every callback
-        :raises StatusError: INVALID_ARG without a transport; BAD_SYMBOL for a topic that cannot be published to;
-            QUEUE_END for a destroyed queue. No callback is called then
+        :raises StatusError: INVALID_ARG without a transport; BAD_SYMBOL for a bad topic; QUEUE_END for a destroyed
+            queue. No callback is called then
         """
         if transport is None:
             raise StatusError(Status.INVALID_ARG, "a publisher needs a transport")
@@ -131,30 +128,21 @@ class Publisher:
         self._bridge.send(_payload(msg))
 
     def send_from_inbox(self, inbox: Inbox | None, msg: MamaMsg | bytes | None) -> None:
-        """Send a request; replies and errors go to the inbox, never to callbacks of the publisher (PE-27).
-
-        On the source discovery topic the replies are the image, one message per source (SD-15, SD-50).
-
-        :raises StatusError: as :meth:`send`; NOT_IMPLEMENTED if the bridge has no inboxes or no source discovery
-        """
+        """Send a request; replies and errors go to the inbox, never to callbacks of the publisher (PE-27). On the
+        source discovery topic the replies are the image, one message per source (SD-15, SD-50). Raises as :meth:`send`,
+        and NOT_IMPLEMENTED if the bridge has no inboxes or no source discovery."""
         self._raise_dead()
         self._bridge.send_from_inbox(inbox, _payload(msg))
 
     def send_reply_to_inbox(self, request: Request | None, reply: MamaMsg | bytes | None) -> None:
-        """Answer a request (PE-28).
-
-        :raises StatusError: as :meth:`send`; INVALID_ARG if there is no request, or it did not come from an inbox
-        """
+        """Answer a request (PE-28); raises as :meth:`send`, and INVALID_ARG without a request from an inbox."""
         self._raise_dead()
         if request is None:
             raise StatusError(Status.INVALID_ARG, "there is no request to answer")
         self._bridge.send_reply_to_inbox(request, _payload(reply))
 
     def send_reply_to_inbox_handle(self, handle: str | None, reply: MamaMsg | bytes | None) -> None:
-        """:meth:`send_reply_to_inbox` to the ``reply_to`` of a request (PE-28).
-
-        :raises StatusError: as :meth:`send`; NULL_ARG without a handle
-        """
+        """:meth:`send_reply_to_inbox` to a ``reply_to`` (PE-28); raises as :meth:`send`, and NULL_ARG without one."""
         self._raise_dead()
         self._bridge.send_reply_to_inbox_handle(handle, _payload(reply))
 
@@ -165,12 +153,12 @@ class Publisher:
     # --- destroying ------------------------------------------------------------------------------------------
 
     def destroy(self) -> None:
-        """Destroy the publisher when all sends are answered, or after the transport's ``destroy_timeout``.
-
-        ``on_destroy`` has returned when this returns; the state during it is DESTROYING. From within a callback of this
-        publisher, or on the transport's thread, it does not wait, and outstanding answers are not reported. If the
-        bridge does not release the publisher in time, the state is DESTROYING_WAIT_BRIDGE until it does. May be
+        """Destroy the publisher when all sends are answered, or after ``destroy_timeout`` of the transport. May be
         repeated.
+
+        ``on_destroy`` has returned when this returns; the state during it is DESTROYING. In a callback of this
+        publisher, or on the transport's thread, it does not wait, and outstanding answers are not reported. The state
+        is DESTROYING_WAIT_BRIDGE while the bridge holds the publisher longer.
         """
         with self._lock:
             if self._state is not PublisherState.LIVE:
@@ -194,16 +182,13 @@ class Publisher:
         self.transport.publisher_destroyed(self)
 
     def wait_destroyed(self, timeout: float) -> None:
-        """Wait until :meth:`destroy` on another thread has returned. Returns at once within a callback of this
-        publisher, because destroying waits for that callback."""
+        """Wait until :meth:`destroy` on another thread has returned; not within a callback, which that waits for."""
         if not self._bridge.in_callback:
             self._destroyed.wait(timeout)
 
     def destroy_ex(self) -> None:
-        """``mamaPublisher_destroyEx``: queue :meth:`destroy` and return at once; without a queue, call it here.
-
-        :raises StatusError: QUEUE_FULL
-        """
+        """``mamaPublisher_destroyEx``: queue :meth:`destroy` (:class:`StatusError` QUEUE_FULL), or without a queue call
+        it."""
         if self._queue is None:
             self.destroy()
         elif self._state is PublisherState.LIVE:

@@ -1,8 +1,7 @@
-"""Publisher bridge of OpenMAMA: rows to the programs that subscribe to their topics, without a broker between.
+"""Publisher bridge of OpenMAMA: sends rows to the programs that subscribe to their topics, without a broker.
 
-An acknowledgement means that the message was written to the connection of each reader (``sent``), never that a reader
-has it. Nothing is lost on the way: a socket takes nothing more when one reader's queue is full. Messages stay in order,
-for none is sent again.
+An acknowledgement means that the message was written to the connection of each reader (``sent``), not that a reader has
+it. A full socket takes nothing, so nothing is lost, and no message is sent again, so order is kept.
 """
 
 from __future__ import annotations
@@ -37,12 +36,11 @@ from .requests import PeerRequests
 class OpenMamaSettings:
     """Times in seconds.
 
-    :param peer: how the network is reached
     :param acks: False: nothing is acknowledged (``ackMode=none``)
-    :param wait_for_subscribers: from the first message on; until then, messages without readers wait
-    :param require_subscribers: messages that nobody wants are refused; else they end as ``published``
-    :param numbers: the messages of each topic are numbered
-    :param full_timeout: after which a reader that takes nothing is given up, and messages for it are refused
+    :param wait_for_subscribers: counted from the first message; until then, messages without readers wait
+    :param require_subscribers: refuse messages that nobody wants; else they end as ``published``
+    :param numbers: number the messages of each topic
+    :param full_timeout: then a reader that takes nothing is given up, and messages for it are refused
     """
 
     peer: PeerSettings
@@ -54,10 +52,7 @@ class OpenMamaSettings:
 
     @classmethod
     def from_options(cls, o: SinkOptions) -> Self:
-        """Convert options to settings.
-
-        :raises ConfigError: the url says nothing sound
-        """
+        """Convert options to settings; :class:`ConfigError` for an invalid url."""
         peer = PeerSettings.from_urls(o.url)
         if not peer.naming and not peer.incoming:
             peer = peer.without_receiving()
@@ -123,7 +118,6 @@ class OpenMamaBridge(PublisherBridge):
         return self._capabilities
 
     def open(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`: joins the network."""
         self.peer.open()
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
@@ -142,11 +136,8 @@ class OpenMamaBridge(PublisherBridge):
                 bad.setdefault(row, BadRow("a message of OpenMAMA has no headers: drop the column, or make it fields"))
         return ValidationResult(sorted(bad.items()))
 
-    # --- sending ---------------------------------------------------------------------------------------------
-
     def send(self, batch: MessageBatch, first_token: int) -> int:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`. Takes nothing while readers are waited for, or one
-        of them is slow."""
+        """Takes nothing while it waits for readers, or while one of them is slow."""
         self._take(self.peer.poll(0.0))
         now = time.monotonic()
         if self._readers_until is None:
@@ -163,7 +154,7 @@ class OpenMamaBridge(PublisherBridge):
     def _send(
         self, batch: MessageBatch, codes: Int64s, names: list[str], wanted: Bools, first_token: int, now: float
     ) -> int:
-        """How many messages were sent, or refused."""
+        """Number of messages that were sent or refused."""
         n = len(codes)
         rows = np.flatnonzero(wanted) if self._settings.require_subscribers else np.arange(n)
         frames = self._frames(batch, rows, codes[rows], names)
@@ -180,7 +171,6 @@ class OpenMamaBridge(PublisherBridge):
         return taken if taken == n else self._full(taken, n, first_token, now)
 
     def _full(self, taken: int, n: int, first_token: int, now: float) -> int:
-        """A reader's queue is full: wait, and after a while refuse what cannot be sent."""
         if taken or self._full_since is None:
             self._full_since, self._given_up = now, self._given_up and not taken
         timeout = self._settings.full_timeout
@@ -215,7 +205,7 @@ class OpenMamaBridge(PublisherBridge):
             self._polled.acks.append(Acks(tokens[~wanted], None, None, None, now, level=Ack.NONE))
 
     def _acknowledge_written(self, now: float) -> None:
-        """Acknowledge what was handed over, when nothing of it waits for a reader."""
+        """Acknowledge what was handed over, once nothing of it waits for a reader."""
         if not self._held or now < self._next_look:
             return
         self._next_look = now + _LOOK
@@ -224,7 +214,6 @@ class OpenMamaBridge(PublisherBridge):
             self._held.clear()
 
     def explain_missing_acks(self) -> str:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`."""
         return "" if self.peer.all_written() else "a reader takes nothing, and what was sent waits for it"
 
     def _refuse(self, tokens: Int64s, error: PublishError, now: float) -> None:
@@ -232,8 +221,6 @@ class OpenMamaBridge(PublisherBridge):
 
     def flush(self) -> None:
         """Whether all was written is looked at in any case."""
-
-    # --- receiving -------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         until = time.monotonic() + timeout
@@ -260,17 +247,14 @@ class OpenMamaBridge(PublisherBridge):
         return self._requests
 
     def close(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.PublisherBridge`: ends in order, when everything is written."""
+        """Ends in order, once everything is written."""
         if not self.peer.close():
             linger = self.peer.settings.linger
             logger.error("%r: not everything was written within %g s: a reader takes nothing", self, linger)
 
 
 class _KnownTopics:
-    """Whether somebody wants a topic.
-
-    :ivar head: first bytes of its frames
-    """
+    """Whether somebody wants a topic. ``head``: the first bytes of its frames."""
 
     def __init__(self, peer: OpenMamaPeer) -> None:
         self._peer = peer
@@ -303,7 +287,6 @@ class _Numbers:
         return found
 
     def used(self, names: list[str], codes: Int64s) -> None:
-        """These messages were sent."""
         for code, times in zip(*np.unique(codes, return_counts=True), strict=True):
             self._last[names[code]] = next_number(self._last.get(names[code], 0), int(times))
 
@@ -313,7 +296,7 @@ class _Numbers:
 
 
 def _used_topics(topics: pa.DictionaryArray) -> tuple[Int64s, list[str]]:
-    """The topics that occur, and which of them each message has: a dictionary may hold those of a whole partition."""
+    """The topics that occur, and each message's place among them: a dictionary may hold those of a whole partition."""
     used, codes = np.unique(np.asarray(topics.indices), return_inverse=True)
     names: list[str] = topics.dictionary.take(pa.array(used)).to_pylist()
     return codes.astype(np.int64), names

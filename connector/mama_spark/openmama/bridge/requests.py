@@ -19,9 +19,7 @@ AGAIN = 1.0  #: seconds after which a request without a reply is sent again
 
 @dataclass(slots=True)
 class _Request:
-    """:ivar until: after that, nobody is waited for any more, nor is it sent again
-    :ivar number: of the peer's inbox; None: it was not sent yet
-    """
+    """``until``: end of waiting and of sending again. ``number``: of the peer's inbox; None: not sent yet."""
 
     until: float
     topic: str
@@ -33,9 +31,8 @@ class _Request:
 class PeerRequests:
     """Requests and replies of one bridge.
 
-    A request waits until its topic is subscribed to, ``timeout`` seconds at most: sent earlier it would be lost. Until
-    then it is sent again while no reply comes, for the reply to the first one is lost where our subscription to the
-    inbox came later.
+    A request waits up to ``timeout`` seconds until its topic is subscribed to: sent earlier it is lost. Then it is sent
+    again until a reply comes: the first reply is lost if our subscription to the inbox arrived later.
     """
 
     def __init__(self, peer: OpenMamaPeer, timeout: float) -> None:
@@ -46,7 +43,6 @@ class PeerRequests:
         self._received: deque[RequestMessage] = deque()
 
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
-        """See :class:`~mama_spark.contracts.bridge.RequestBridge`."""
         if (fault := why_unsendable(topic)) is not None:
             raise BadTopic(fault)
         self._peer.check_requests()
@@ -61,7 +57,7 @@ class PeerRequests:
             self._peer.forget(number)
 
     def reply(self, to: str, payload: bytes) -> None:
-        """:raises PublishError: ``to`` is no address of a reply"""
+        """Raises :class:`PublishError` if ``to`` is no address of a reply."""
         address, separator, topic = to.partition(_SEPARATOR)
         if not separator:
             raise PublishError(f"{to!r} is no address of a reply", status="INVALID_ARG")

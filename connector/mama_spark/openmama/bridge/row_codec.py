@@ -31,11 +31,8 @@ _STAMPS = ("MdMsgType", "MdMsgStatus")
 
 
 class FieldCodec:
-    """A :class:`~mama_spark.contracts.message.RowCodec`.
-
-    :param topic: of all messages; None: columns say it
-    :param prefix: of all topics
-    """
+    """A :class:`~mama_spark.contracts.message.RowCodec`. ``topic``: of all messages; None: columns hold it. ``prefix``:
+    of all topics."""
 
     columns: ClassVar[Mapping[str, str]] = COLUMNS
     needed: ClassVar[Sequence[str]] = ()
@@ -45,10 +42,7 @@ class FieldCodec:
         self._forms, self._topic, self._prefix = forms, topic, prefix
 
     def check(self, schema: pa.Schema) -> None:
-        """See :class:`~mama_spark.contracts.message.RowCodec`.
-
-        :raises SchemaError: no column says the topic, nothing is there to publish, or a field cannot hold a column
-        """
+        """Raises :class:`SchemaError` without a topic or a column to publish, and for a column that fits no field."""
         names = set(schema.names)
         for name in ("topic", *_PARTS):
             if name in names and not pt.is_string(schema.field(name).type):
@@ -76,13 +70,10 @@ class FieldCodec:
             raise ConfigError(f"option mamaFields names {unknown[0]!r}, which is no column")
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
-        """See :class:`~mama_spark.contracts.message.RowCodec`."""
         faults = Faults()
         topics = self._topics(rows, faults)
         payloads = self._values(rows, faults) if "value" in rows.schema.names else self._fields(rows, faults)
         return EncodedRows(topics, payloads, sorted(faults.bad.items()))
-
-    # --- payloads --------------------------------------------------------------------------------------------
 
     def _forms_of(self, schema: pa.Schema) -> list[FieldForm]:
         skip = {"value"} | ({"topic"} if "topic" in schema.names else set(_PARTS))
@@ -108,8 +99,6 @@ class FieldCodec:
                 why = "the value is null" if value is None else payload_fault(value) or "no message"
                 faults.bad.setdefault(row, BadRow(why))
         return values.fill_null(b"")
-
-    # --- topics ----------------------------------------------------------------------------------------------
 
     def _topics(self, rows: pa.RecordBatch, faults: Faults) -> pa.DictionaryArray:
         n, names = rows.num_rows, rows.schema.names

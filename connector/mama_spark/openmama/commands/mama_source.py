@@ -87,10 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Until Ctrl-C or SIGTERM.
-
-    :raises MamaError: it cannot serve
-    """
+    """Run until Ctrl-C or SIGTERM; :class:`MamaError` if it cannot serve."""
     say = say_as(args.json)
     log = served_urls(args)
     o = served_log(args, log, _USE)
@@ -132,10 +129,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def peer_settings(text: str) -> PeerSettings:
-    """Of the network at ``--to``.
-
-    :raises ConfigError: it says nothing sound
-    """
+    """Settings of the network at ``--to``; :class:`ConfigError` if it is invalid."""
     try:
         settings = PeerSettings.from_urls(server_urls(text))
     except ConfigError as e:
@@ -148,10 +142,7 @@ def peer_settings(text: str) -> PeerSettings:
 
 
 def read_rules(path: Path | None, dictionary: list[DictionaryEntry]) -> SourceRules:
-    """The tables of the configuration file.
-
-    :raises ConfigError: something else stands there
-    """
+    """The tables of the configuration file; :class:`ConfigError` if they are invalid."""
     content = {} if path is None else read_toml(path)
     unknown = content.pop("unknown", "NOT_FOUND")
     refuse, groups = content.pop("refuse", {}), content.pop("groups", {})
@@ -173,11 +164,8 @@ def _status(path: Path | None, key: str, word: Any) -> MsgStatus:
 
 
 def reporters(args: argparse.Namespace, sender: int) -> SourceEventReporters:
-    """Reporters that store the events of the source, not started.
-
-    :param args: with ``url``, the servers of the log
-    :raises ConfigError: the options say nothing sound
-    """
+    """Reporters, not started, of the events of the source; ``args.url``: the servers of the log. :class:`ConfigError`
+    for invalid options."""
     run_id, made = uuid.uuid4().hex, []
     if args.flight_log is not None:
         try:

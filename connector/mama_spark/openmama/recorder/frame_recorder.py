@@ -53,11 +53,10 @@ Kinds = npt.NDArray[np.int64]
 
 
 class RecordedFrames(NamedTuple):
-    """Records to write.
+    """Records to write; ``gaps``: topics in which messages are missing, one for each gap.
 
     :ivar topics: of the records in the log, dictionary<int32, string>; ``payloads``: the records, binary
-    :ivar gaps: topics in which messages are missing, one for each gap
-    :ivar recaps: topics of which a recap came
+    :ivar recaps: topics that a recap came for
     """
 
     topics: pa.DictionaryArray
@@ -67,11 +66,7 @@ class RecordedFrames(NamedTuple):
 
 
 class FrameRecorder:
-    """Makes the records of one recorder, in order. For one thread.
-
-    :param framing: name of the network's framing
-    :ivar tracker: numbers of topics and senders
-    """
+    """Makes the records of one recorder, in order; ``tracker`` has the numbers by topic, sender. For one thread."""
 
     def __init__(self, prefix: str, framing: str) -> None:
         self._prefix, self._framing = prefix, framing
@@ -85,7 +80,7 @@ class FrameRecorder:
     ) -> RecordedFrames:
         """The records of these frames, with gap records before the messages that show them.
 
-        :param asked: frame -> what it answers; all others were published
+        :param asked: frame -> the request that it answers; all others were published
         :param received: nanoseconds since the epoch, of all or of each
         """
         n = len(frames)
@@ -119,11 +114,11 @@ class FrameRecorder:
         )
 
     def own_topic(self, rest: str) -> str:
-        """Topic in the log of what is about no topic of messages."""
+        """Log topic of a record that belongs to no message topic."""
         return record_topic(rest, self._prefix)
 
     def restore(self, records: Records) -> None:
-        """Take the last numbers from what an earlier recorder wrote."""
+        """Take the last numbers from the records of an earlier recorder."""
         heads, topics, numbers, senders = self._read(records)
         rows = np.flatnonzero(np.isin(heads["kind"], _NUMBERED) & (numbers > 0))
         names = [message_topic(topic) for topic in topics.dictionary.to_pylist()]
@@ -152,7 +147,7 @@ class FrameRecorder:
         return gaps
 
     def _read(self, records: Records) -> tuple[npt.NDArray[Any], pa.DictionaryArray, Numbers, Numbers]:
-        """Heads, topics in the log, numbers and senders of records of this recorder, those in packs too."""
+        """Heads, topics in the log, numbers and senders of this recorder's records, packed ones included."""
         unpacked = unpack(records)
         topics = records.topics if pa.types.is_dictionary(records.topics.type) else records.topics.dictionary_encode()
         decoded = decode_records(unpacked.values)
@@ -187,8 +182,8 @@ class FrameRecorder:
     def _without_consecutive(
         self, names: list[str], codes: Int64s, kinds: Kinds, columns: Mapping[str, Numbers], rows: Int64s
     ) -> Int64s:
-        """The rows of topics and senders whose messages are other than published ones with one number after the other;
-        all others are taken by the tracker, topic by topic and not row by row."""
+        """The rows of topics and senders that have more than published messages with consecutive numbers; the tracker
+        takes the others topic by topic."""
         if not len(rows):
             return rows
         code = codes[rows]
@@ -219,10 +214,7 @@ class FrameRecorder:
 
 
 def _distinct(topics: list[str], codes: Int64s) -> tuple[list[str], Int64s]:
-    """Each topic once, and the codes that say the same of these.
-
-    :param codes: places in ``topics``
-    """
+    """Each topic once, and ``codes`` (places in ``topics``) renumbered to match."""
     known: dict[str, int] = {}
     place = np.array([known.setdefault(topic, len(known)) for topic in topics], np.int64)
     return list(known), place[codes]
@@ -233,7 +225,7 @@ def _is_number(name: str, fid: int) -> bool:
 
 
 def _numbers(found: DecodedColumns, name: str, n: int) -> Numbers:
-    """A field of whole numbers of each message, shape (n,); 0 where it is missing, negative or no number."""
+    """A whole-number field of each message, shape (n,); 0 where it is missing, negative or no number."""
     fid = _NUMBERS[name]
     named = [block for block in found.blocks if block.name == name or block.fid == fid]
     mine = [block for block in named if isinstance(block.values, np.ndarray) and block.values.dtype.kind in "iu"]
@@ -260,11 +252,11 @@ def _answer_kind(ask: MarketDataAsk, kind: int, status: int) -> MamaRecordKind:
 
 
 class RecordPacker:
-    """Puts records of one topic together in one message of the log, in their order. For one thread.
+    """Packs records of one topic into messages of the log, in their order. For one thread.
 
-    :param max_rows: records of one message; 1: each is a message of its own
+    :param max_rows: records of one message; 1: no packing
     :param max_bytes: payload bytes of a packed message; a larger record travels alone
-    :param plain: beginnings of topics in the log whose records are never packed
+    :param plain: prefixes of log topics whose records are never packed
     """
 
     def __init__(self, max_rows: int, max_bytes: int, plain: Sequence[str] = ()) -> None:
@@ -272,11 +264,7 @@ class RecordPacker:
         self._codec = ArrowCodec(_SCHEMA)
 
     def messages(self, topics: pa.DictionaryArray, payloads: pa.Array) -> Iterator[MessageBatch]:
-        """The records as messages without ids, those of each topic in order.
-
-        :param topics: of the records in the log
-        :param payloads: binary
-        """
+        """The records (binary) as messages without ids, in order within each topic; ``topics`` are those in the log."""
         if self._max_rows == 1 or len(payloads) < 2:
             yield MessageBatch(topics, payloads)
             return
@@ -296,7 +284,6 @@ class RecordPacker:
 
 
 def _without_single_packs(packed: Packed, payloads: pa.Array) -> MessageBatch:
-    """A pack of one record is the record itself."""
     batch, single = packed.batch, packed.rows == 1
     if not single.any():
         return batch

@@ -1,9 +1,8 @@
-"""Messages that are missing: found by the numbers of a topic and sender (MdSeqNum, MamaSenderId), or that
-the log rejected. Pure.
+"""Missing messages, by the numbers of a topic and sender (MdSeqNum, MamaSenderId) or as the log rejected them. Pure.
 
-An update has the number of the last one and one more; an image and a recap have that of the last update. A message that
-stands for several (wConflateCount) may have a number higher by as many. Number 0 is of a publisher that does not count.
-A lower number is of a publisher that counts anew. Another sender of the same topic counts for itself.
+An update has the last number plus one; an image and a recap have that of the last update. A message that stands for
+several (wConflateCount) may be as many higher. A publisher that does not count sends 0; a lower number means that it
+counts anew. Each sender of a topic counts for itself.
 """
 
 from __future__ import annotations
@@ -19,17 +18,14 @@ MAX_TOPICS = 1_000_000
 
 
 class MissingNumbers(NamedTuple):
-    """Numbers that did not come; both included."""
+    """Missing numbers; both ends included."""
 
     first: int
     last: int
 
 
 class GapTracker:
-    """Numbers of topics and senders.
-
-    :param most: topics and senders that are remembered; the one that was silent longest is forgotten
-    """
+    """Numbers of topics and senders; beyond ``most`` of them, the one that was silent longest is forgotten."""
 
     def __init__(self, most: int = MAX_TOPICS) -> None:
         self._most = most
@@ -39,10 +35,7 @@ class GapTracker:
         return len(self._last)
 
     def update(self, topic: str, sender: int, number: int, stands_for: int = 1) -> MissingNumbers | None:
-        """A published message.
-
-        :param stands_for: messages that it was conflated from
-        """
+        """Take a published message, conflated from ``stands_for`` messages."""
         if not number:
             return None
         last = self._replace((topic, sender), number)
@@ -52,8 +45,7 @@ class GapTracker:
         return MissingNumbers(next_number(last), next_number(last, ahead - max(1, stands_for)))
 
     def continues(self, topic: str, sender: int, first: int, last: int) -> bool:
-        """Take published messages with the consecutive numbers from ``first`` to ``last``; False: something else than
-        ``first`` was expected, and nothing was taken."""
+        """Take published messages ``first`` to ``last``; False: another number was expected, nothing was taken."""
         key = topic, sender
         known = self._last.get(key)
         if known is not None and first != known + 1:
@@ -62,7 +54,7 @@ class GapTracker:
         return True
 
     def image(self, topic: str, sender: int, number: int) -> MissingNumbers | None:
-        """An image or recap: what is between its number and the last one has not come, and will not."""
+        """Take an image or recap: numbers between the last one and its own have not come, and will not."""
         if not number:
             return None
         last = self._replace((topic, sender), number)
@@ -70,7 +62,7 @@ class GapTracker:
         return None if last is None or ahead is None else MissingNumbers(next_number(last), number)
 
     def restore(self, topic: str, sender: int, number: int) -> None:
-        """Restore the numbers of an earlier recorder of this topic and sender."""
+        """Restore the numbers that an earlier recorder saw."""
         if number:
             self._replace((topic, sender), number)
 
@@ -83,10 +75,7 @@ class GapTracker:
 
 
 class _Numbered(NamedTuple):
-    """A run of numbers: a topic, a sender, and the cause of a gap.
-
-    :ivar topic: in the log
-    """
+    """A run of numbers: a topic in the log, a sender, and the cause of a gap."""
 
     topic: str
     sender: int
@@ -94,12 +83,9 @@ class _Numbered(NamedTuple):
 
 
 class RefusedMessages:
-    """Messages whose records the log rejected, until a gap record says so there. A log that is full rejects gap
-    records, too: what they say is kept, and put together, until the log takes it.
-
-    Numbers by topic, sender and cause; those that follow each other take no more memory than one.
-    Messages without numbers are one interval from 0 to 0, however many they are.
-    """
+    """Messages whose records the log rejected, until a gap record says so there. A full log rejects gap records, too;
+    their content is merged and kept until the log takes it. Consecutive numbers take the memory of one; messages
+    without numbers are one interval from 0 to 0."""
 
     def __init__(self) -> None:
         self._intervals: dict[_Numbered, list[tuple[int, int]]] = {}
@@ -108,13 +94,13 @@ class RefusedMessages:
         return sum(map(len, self._intervals.values()))
 
     def add(self, gaps: Iterable[MamaRecord]) -> None:
-        """Gap records to write; those that were written and rejected, too."""
+        """Add gap records: new ones, or ones that the log rejected."""
         for gap in gaps:
             intervals = self._intervals.setdefault(_Numbered(gap.topic, gap.sender, gap.cause), [])
             _append(intervals, (gap.first, gap.last))
 
     def take(self, received: int) -> list[MamaRecord]:
-        """All of it as gap records, and forget it."""
+        """Take everything as gap records, and forget it."""
         taken, self._intervals = self._intervals, {}
         return [
             MamaRecord(MamaRecordKind.GAP, key.topic, received, cause=MamaGapCause(key.cause), sender=key.sender,

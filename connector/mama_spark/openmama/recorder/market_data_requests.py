@@ -1,8 +1,8 @@
 """Requests of a recorder to publishers, and their repetition. Pure: times in, requests out.
 
-A symbol is asked for when a publisher of its source is there: a request that is sent earlier is lost without trace. No
-answer within the timeout: asked again, three times in all, then each minute, but for recaps: the next gap asks for one.
-A publisher that comes anew is asked anew: it knows nothing of who subscribed to the one before.
+A symbol is asked for once a publisher of its source is there: an earlier request is lost without trace. Without an
+answer within the timeout it is asked for three times in all, then each minute; recaps are not, as the next gap asks for
+one. A publisher that comes anew is asked anew: it does not know the subscribers of the one before.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ class Asks(Enum):
 
 
 class MarketDataAsk(NamedTuple):
-    """One request to send.
-
-    :ivar symbol: empty: the dictionary of the source
-    """
+    """One request to send; an empty symbol asks for the dictionary of the source."""
 
     asks: Asks
     source: str
@@ -39,7 +36,7 @@ class MarketDataAsk(NamedTuple):
 
     @property
     def topic(self) -> str:
-        """Where it is sent to."""
+        """The topic that the request is sent to."""
         return dictionary_topic(self.source) if self.asks is Asks.DICTIONARY else subscription_topic(self.source)
 
 
@@ -52,10 +49,7 @@ class _State:
 
 
 class MarketDataRequests:
-    """The requests of one recorder.
-
-    :param timeout: seconds until an attempt is over
-    """
+    """The requests of one recorder; an attempt ends after ``timeout`` seconds."""
 
     def __init__(self, symbols: Iterable[tuple[str, str]], dictionaries: Iterable[str], timeout: float) -> None:
         self._timeout = timeout
@@ -68,14 +62,12 @@ class MarketDataRequests:
 
     @property
     def answered(self) -> int:
-        """Symbols whose image came."""
+        """Number of symbols whose image came."""
         return sum(state.answered for ask, state in self._states.items() if ask.asks is Asks.IMAGE)
 
     def due(self, now: float, is_there: Callable[[str], bool]) -> tuple[list[MarketDataAsk], list[MarketDataAsk]]:
-        """Requests to send now; and symbols whose last attempt was not answered.
-
-        :param is_there: whether somebody receives requests to a topic
-        """
+        """Requests to send now, and symbols whose last attempt got no answer. ``is_there``: whether somebody receives
+        requests to a topic."""
         send: list[MarketDataAsk] = []
         failed: list[MarketDataAsk] = []
         there: dict[str, bool] = {}
@@ -99,7 +91,7 @@ class MarketDataRequests:
         return send, failed
 
     def came(self, ask: MarketDataAsk) -> None:
-        """An answer came; of dictionaries one is enough."""
+        """Note an answer; one dictionary is enough."""
         if ask.asks is Asks.DICTIONARY:
             for other, state in self._states.items():
                 state.answered |= other.asks is Asks.DICTIONARY
@@ -107,7 +99,7 @@ class MarketDataRequests:
             found.answered = True
 
     def gap(self, topic: str, now: float) -> None:
-        """Messages of a topic are missing: a recap says what is true now."""
+        """Note missing messages of a topic: a recap is asked for."""
         source, _, symbol = topic.partition(".")
         ask = MarketDataAsk(Asks.RECAP, source, symbol)
         before = self._states.get(ask)
@@ -115,7 +107,7 @@ class MarketDataRequests:
             self._states[ask] = _State(begun=now)
 
     def publisher_came(self, prefix: str) -> None:
-        """Somebody began to receive what begins so: ask for what he may have."""
+        """Note a new receiver of topics that begin so: it is asked for what it may have."""
         for ask, state in self._states.items():
             if ask.topic.startswith(prefix) and (ask.symbol or not state.answered):
                 state.answered, state.attempts, state.due = ask.asks is Asks.RECAP, 0, 0.0  # the image is enough

@@ -1,7 +1,7 @@
 """Source of a recorder of OpenMAMA messages: subscribes to topics and symbols, and makes records of their messages.
 
-While the log takes nothing, the peer is polled, so that it stays known to the naming service, and its messages wait
-here up to a limit; beyond it they wait at their publishers.
+While the log takes nothing, the peer is still polled, so that the naming service keeps it; its messages wait here up to
+a limit, and beyond it at their publishers.
 """
 
 from __future__ import annotations
@@ -56,12 +56,8 @@ _MESSAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MamaRecorderCounts(RecorderCounts):
-    """Of a recorder of OpenMAMA messages.
-
-    :ivar symbols: that were asked for
-    :ivar images: of them came
-    :ivar unreadable: received messages that are no frame of the framing
-    """
+    """Counts of a recorder of OpenMAMA messages: ``symbols`` that were asked for, those whose image came, and
+    ``unreadable`` messages, which are no frame of the framing."""
 
     METRICS: ClassVar = {
         "symbols": ("symbols", "symbols that were asked for"),
@@ -84,10 +80,7 @@ class MamaRecorderCounts(RecorderCounts):
 
 
 class MamaRecordSource:
-    """See :class:`~mama_spark.recording.recorder.RecordSource`.
-
-    :ivar waiting: messages that are not records yet
-    """
+    """A :class:`~mama_spark.recording.recorder.RecordSource`; ``waiting`` counts messages that are not records yet."""
 
     settings_class: ClassVar[type[RecorderSettings]] = OpenMamaRecorderSettings
 
@@ -119,7 +112,7 @@ class MamaRecordSource:
         )  # fmt: skip
 
     def resume(self, read: ReadLog) -> None:
-        """Go on with the last numbers that stand in the log."""
+        """Go on from the last numbers in the log."""
         read(self._restore)
 
     def _restore(self, log: RecordLog) -> None:
@@ -129,7 +122,7 @@ class MamaRecordSource:
             self._frames.restore(records)
 
     def begin(self) -> Iterator[MessageBatch]:
-        """:raises Unavailable: no name server answers"""
+        """Raises :class:`Unavailable` if no name server answers."""
         self._peer.open()
         yield messages([self._own(MamaRecordKind.STARTED)])
         if self._peer.naming is not None:  # those that were heard of while this one joined
@@ -148,8 +141,6 @@ class MamaRecordSource:
 
     def close(self) -> None:
         self._peer.close()
-
-    # --- the loop --------------------------------------------------------------------------------------------
 
     def records(self) -> Iterator[MessageBatch]:
         """At most one batch."""
@@ -208,8 +199,6 @@ class MamaRecordSource:
                 self._requests.gap(topic, time.monotonic())
         yield from self._packer.messages(made.topics, made.payloads)
 
-    # --- what the log rejected -------------------------------------------------------------------------------
-
     def refused(self, batch: MessageBatch, errors: Sequence[PublishError]) -> None:
         self._unreported.add(self._frames.refused(batch, time.time_ns()))
 
@@ -218,8 +207,6 @@ class MamaRecordSource:
         self._gaps += len(gaps)
         if gaps:
             yield messages(gaps)
-
-    # --- requests --------------------------------------------------------------------------------------------
 
     def due(self) -> Iterator[MessageBatch]:
         now = time.monotonic()
@@ -247,8 +234,6 @@ class MamaRecordSource:
         except Unavailable:
             return  # asked again
         self._inboxes[ask], self._asked[number] = number, ask
-
-    # --- records about the recorder and its network ----------------------------------------------------------
 
     def _own(self, kind: MamaRecordKind) -> MamaRecord:
         return MamaRecord(kind, self._frames.own_topic(f"{RECORDER}.{self.settings.name}"), time.time_ns())

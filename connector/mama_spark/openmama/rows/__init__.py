@@ -11,7 +11,6 @@ __all__ = ["FIELD_TYPE", "FORMAT", "TYPE"]
 
 #: Type of a field in the map.
 FIELD_TYPE: pa.StructType = pa.struct([("fid", pa.int32()), ("type", pa.string()), ("value", pa.string())])
-#: Arrow type of the column.
 TYPE: pa.StructType = pa.struct(
     [
         *((name, pa.string()) for name in ("kind", "framing", "topic")),

@@ -1,8 +1,8 @@
-"""Converts OMNM messages, and records of OpenMAMA messages, to columns of ``mamasub``: batch by batch.
+"""Converts OMNM messages, and records of OpenMAMA messages, to columns of ``mamasub``, batch by batch.
 
-The column ``mama`` says what each message is (``kind``), and for records of a recorder when and where it came from.
-``fields`` is its fields by name (by ``#`` and number where they have no name; the first of a name), each with number,
-type and value as text; it is null where the query names fields as columns of their own.
+The column ``mama`` holds the ``kind`` of each message, and time and origin of a recorder's record. Its ``fields`` map
+names (``#`` and number without a name; the first of a name counts) to number, type and value as text; it is null where
+the query names fields as columns.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class CorruptMessage(MamaError):
 class OpenMamaColumns:
     """Makes the columns of batches of messages. For one thread.
 
-    :param column_type: of the column ``mama``, what Spark makes of the type; None: it is not wanted
+    :param column_type: Spark's form of the type of ``mama``; None: the column is not wanted
     :param fields: the columns that the query names; empty: the map has all fields
-    :param strict: raise for a message that cannot be read, instead of describing it in its row
+    :param strict: raise for an unreadable message instead of describing it in its row
     """
 
     def __init__(self, column_type: pa.StructType | None, fields: Sequence[TypedField] = (), strict: bool = False):
@@ -79,7 +79,7 @@ class OpenMamaColumns:
         """The column ``mama``, if it is wanted, and those of the fields.
 
         :param topics: of the messages in the log
-        :param faults: message -> why it cannot be read, where that is known
+        :param faults: message -> known reason why it cannot be read
         :raises CorruptMessage: a message cannot be read, with ``strict``
         """
         records = decode_records(payloads)
@@ -130,7 +130,7 @@ class OpenMamaColumns:
 
 
 def _reasons(records: MamaRecords, found: DecodedColumns) -> dict[int, str]:
-    """Why messages cannot be read. A record without a payload has nothing to read."""
+    """Why messages cannot be read; a record without a payload has nothing to read."""
     reasons = dict(records.bad)
     empty = records.is_record & (records.begins == records.ends)
     for row, why in found.bad.items():
@@ -149,14 +149,13 @@ def _kinds(records: MamaRecords, reasons: dict[int, str]) -> pa.Array:
 
 
 def _named(numbers: pa.Array, names: Mapping[int, str], *, others: bool = False) -> pa.Array:
-    """Names of numbers; of those without one null, or with ``others`` the number."""
+    """Names of numbers; without a name null, or with ``others`` the number."""
     coded = numbers.dictionary_encode()
     words = [names.get(number, str(number) if others else None) for number in coded.dictionary.to_pylist()]
     return pa.array(words, pa.string()).take(coded.indices)
 
 
 def _topics(records: MamaRecords, topics: pa.Array) -> pa.Array:
-    """Topics of messages in the network, which only records have."""
     if not records.is_record.any():
         return pa.nulls(len(records), pa.string())
     coded = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
@@ -166,7 +165,7 @@ def _topics(records: MamaRecords, topics: pa.Array) -> pa.Array:
 
 
 def _causes(heads: npt.NDArray[Any]) -> pa.Array:
-    """Of gaps why, of peers what they are now."""
+    """Causes of gaps, and new states of peers."""
     gaps = {int(cause): cause.name.lower() for cause in MamaGapCause if cause}
     peers = {100 + state: state.name.lower() for state in PeerPresence}
     is_peer = heads["kind"] == MamaRecordKind.PEER
@@ -174,7 +173,6 @@ def _causes(heads: npt.NDArray[Any]) -> pa.Array:
 
 
 def _details(records: MamaRecords) -> pa.Array:
-    """JSON of dictionaries and of peers."""
     kinds = records.heads["kind"]
     rows = np.flatnonzero((kinds == MamaRecordKind.DICTIONARY) | (kinds == MamaRecordKind.PEER)).tolist()
     return _sparse({row: text for row in rows if (text := _detail(records, row)) is not None}, len(records))
@@ -205,7 +203,6 @@ def _sparse(texts: dict[int, str], n: int) -> pa.Array:
 
 
 def _maps(found: DecodedColumns, n: int) -> pa.MapArray:
-    """All fields of each message by name, in the order of the message; the first of a name."""
     blocks = _first_of_names(found.blocks, n)
     if not blocks:
         maps = pa.array([[]] * n, pa.map_(pa.string(), FIELD_TYPE))
@@ -251,7 +248,6 @@ def _first_of_names(blocks: Iterable[FieldBlock], n: int) -> list[FieldBlock]:
 
 
 def _texts(block: FieldBlock) -> pa.Array:
-    """Values as text."""
     if block.type is FieldType.PRICE:
         return pa.array([repr(value) for value in block.values["value"].tolist()], pa.string())
     return converted(block, pa.string())[0]

@@ -49,11 +49,8 @@ _STATES = {CREATE: "CREATING", LIVE: "LIVE", ERROR: "LIVE", DESTROY: "DESTROYED"
 
 
 class SourceEvents:
-    """Events that wait to be stored, in order. Of those beyond ``most``, only how many there were of each callback is
-    kept: whoever sends requests decides how many events there are.
-
-    :param sender: of the source
-    """
+    """Events that wait to be stored, in order. Beyond ``most`` only their number per callback is kept, as requesters
+    decide how many there are. ``sender`` is that of the source."""
 
     def __init__(self, source: str, sender: int, most: int = MAX_WAITING) -> None:
         self._source, self._sender, self._most = source, sender, most
@@ -69,19 +66,13 @@ class SourceEvents:
         return f"{self._source}/{self._sender}"
 
     def lifecycle(self, event: str, at: int, *, status: str | None = None, info: str | None = None) -> None:
-        """Add an event of the source itself.
-
-        :param event: ``create``, ``live``, ``error`` or ``destroy``
-        :param at: microseconds since the epoch
-        """
+        """Add an event of the source itself: ``create``, ``live``, ``error`` or ``destroy``; ``at`` in microseconds
+        since the epoch."""
         state = _STATES[event]
         self._waiting.append(self._event(PUBLISHER, event, at, status=status, info=info, state=state))
 
     def callback(self, event: PublisherEvent, at: int) -> None:
-        """A callback of the publisher.
-
-        :param at: microseconds since the epoch
-        """
+        """Add a callback of the publisher; ``at`` in microseconds since the epoch."""
         if len(self._waiting) >= self._most:
             self._omitted[event.callback] += 1
             return
@@ -93,7 +84,7 @@ class SourceEvents:
         )  # fmt: skip
 
     def take(self, at: int) -> list[EventRecord]:
-        """The waiting events, and one event for each callback of which some were omitted."""
+        """The waiting events, and one event for each callback with omitted ones."""
         taken, self._waiting = self._waiting, []
         omitted, self._omitted = self._omitted, Counter()
         more = "more of them, each without an event of its own"
@@ -109,22 +100,16 @@ _END_RETRIES = Backoff(0.2, 2.0)
 
 
 class EventStore(Protocol):
-    """Where events go; called by one thread at a time.
-
-    :ivar name: for messages
-    """
+    """Where events go; called by one thread at a time. ``name`` is for messages."""
 
     name: str
 
     def open(self) -> None:
-        """:raises MamaError: it cannot be used; a retryable one: not now"""
+        """Raises :class:`MamaError` if it cannot be used; a retryable one: not now."""
         ...
 
     def store(self, number: int, events: Sequence[EventRecord]) -> None:
-        """Store a batch, once: after an error it comes again with its number.
-
-        :raises MamaError: it is not known to be stored
-        """
+        """Store a batch, once; :class:`MamaError` if that is not certain: it then comes again with its number."""
         ...
 
     def close(self) -> None:
@@ -133,10 +118,7 @@ class EventStore(Protocol):
 
 
 class FlightLogStore:
-    """Rows of a flight log; a batch is a commit.
-
-    :param run_id: of this run of the source: ``run_id`` of its rows
-    """
+    """Rows of a flight log, whose ``run_id`` is that of this run of the source; a batch is a commit."""
 
     def __init__(self, uri: str, storage: dict[str, str], run_id: str) -> None:
         self.name = f"the flight log {uri}"
@@ -166,7 +148,6 @@ class DiscoveryStore:
     """The source, announced while it runs, and its events.
 
     :param make: returns a bridge that is not open
-    :param record: of the source
     :param run_id: makes the ids of its events
     :param ttl: seconds; see :meth:`~mama_spark.contracts.bridge.DiscoveryBridge.announce`
     """
@@ -202,7 +183,7 @@ class DiscoveryStore:
             raise
 
     def close(self) -> None:
-        """Take the source back: it is OFFLINE. If that is not possible, it expires."""
+        """Withdraw the source: it is OFFLINE. If that fails, it expires."""
         if self._bridge is not None:
             with suppress(MamaError):
                 self._bridge.withdraw(self._key, encode(encode_source(replace(self._record, state=OFFLINE))))
@@ -211,11 +192,7 @@ class DiscoveryStore:
 
 
 class SourceEventReporter:
-    """Stores events every so often, and at the end. Usable from any thread.
-
-    :param interval: seconds between two batches
-    :param warn: gets what went wrong, once an outage
-    """
+    """Stores events every ``interval`` seconds, and at the end; ``warn`` is called once an outage. For any thread."""
 
     def __init__(self, store: EventStore, events: SourceEvents, interval: float, warn: Callable[[str], None]) -> None:
         self._store, self._events, self._interval, self._warn = store, events, interval, warn
@@ -227,7 +204,7 @@ class SourceEventReporter:
         self._task = BackgroundTask(name, f"stores events in {store.name}", self._run, 2 * END_TIMEOUT)
 
     def start(self) -> None:
-        """:raises MamaError: the user must change something"""
+        """Raises :class:`MamaError` if the user must change something."""
         try:
             self._store.open()
         except MamaError as e:
@@ -237,7 +214,6 @@ class SourceEventReporter:
         self._task.start()
 
     def lifecycle(self, event: str, *, status: str | None = None, info: str | None = None) -> None:
-        """See :meth:`SourceEvents.lifecycle`."""
         with self._lock:
             self._events.lifecycle(event, _now(), status=status, info=info)
 
@@ -247,7 +223,7 @@ class SourceEventReporter:
             self._events.callback(event, _now())
 
     def close(self) -> None:
-        """Store what waits; waits a bounded time for that. May be repeated, never raises."""
+        """Store what waits, within a bounded time. May be repeated, never raises."""
         self._task.stop()
 
     # --- the thread ------------------------------------------------------------------------------------------
@@ -266,7 +242,6 @@ class SourceEventReporter:
             self._store.close()
 
     def _store_waiting(self) -> bool:
-        """Whether all is stored."""
         if not self._batch:
             with self._lock:
                 self._batch = self._events.take(_now())
@@ -288,13 +263,13 @@ class SourceEventReporter:
 
 
 class SourceEventReporters:
-    """Several of them as one: started when it is entered, closed when it is left."""
+    """Several reporters as one: started when it is entered, closed when it is left."""
 
     def __init__(self, reporters: Sequence[SourceEventReporter]) -> None:
         self._reporters = reporters
 
     def __enter__(self) -> Self:
-        """:raises MamaError: the user must change something"""
+        """Raises :class:`MamaError` if the user must change something."""
         self.lifecycle(CREATE)
         try:
             for one in self._reporters:

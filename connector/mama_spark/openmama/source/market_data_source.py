@@ -1,8 +1,8 @@
-"""A market data publisher: what it answers to requests, and what it publishes. Pure.
+"""A market data publisher: its answers to requests, and what it publishes. Pure.
 
 Each topic has a number, which counts its updates, and an image, the newest value of each of its fields. An image has
 the number of the last update and the next update one more: a subscriber that misses a number asks for an image again.
-What is published comes from records of a log: OMNM messages, or JSON objects with the types of a dictionary.
+Updates come from records of a log: OMNM messages, or JSON objects with the types of a dictionary.
 """
 
 from __future__ import annotations
@@ -45,11 +45,9 @@ class BadRecord(MamaError):
 
 
 def fields_of(payload: bytes, dictionary: Mapping[str, DictionaryEntry]) -> tuple[int, list[Field]]:
-    """Type of the message, and its fields without the stamps, which the publisher writes itself.
-
-    :param dictionary: numbers and types of the fields of JSON objects, by name
-    :raises BadRecord: it is neither an OMNM message nor a JSON object
-    """
+    """Type of the message, and its fields without the stamps, which the publisher writes itself; :class:`BadRecord`
+    unless the payload is OMNM or a JSON object, whose fields have their numbers and types in ``dictionary``, by
+    name."""
     if payload[:1] == b"O":
         try:
             msg = decode(payload)
@@ -131,11 +129,8 @@ class AnswerRequest(NamedTuple):
 
 
 class PublisherEvent(NamedTuple):
-    """One of the callbacks of OpenMAMA's publishers: ``onRequest``, ``onNewRequest``, ``onRefresh``, ``onMsg``,
-    ``onError``, ``onCreate``, ``onDestroy``.
-
-    :ivar status: name of the status of an error, or of a refusal
-    """
+    """A callback of OpenMAMA's publishers (onRequest, onNewRequest, onRefresh, onMsg, onError, onCreate, onDestroy).
+    ``status`` names that of an error or refusal."""
 
     callback: str
     symbol: str
@@ -151,11 +146,7 @@ StoredTopic = tuple[str, int, bytes]  #: symbol, number and image of a :class:`P
 
 @dataclass(slots=True)
 class PublishedTopic:
-    """One symbol.
-
-    :ivar number: of its last update; 0: there was none
-    :ivar image: the newest value of each field, by name and number
-    """
+    """One symbol: ``number`` of its last update (0: none) and ``image``, the newest values by field name, number."""
 
     symbol: str
     number: int = 0
@@ -167,7 +158,7 @@ class PublishedTopic:
 
     @classmethod
     def of(cls, symbol: str, number: int, payload: bytes) -> PublishedTopic:
-        """:raises BadMessage: the bytes are no image"""
+        """Raises :class:`BadMessage` if the bytes are no image."""
         return cls(symbol, number, {(f.name, f.fid): f for f in decode(payload)})
 
 
@@ -178,7 +169,6 @@ class SourceRules:
     :ivar refuse: patterns of symbols (``*``, ``?``) and the status that refuses them; the first match counts
     :ivar unknown: refuses symbols without a record so far; None: they get no answer, and ask again
     :ivar groups: name of a group -> symbols of its members
-    :ivar dictionary: served to who asks
     """
 
     refuse: Sequence[tuple[str, MsgStatus]] = ()
@@ -191,12 +181,8 @@ class SourceRules:
 
 
 class MarketDataSource:
-    """One source.
-
-    :param sender: identifies this publisher: the same after a restart
-    :ivar dictionary: of the rules, by name
-    :ivar changed: symbols whose number or image changed since :meth:`take_changed`
-    """
+    """One source. ``sender`` identifies this publisher, after a restart, too; ``dictionary`` is that of the rules, by
+    name; ``changed``: symbols whose number or image changed since :meth:`take_changed`."""
 
     def __init__(self, name: str, sender: int, rules: SourceRules = SourceRules(),
                  topics: Iterable[PublishedTopic] = ()) -> None:  # fmt: skip
@@ -212,7 +198,7 @@ class MarketDataSource:
 
     @property
     def request_topics(self) -> list[str]:
-        """The topics to which the publisher subscribes."""
+        """The topics that the publisher subscribes to."""
         sources = dict.fromkeys((self.name, DICTIONARY_SOURCE)) if self._dictionary is not None else ()
         return [subscription_topic(self.name), *(dictionary_topic(source) for source in sources)]
 
@@ -224,7 +210,7 @@ class MarketDataSource:
     # --- updates ---------------------------------------------------------------------------------------------
 
     def update(self, symbol: str, fields: Sequence[Field], kind: int = MsgType.UPDATE) -> list[SourceAction]:
-        """New values of a symbol: published with the next number, and kept for images."""
+        """Publish new values of a symbol with the next number, and keep them for images."""
         actions: list[SourceAction] = []
         topic = self.topics.get(symbol)
         if topic is None:
@@ -247,7 +233,7 @@ class MarketDataSource:
         return Stamp(kind, MsgStatus.OK, topic.number, self.sender, topic.symbol)
 
     def _image(self, topic: PublishedTopic, kind: int, part: tuple[int, int] | None = None) -> bytes:
-        """:param part: which image of how many, where one request has several"""
+        """``part``: which image of how many, where one request has several."""
         msg = stamped(self._stamp(topic, kind), list(topic.image.values()))
         if part is not None:
             for name, value in zip(("MdMsgNum", "MdMsgTotal"), part, strict=True):
@@ -257,7 +243,7 @@ class MarketDataSource:
     # --- requests --------------------------------------------------------------------------------------------
 
     def received(self, frame: BridgeFrame) -> list[SourceAction]:
-        """A message that came to one of :attr:`request_topics`."""
+        """Take a message that came to one of :attr:`request_topics`."""
         try:
             msg = decode(frame.payload)
         except BadMessage as e:
@@ -308,7 +294,7 @@ class MarketDataSource:
         return [event, *self._answer(frame, symbol, images)]
 
     def _answer(self, frame: BridgeFrame, symbol: str, payloads: list[bytes]) -> list[SourceAction]:
-        """Into the inbox of a request; to all, if it has none."""
+        """Reply into the inbox of a request; to all, if it has none."""
         topic = self.topic_of(symbol)
         if frame.type is FrameType.REQUEST:
             return [AnswerRequest(frame, payload, topic) for payload in payloads]

@@ -43,11 +43,11 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """Where peers subscribe."""
+        """Address that peers subscribe at."""
         return f"tcp://{self._host}:{self._port}"
 
     def open(self) -> None:
-        """:raises Unavailable: the port is in use, or the address is none of this machine"""
+        """Raises :class:`Unavailable` if the port is in use, or the address is none of this machine."""
         context = self._context = open_context()
         try:
             frontend, backend = context.socket(zmq.XSUB), context.socket(zmq.XPUB)

@@ -1,8 +1,7 @@
 """The loop of ``mama mama-source``: records of a log out to subscribers, and answers to their requests.
 
-The position is saved when subscribers are known to have taken what was published up to it. After a crash, and after an
-end that some of them did not let come to its end, the rest is published again with the numbers that it had, which
-subscribers that have it take for duplicates.
+The position is saved once subscribers have taken what was published up to it. After a crash, or an end with unread
+messages, the rest is published again with the same numbers, which subscribers that have it take for duplicates.
 """
 
 from __future__ import annotations
@@ -94,10 +93,7 @@ class MarketDataServer:
         self.counts: Counter[str] = Counter()
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Serve, and close the peer.
-
-        :raises MamaError: the log cannot be read any more, or the state cannot be saved
-        """
+        """Serve, and close the peer; :class:`MamaError` for an unreadable log or a state that cannot be saved."""
         for topic in self._source.request_topics:
             self._peer.subscribe(topic)
         for symbol in sorted(self._source.topics):
@@ -113,7 +109,7 @@ class MarketDataServer:
                 self._on_event(PublisherEvent("onDestroy", symbol))
 
     def _wait_for_subscribers(self, stop: Callable[[], bool]) -> None:
-        """After a restart, until as many have subscribed as before: what is published earlier does not reach them."""
+        """After a restart, wait until as many have subscribed as before: earlier messages do not reach them."""
         until, before = time.monotonic() + HOLD, self._state.wanted
         if before:
             self._say(f"waiting up to {HOLD:g} s for {before:,} subscriptions to come back")
@@ -125,7 +121,7 @@ class MarketDataServer:
         self._waited = not stop()
 
     def _wanted(self) -> int:
-        """Subscriptions to topics of the source."""
+        """Number of subscriptions to topics of the source."""
         readers, begin = self._peer.readers, f"{self._source.name}.".encode()
         return sum(readers.readers(prefix) for prefix in readers.prefixes() if prefix.startswith(begin))
 
@@ -204,7 +200,7 @@ class MarketDataServer:
             self._say(self.progress())
 
     def _note_written(self) -> None:
-        """Save what was published, when nothing of it waits for a subscriber."""
+        """Save what was published, once nothing of it waits for a subscriber."""
         if not self._unsent and self._peer.all_written():
             self._save(self._now())
 
@@ -240,7 +236,7 @@ class MarketDataServer:
         self.counts.update({what: self._saved_counts.get(what, 0) - self.counts[what] for what in _SERVED})
 
     def metrics(self) -> list[Metric]:
-        """Its counters; may be called in any thread."""
+        """Its counters; for any thread."""
         source, readers = self._source, len(self._peer.readers)
         return measure(source.name, self.counts, len(source.topics), readers, len(self._unsent))
 
@@ -251,9 +247,6 @@ class MarketDataServer:
 
 
 def measure(source: str, counts: Mapping[str, int], symbols: int, subscriptions: int, waiting: int) -> list[Metric]:
-    """
-    :param source: its name
-    :param waiting: messages that subscribers have not taken
-    """
+    """Counters of one source; ``waiting``: messages that subscribers have not taken."""
     values = [*(counts.get(key, 0) for key in _COUNTERS), symbols, subscriptions, waiting]
     return measured("mama_source_", dict(_COUNTERS.values()) | _GAUGES, values, {"source": source})

@@ -1,7 +1,7 @@
 """The data dictionary of a market data network: names and types of fields by their numbers.
 
-A file has a line ``fid|name|type`` an entry, the type as a number or a name; what follows is ignored, as are other
-lines. A message has one field an entry: its name, fid and type say what the entry is, its value nothing.
+A file has a line ``fid|name|type`` an entry, the type as a number or a name; the rest of the line, and other lines, are
+ignored. A message has one field an entry: its name, fid and type describe the entry, its value is unused.
 """
 
 from __future__ import annotations
@@ -47,10 +47,7 @@ def type_named(text: str) -> FieldType | None:
 
 
 def parse_dictionary(text: str) -> list[DictionaryEntry]:
-    """The entries of a file, in order.
-
-    :raises ConfigError: a line with two ``|`` is no entry; names it. Or there is no entry at all
-    """
+    """The entries of a file, in order; :class:`ConfigError` without any, and for a line with two ``|`` that is none."""
     entries: list[DictionaryEntry] = []
     for number, line in enumerate(text.splitlines(), 1):
         parts = line.strip().split("|")
@@ -76,7 +73,7 @@ def dictionary_message(entries: Iterable[DictionaryEntry]) -> MamaMsg:
 
 
 def dictionary_of(msg: MamaMsg) -> list[DictionaryEntry]:
-    """The entries that an answer holds. The first field of a fid counts; its stamps are entries, too."""
+    """The entries of an answer, its stamps included. The first field of a fid counts."""
     entries = {f.fid: DictionaryEntry(f.fid, f.name, f.type) for f in reversed(msg.fields) if f.fid and f.name}
     return [entries[fid] for fid in sorted(entries)]
 
@@ -87,11 +84,8 @@ def by_name(entries: Sequence[DictionaryEntry]) -> Mapping[str, DictionaryEntry]
 
 
 def dictionary_of_file(path: str | Path, what: str) -> list[DictionaryEntry]:
-    """The entries of a file, in order.
-
-    :param what: names the setting that gave the path, for the error
-    :raises ConfigError: it cannot be read, or is no dictionary
-    """
+    """The entries of a file, in order; :class:`ConfigError` if it is unreadable or no dictionary. ``what`` names the
+    setting of the path."""
     try:
         return parse_dictionary(Path(path).read_text(encoding="utf-8", errors="replace"))
     except (OSError, ConfigError) as e:

@@ -1,6 +1,6 @@
 """Selects received messages for a peer: of subscribed topics, and replies to its requests. Pure.
 
-They are single frames, or columns of many for those that only store them.
+They are single frames, or columns of many for peers that only store them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FrameColumns:
 
     @classmethod
     def joined(cls, parts: Sequence[FrameColumns]) -> FrameColumns:
-        """One behind the other."""
+        """The frames of all parts, in order."""
         if len(parts) < 2:
             return parts[0] if parts else cls()
         known: dict[str, int] = {}
@@ -63,12 +63,8 @@ MAX_HEADS = 100_000
 
 
 class ReceivedFrame(NamedTuple):
-    """A message that this peer subscribed to, or a reply.
-
-    :ivar raw: its bytes as they came
-    :ivar payload_at: where the payload begins in them
-    :ivar inbox: number of the request that it replies to
-    """
+    """A message that this peer subscribed to, or a reply to request number ``inbox``. ``raw``: its bytes as they came,
+    with the payload at ``payload_at``."""
 
     topic: str
     raw: bytes
@@ -78,15 +74,15 @@ class ReceivedFrame(NamedTuple):
 
     @property
     def frame(self) -> BridgeFrame:
-        """Decoded, at each call: what is only stored needs none."""
+        """The message, decoded at each call: what is only stored needs none."""
         return self.framing.decode(self.raw)
 
 
 @dataclass(slots=True)
 class PeerCounters:
-    """Since the peer was made.
+    """Received messages since the peer was made.
 
-    :ivar malformed: received messages that are no frame of the framing; ``multipart``: of several ZeroMQ frames
+    :ivar malformed: no frame of the framing; ``multipart``: of several ZeroMQ frames
     :ivar neighbours: of topics that only begin like one that was subscribed to
     :ivar unknown_inbox: replies to requests that are not known or finished
     :ivar foreign_payload: of another payload library than OMNM; they are delivered
@@ -102,10 +98,7 @@ class PeerCounters:
 
 
 class FrameFilter:
-    """Decodes what came, and drops what is not for this peer: ZeroMQ delivers by prefixes.
-
-    :param counters: of the peer
-    """
+    """Decodes what came, and drops what is not for this peer: ZeroMQ delivers by prefixes."""
 
     def __init__(self, framing: Framing, inboxes: OpenInboxes, counters: PeerCounters) -> None:
         self._framing, self._inboxes, self._counters = framing, inboxes, counters
@@ -136,7 +129,7 @@ class FrameFilter:
         return True
 
     def accepted(self, raw: bytes) -> ReceivedFrame | None:
-        """A received message, unless it is nothing for this peer."""
+        """The frame of a received message; None if it is not for this peer."""
         self._counters.received += 1
         place = self._heads.get(raw[: raw.find(0) + self._head_tail])
         if place is not None:
@@ -145,7 +138,7 @@ class FrameFilter:
         return self._decoded(raw)
 
     def columns(self, raws: list[bytes]) -> FrameColumns:
-        """As :meth:`accepted`, of many messages, in columns: a lookup each."""
+        """As :meth:`accepted`, for many messages, in columns: one lookup each."""
         self._counters.received += len(raws)
         heads, upto = self._heads, self._head_tail
         found = np.array([heads.get(raw[: raw.find(0) + upto], -1) for raw in raws], np.int64)

@@ -67,8 +67,7 @@ def dictionary_topic(source: str) -> str:
 
 
 def read_request(msg: MamaMsg) -> MarketDataRequest | str | None:
-    """A message that came to the topic of a source: a request, the text of what it lacks, or None for any other
-    message (one without MdSubscriptionType)."""
+    """Reads a message to a source: a request, the text of what it lacks, or None without MdSubscriptionType."""
     kind, message, symbol = (msg.reserved(n) for n in ("MdSubscriptionType", "MdSubscMsgType", "MdSubscSymbol"))
     if not isinstance(kind, int):
         return None
@@ -96,11 +95,7 @@ def request_message(request: MarketDataRequest) -> MamaMsg:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Statements of a publisher in each message.
-
-    :ivar number: of the topic's messages; None = without numbers, and then without sender
-    :ivar symbol: None = not stated
-    """
+    """What a publisher states in each message; None: not stated, and without ``number`` no sender either."""
 
     type: int = MsgType.UPDATE
     status: int = MsgStatus.OK

@@ -21,7 +21,7 @@ SUSPECT_AFTER, OFFLINE_AFTER = 5.0, 15.0  #: seconds without a word of a peer
 
 
 class PeerPresence(IntEnum):
-    """Whether a peer is there; the numbers are those of records."""
+    """Presence of a peer; the numbers are those of records."""
 
     ONLINE = 1
     SUSPECT = 2  #: nothing was heard of it for :data:`SUSPECT_AFTER`
@@ -46,7 +46,7 @@ class NamingFrame:
 
 
 def decode_naming(data: bytes) -> NamingFrame:
-    """:raises BadMessage: for bytes that are no naming frame"""
+    """Raises :class:`BadMessage` for bytes that are no naming frame."""
     if len(data) != SIZE:
         raise BadMessage(f"a naming frame has {SIZE} bytes, not {len(data)}")
     topic, kind, program, host, pid, uuid, endpoint = _LAYOUT.unpack(data)
@@ -60,7 +60,7 @@ def decode_naming(data: bytes) -> NamingFrame:
 
 
 def encode_naming(frame: NamingFrame) -> bytes:
-    """:raises BadMessage: for what does not fit"""
+    """Raises :class:`BadMessage` for a value that does not fit."""
     _check(frame)
     try:
         return _LAYOUT.pack(

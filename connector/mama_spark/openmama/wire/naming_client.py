@@ -33,11 +33,7 @@ _CHECK_INTERVAL = 0.5  #: seconds between looks for peers that fell silent
 
 @dataclass(slots=True)
 class NamedPeer:
-    """Another peer.
-
-    :ivar frame: its last announcement
-    :ivar heard: when, monotonic seconds
-    """
+    """Another peer: its last announcement, and when it was ``heard``, monotonic seconds."""
 
     frame: NamingFrame
     heard: float
@@ -45,7 +41,7 @@ class NamedPeer:
 
 
 class PeerChange(NamedTuple):
-    """``orderly``: an offline peer has taken its leave."""
+    """A new state of a peer; ``orderly``: an offline peer took its leave."""
 
     frame: NamingFrame
     presence: PeerPresence
@@ -59,10 +55,7 @@ class Announce(NamedTuple):
 
 
 class Dial(NamedTuple):
-    """Connect the sender of announcements, or the receiving socket; or end that.
-
-    :ivar sender: the sender
-    """
+    """Connect the socket for announcements (``sender``) or the receiving one, or end that."""
 
     endpoint: str
     sender: bool = False
@@ -93,7 +86,7 @@ class NamingClient:
         self.joined = False
 
     def received(self, data: bytes, now: float) -> list[NamingAction]:
-        """A frame from a name server; anything that is none changes nothing."""
+        """Take a frame from a name server; anything else changes nothing."""
         try:
             frame = decode_naming(data)
         except BadMessage:
@@ -121,7 +114,7 @@ class NamingClient:
         return actions
 
     def wake_at(self) -> float:
-        """When :meth:`tick` has something to do, at the latest."""
+        """Latest time of the next :meth:`tick`."""
         return min(self._next_check, self._next_announcement) if self._senders else self._next_check
 
     def leave(self) -> list[NamingAction]:

@@ -46,10 +46,7 @@ class JoinTimeout(Unavailable):
 
 @dataclass(slots=True)
 class PeerInput:
-    """Messages and changes since the last poll, each list in order of arrival.
-
-    :ivar columns: the frames of a peer that was asked for columns, instead of ``frames``
-    """
+    """Messages and changes since the last poll, each in order; ``columns`` instead of ``frames`` if asked for."""
 
     frames: list[ReceivedFrame] = field(default_factory=list)
     columns: FrameColumns = field(default_factory=FrameColumns)
@@ -61,12 +58,8 @@ class PeerInput:
 
 
 class OpenMamaPeer:
-    """Made closed; :meth:`open` connects it.
-
-    :ivar readers: subscribers of this peer
-    :ivar naming: None in direct mode
-    :ivar endpoint: where others connect to the sending socket, where that is known
-    """
+    """Made closed; :meth:`open` connects it. ``naming`` is None in direct mode; ``endpoint``: where others connect to
+    the sending socket, if that is known."""
 
     def __init__(self, settings: PeerSettings) -> None:
         self.settings = settings
@@ -89,8 +82,6 @@ class OpenMamaPeer:
     def __repr__(self) -> str:
         state = "closed" if self._out is None else self.endpoint or "open"
         return f"<OpenMamaPeer {self.settings.framing.name} {state}, {len(self.readers)} prefixes wanted>"
-
-    # --- life ------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open the sockets, and with naming wait until the network knows this peer.
@@ -144,11 +135,8 @@ class OpenMamaPeer:
             self._naming_sockets.serve(self._in, time.monotonic())
 
     def close(self, linger: float | None = None) -> bool:
-        """End in order: what was sent is written, a pause, ``D``. May be repeated.
-
-        :param linger: seconds at most until all is written; then it is dropped. None: as the settings say
-        :returns: whether all was written
-        """
+        """End in order: what was sent is written, a pause, ``D``; whether all was written. May be repeated. ``linger``:
+        seconds at most until all is written, then it is dropped; None: as the settings say."""
         if self._context is None:
             return True
         if self._in is not None:
@@ -167,15 +155,12 @@ class OpenMamaPeer:
         self._poller = zmq.Poller()
         return written or not self.counters.sent
 
-    # --- sending ---------------------------------------------------------------------------------------------
-
     def wanted(self, topic: str) -> bool:
         """Whether some connected reader subscribed to this topic, or to a prefix of it."""
         return self.readers.wanted(topic.encode())
 
     def all_written(self) -> bool:
-        """Whether nothing that was sent waits for any reader. Where this peer connects, what waits for a reader that is
-        away waits until it is back."""
+        """Whether nothing that was sent waits for any reader, nor, where this peer connects, for one that is away."""
         self._connections -= ended(self._connections)
         if not self._connections or self._context is None:
             return not len(self.readers)
@@ -184,7 +169,7 @@ class OpenMamaPeer:
         return self._probe.all_written(self._connections)
 
     def send(self, data: bytes) -> bool:
-        """Send the bytes of a frame; False: a reader's queue is full, and nothing was sent to anybody."""
+        """Send the bytes of a frame; False: a reader's queue is full, and nobody got them."""
         return self.send_many((data,)) == 1
 
     def send_many(self, frames: Sequence[bytes]) -> int:
@@ -200,19 +185,15 @@ class OpenMamaPeer:
         return n
 
     def publish(self, topic: str, payload: bytes) -> bool:
-        """Publish a message; as :meth:`send`.
-
-        :raises PublishError: nothing can be sent to this topic
-        """
+        """Publish a message; as :meth:`send`. :class:`PublishError` if nothing can be sent to this topic."""
         _check_topic(topic)
         return self.send(self.settings.framing.publish_head(topic) + payload)
 
     def request(self, topic: str, payload: bytes, number: int | None = None) -> int:
         """Send a request and open an inbox for the replies, until :meth:`forget`; the inbox's number.
 
-        A request that is sent before its receiver's subscription arrived is lost without trace: see :meth:`wanted`. So
-        is a reply that is sent before our subscription to the inbox arrived there: nobody sees that, so who waits for
-        a reply asks again.
+        A request before its receiver's subscription arrived (:meth:`wanted`), or a reply before our subscription to the
+        inbox arrived, is lost without trace: ask again.
 
         :param number: of the inbox of an earlier request, which gets the replies to this one, too
         :raises ConfigError: this peer receives nothing, or the receivers of its network end with a fault at a request
@@ -235,7 +216,7 @@ class OpenMamaPeer:
         return number
 
     def check_requests(self) -> None:
-        """:raises ConfigError: as :meth:`request`"""
+        """Raises :class:`ConfigError` as :meth:`request`."""
         if self._in is None:
             raise ConfigError("a peer without a receiving socket gets no replies: give incoming in the url")
         if not (self.settings.framing.answers_requests or self.settings.allow_requests):
@@ -251,10 +232,8 @@ class OpenMamaPeer:
             self._in.unsubscribe(inbox.encode() + b"\0")
 
     def reply(self, request: BridgeFrame, payload: bytes, topic: str | None = None) -> None:
-        """Answer a request; the reply waits until its inbox is subscribed to.
-
-        :param topic: that the answer is about, which framing ``zmq`` states; None: of the request
-        """
+        """Answer a request; the reply waits until its inbox is subscribed to. ``topic``: what the answer is about,
+        which framing ``zmq`` states; None: of the request."""
         framing = self.settings.framing
         subject = "" if framing.empty_address else topic or request.topic
         try:
@@ -275,13 +254,8 @@ class OpenMamaPeer:
             raise Unavailable("the peer is closed")
         return self._out
 
-    # --- receiving -------------------------------------------------------------------------------------------
-
     def subscribe(self, topic: str, *, prefix: bool = False) -> None:
-        """Receive the messages of a topic, or of all topics that begin so.
-
-        :raises ConfigError: this peer receives nothing
-        """
+        """Receive a topic, or all topics that begin so; :class:`ConfigError` if this peer receives nothing."""
         if self._in is None:
             raise ConfigError("a peer without a receiving socket cannot subscribe: give incoming in the url")
         if self._filter.add(topic, prefix=prefix):
@@ -293,11 +267,8 @@ class OpenMamaPeer:
             self._in.unsubscribe(topic.encode() + b"\0")
 
     def poll(self, timeout: float, most: int = _MOST, *, columns: bool = False) -> PeerInput:
-        """Wait until something came, at most ``timeout`` seconds, and do what is due.
-
-        :param most: messages that one call returns at most
-        :param columns: return the frames in columns
-        """
+        """Wait at most ``timeout`` seconds until something came, and do what is due; at most ``most`` messages, on
+        demand in columns."""
         came = PeerInput()
         until = time.monotonic() + timeout
         while True:
@@ -311,7 +282,6 @@ class OpenMamaPeer:
                 return came
 
     def _due_in(self) -> float:
-        """Seconds until something must be done."""
         naming = self.naming.wake_at() - time.monotonic() if self.naming is not None else 60.0
         return max(0.0, min(naming, 0.05 if len(self._replies) else 60.0))
 

@@ -82,11 +82,7 @@ class MamaGapCause(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MamaRecord:
-    """One record to write.
-
-    :ivar topic: in the log
-    :ivar body: the frame, or nothing
-    """
+    """One record to write: ``topic`` in the log; ``body``: the frame, or nothing."""
 
     kind: MamaRecordKind
     topic: str
@@ -121,12 +117,8 @@ class FrameRecords:
         self.data = bytearray(_EMPTY_HEAD).join(parts)
 
     def filled(self, kinds: Kinds, framing: str, received: Int64s, payload_at: Int64s) -> pa.Array:
-        """The records, binary, each as :meth:`MamaRecord.encode` makes it.
-
-        :param kinds: :class:`MamaRecordKind` of each, shape (n,)
-        :param received: nanoseconds since the epoch, shape (n,)
-        :param payload_at: where the payload begins in each frame, shape (n,)
-        """
+        """The records, binary, as :meth:`MamaRecord.encode` makes them; shapes are (n,). ``received``: nanoseconds
+        since the epoch; ``payload_at``: where the payload begins in each frame."""
         n = len(self.bounds) - 1
         heads = np.zeros(n, _HEAD)
         heads["magic"], heads["version"], heads["kind"] = MAGIC, VERSION, kinds
@@ -142,11 +134,11 @@ class FrameRecords:
 class MamaRecords:
     """Payloads of ``n`` messages of a log, as columns of shape (n,).
 
-    :ivar is_record: a record; else any message, which may be OMNM itself
+    :ivar is_record: else any message, which may be OMNM itself
     :ivar heads: the fields of the heads, of zeros where ``is_record`` is False
     :ivar begins: where the OMNM payload begins in ``data``
     :ivar ends: where it ends; the same as ``begins`` where there is none
-    :ivar bodies: where what follows the head begins
+    :ivar bodies: where the bytes behind the head begin
     :ivar bad: message -> why it is no record although it begins like one
     """
 
@@ -162,14 +154,12 @@ class MamaRecords:
         return len(self.begins)
 
     def body(self, row: int) -> bytes:
-        """The body after the head of one record."""
+        """The bytes after the head of one record."""
         return bytes(memoryview(self.data)[int(self.bodies[row]) : int(self.ends[row])])
 
 
 def decode_records(payloads: pa.Array) -> MamaRecords:
-    """
-    :param payloads: binary, without nulls
-    """
+    """Decode ``payloads``: binary, without nulls."""
     data, begins, ends, heads = read_heads(payloads, _HEAD)
     is_record = heads["magic"] == MAGIC
     heads[~is_record] = 0
@@ -189,9 +179,6 @@ def decode_records(payloads: pa.Array) -> MamaRecords:
         data, is_record, heads, np.where(has_payload, begins + at, ends), ends,
         np.where(is_record, begins + HEAD_SIZE, begins), bad,
     )  # fmt: skip
-
-
-# --- topics --------------------------------------------------------------------------------------------------
 
 
 def record_topic(topic: str, prefix: str = PREFIX) -> str:

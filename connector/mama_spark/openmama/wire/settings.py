@@ -25,11 +25,7 @@ _KEYS = ("mode", "bind", "incoming", "bind_incoming", "publish_address", "allow_
 
 
 class Endpoint(NamedTuple):
-    """Of a socket.
-
-    :ivar address: ``tcp://host:port``
-    :ivar bind: the socket binds there; else it connects
-    """
+    """Endpoint of a socket, which binds or connects; ``address`` is ``tcp://host:port``."""
 
     address: str
     bind: bool = False
@@ -42,12 +38,10 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """Times in seconds.
+    """How a peer reaches its network; times in seconds. ``program`` is its name for others.
 
-    :ivar framing: framing of the network's messages
     :ivar naming: addresses of the name servers, ``tcp://host:5756``; empty: direct mode
-    :ivar publish_address: naming: interface that the sending socket binds; None: the one that the name server is
-        reached by, as it sees itself
+    :ivar publish_address: naming: interface that the sending socket binds; None: the one towards the name server
     :ivar outgoing: direct: endpoints of the sending socket
     :ivar incoming: direct: endpoints of the receiving socket; naming: ignored
     :ivar receive: has a receiving socket at all
@@ -55,9 +49,7 @@ class PeerSettings:
     :ivar linger: longest wait at the end until everything is written
     :ivar join_timeout: for a name server's answer
     :ivar allow_requests: send requests also where real programs of the framing end with a fault at one
-    :ivar heartbeat: a reader whose process stands still for so long is disconnected, and no longer holds the others;
-        None: it holds them for as long as it likes
-    :ivar program: name of this peer, for others
+    :ivar heartbeat: disconnect a reader whose process stands still so long; None: never, and it holds the others
     """
 
     framing: Framing
@@ -82,7 +74,7 @@ class PeerSettings:
             raise ConfigError("the high-water mark of a peer is at least 1: without one, memory has no bound")
 
     def without_receiving(self) -> Self:
-        """The same peer without a receiving socket, for who only publishes."""
+        """The same peer without a receiving socket, for one that only publishes."""
         return replace(self, receive=False, incoming=())
 
     @classmethod
@@ -132,7 +124,6 @@ class PeerSettings:
 def _sockets(
     parts: list[SplitResult], queries: list[dict[str, list[str]]]
 ) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
-    """Endpoints of the socket that the URLs name, and of the other one."""
     first: list[Endpoint] = []
     second: list[Endpoint] = []
     for part, query in zip(parts, queries, strict=True):
@@ -191,12 +182,12 @@ _NUMBER = re.compile(r"\s*[+-]?\d+")
 def property_urls(
     properties: Mapping[str, str], name: str, framing: str | None, *, receiver: bool = False
 ) -> list[str]:
-    """URLs for :meth:`~mama_spark.openmama.wire.settings.PeerSettings.from_urls` that make the same peer.
+    """URLs of the transport ``name`` for :meth:`~mama_spark.openmama.wire.settings.PeerSettings.from_urls`.
+    :class:`ConfigError` for an endpoint that is no ``tcp://host:port``.
 
     :param properties: of the file, by key
     :param framing: ``oz`` or ``zmq``: which of the bridges the network speaks; None: ``oz``
     :param receiver: as ``from_urls`` is called
-    :raises ConfigError: an endpoint is no ``tcp://host:port``
     """
     framing = OZ.name if framing is None else framing
     if framing not in FRAMINGS:
@@ -227,7 +218,6 @@ def naming_addresses(properties: Mapping[str, str], name: str) -> list[str]:
 
 
 def _endpoints(properties: Mapping[str, str], name: str, which: str) -> list[Endpoint]:
-    """Endpoints of the outgoing or the incoming socket."""
     urls = [_get(properties, name, which) or _DEFAULTS[name == "pub"][which]]
     number = 0
     while (url := _get(properties, name, f"{which}_{number}")) is not None:

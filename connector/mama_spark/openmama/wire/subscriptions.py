@@ -1,8 +1,8 @@
 """Prefixes that connected readers want, and waiters for them: requests and replies of a peer. Pure.
 
-An XPUB socket delivers an byte (1 = begin, 0 = end) and a prefix for each subscription of each reader; when a reader's
-connection ends, its subscriptions end, too. A subscription is a prefix of the whole message, so one to ``FOO\\0`` is to
-the topic FOO alone, and one to ``FOO`` also to FOOBAR: real programs subscribe so and compare topics when they receive.
+An XPUB socket delivers a byte (1 = begin, 0 = end) and a prefix for each subscription of each reader; the end of a
+connection ends its subscriptions. A subscription is a prefix of the whole message, so one to ``FOO\\0`` is to the topic
+FOO alone, and one to ``FOO`` also to FOOBAR: real programs subscribe so and compare topics when they receive.
 
 A reply is a message to a topic, so it is lost unless its requester's subscription has arrived: replies wait for that.
 """
@@ -19,10 +19,7 @@ _BEGIN, _END = 1, 0
 
 
 class SubscriptionChange(NamedTuple):
-    """The first reader of a prefix came, or the last one went.
-
-    :ivar prefix: bytes without the NUL at the end
-    """
+    """The first reader of a prefix (without the NUL at the end) came, or the last one went."""
 
     prefix: bytes
     begins: bool
@@ -33,10 +30,7 @@ class SubscriptionChange(NamedTuple):
 
 
 class SubscriptionTable:
-    """Counts the readers of each prefix.
-
-    :ivar version: rises with each change of what is wanted
-    """
+    """Counts the readers of each prefix; ``version`` rises with each change of what is wanted."""
 
     def __init__(self, most: int = MAX_PREFIXES) -> None:
         self._most = most
@@ -48,7 +42,7 @@ class SubscriptionTable:
         return len(self._readers)
 
     def readers(self, prefix: bytes) -> int:
-        """How many subscriptions to exactly this prefix there are."""
+        """Number of subscriptions to exactly this prefix."""
         return self._readers.get(prefix, 0)
 
     def prefixes(self) -> list[bytes]:
@@ -56,8 +50,8 @@ class SubscriptionTable:
         return list(self._readers)
 
     def apply(self, message: bytes) -> SubscriptionChange | None:
-        """One message of the XPUB socket; what it changes. What is no subscription, an end without a begin, and what
-        exceeds :data:`MAX_PREFIXES` change nothing."""
+        """Take a message of the XPUB socket; what it changes: nothing for one that is no subscription, for an end
+        without a begin, and beyond :data:`MAX_PREFIXES`."""
         if not message or message[0] not in (_BEGIN, _END):
             return None
         prefix = message[1:]
@@ -98,10 +92,7 @@ MAX_REPLIES, REPLY_TIMEOUT = 10_000, 10.0  #: replies that wait for their reques
 
 
 class OpenInboxes:
-    """Requests under way.
-
-    :param transport: uuid of the peer
-    """
+    """Requests under way of the peer with uuid ``transport``."""
 
     def __init__(self, framing: Framing, transport: str) -> None:
         self._framing, self._transport = framing, transport
@@ -139,10 +130,7 @@ class _Waiting(NamedTuple):
 
 
 class PendingReplies:
-    """Replies that wait for the subscription of their requester.
-
-    :ivar dropped: whose requester did not subscribe in time, or which were too many
-    """
+    """Replies that wait for the subscription of their requester; ``dropped``: too late, or too many."""
 
     def __init__(self) -> None:
         self._waiting: deque[_Waiting] = deque()
