@@ -25,11 +25,10 @@ _MOUNTS = "/proc/self/mountinfo"
 def check_flight_log(uri: str, storage: dict[str, str], columns: Sequence[str], master: str | None) -> list[str]:
     """Findings about the option ``flightLog``, for people.
 
-    :param storage: delta-rs' storage options
-    :param master: Spark master of the job; None = not known
     :param columns: ``flightLogColumns``; without a DataFrame only their names can be checked
-    :raises FlightLogError: there is another table, a folder with files of others, no folder, no permission, or a disk
-        of this machine alone where ``master`` is a cluster
+    :param master: Spark master of the job; None = not known
+    :raises FlightLogError: another table, a folder with files of others, no folder, no permission, or a disk of this
+        machine alone where ``master`` is a cluster
     :raises SchemaError: a column of ``columns`` has the name of one of the flight log
     :raises Unavailable: storage cannot be reached
     """
@@ -74,7 +73,6 @@ def _sharing(store: TableStore, what: str, master: str | None) -> str:
 
 
 def _local_permission(store: TableStore, what: str) -> str:
-    """:raises FlightLogError: this user cannot write there"""
     if store.local is None:
         return "; that it can be written is tried by each task before its first message"
     folder = store.local.absolute()

@@ -1,8 +1,8 @@
 """Writes parts: Parquet files at their final place, written by one background thread.
 
 Encoding must not stall the thread that publishes, so :class:`PartWriter` takes *thunks* (functions that make a record
-batch) into a bounded queue. A part that was not closed properly never appears under its name:
-delta-rs' stores show an object when its stream is closed, and drop it otherwise.
+batch) into a bounded queue. A part that was not closed never appears under its name: delta-rs' stores show an object
+when its stream is closed, and drop it otherwise.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class PartWriter:
         self._changed = Condition()
 
     def prepare(self) -> None:
-        """Rows will come: open the first part in the background. Errors are raised with these rows."""
+        """Open the first part in the background; its errors are raised with the first rows."""
         with self._changed:
             if self._thread is None and not self._closing and self._error is None:
                 self._start()
@@ -208,8 +208,7 @@ class PartWriter:
     def close(self) -> list[Part]:
         """Write what is queued, close the open parts, return all of them. May be repeated.
 
-        :raises Unavailable: rows were lost because storage failed
-        :raises FlightLogError: storage rejects a file
+        :raises Unavailable, FlightLogError: storage failed, or rejects a file: rows were lost
         """
         with self._changed:
             self._closing = True
@@ -229,8 +228,6 @@ class PartWriter:
             raise type(self._error)(str(self._error)) from self._error
         if self._error is not None:
             raise Unavailable(f"the writer of {self._store.uri} ended with an error: {self._error!r}") from self._error
-
-    # --- the background thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         error: BaseException | None = None
