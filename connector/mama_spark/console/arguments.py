@@ -31,8 +31,8 @@ def add_transport(parser: argparse.ArgumentParser, formats: str, more: str = "",
 
 
 def add_url(parser: argparse.ArgumentParser, text: str, *, positional: bool = True) -> None:
-    """``URL`` and ``--url``: the one way to name the server that a command is about, or reads from. Where a command
-    writes to another one, that is ``--to``.
+    """``URL`` and ``--url``: the one way to name the server that a command is about, or reads from; one that it writes
+    to is ``--to``.
 
     :param positional: False: other arguments of the command have no name, and the server has one
     """
@@ -96,10 +96,7 @@ def completed(given: Mapping[str, str], cls: type[Options], *more: str) -> Expan
 
 
 def transport(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Options from ``URL``, ``--url`` and ``--option``.
-
-    :raises OptionError: see :func:`named_url` and :func:`pairs`
-    """
+    """Options from ``URL``, ``--url`` and ``--option``; raises as :func:`named_url` and :func:`pairs`."""
     url = named_url(args)
     return [*([] if url is None else [("url", url)]), *pairs(args.option, "--option")]
 
