@@ -10,7 +10,6 @@ from pathlib import Path
 from ..contracts.errors import ConfigError
 from . import find
 
-#: Folder of Spark's resolver in a home folder.
 _IVY = ".ivy2.5.2"
 
 
@@ -28,8 +27,8 @@ def delta_package(spark: str | None = None) -> str:
 
 
 def delta_jars() -> list[Path]:
-    """The jars of :func:`delta_package` that ``--packages`` has brought to this machine, for ``--jars``. What else it
-    brings, Spark has.
+    """The jars of :func:`delta_package` that ``--packages`` has brought to this machine, for ``--jars``; Spark has the
+    others.
 
     :raises ConfigError: they are not there
     """
