@@ -34,10 +34,7 @@ def root(metadata: memoryview | bytes) -> int:
 
 
 def header(metadata: memoryview | bytes) -> int:
-    """Position of the table ``header`` of a Message.
-
-    :raises ValueError: there is none
-    """
+    """Position of the table ``header`` of a Message; ValueError where there is none."""
     found = field(metadata, root(metadata), 2)
     if found is None:
         raise ValueError("one of its messages has no header")
@@ -50,10 +47,7 @@ def is_record_batch(metadata: bytes) -> bool:
 
 
 def buffers(metadata: bytes, table: int) -> tuple[tuple[int, int], ...]:
-    """Offset and length of each buffer of a record batch.
-
-    :raises ValueError: they lie outside
-    """
+    """Offset and length of each buffer of a record batch; ValueError where they lie outside."""
     vector = field(metadata, table, 2)
     if vector is None:
         return ()

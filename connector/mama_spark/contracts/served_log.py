@@ -1,8 +1,5 @@
 """The contract of record logs that another server serves to clients of its own: a Malamute broker, a stream in NATS
-JetStream. Pure.
-
-Optional: the part ``served_log_bridge`` of a middleware.
-"""
+JetStream. Optional: the part ``served_log_bridge`` of a middleware. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +15,9 @@ class LogSettings:
     """Topics and limits of a log; None = no limit.
 
     :ivar topics: that it takes, with wildcards
-    :ivar max_age: seconds
+    :ivar max_age, duplicate_window: seconds; an id is stored once in the second
     :ivar max_size: bytes of all records together
     :ivar max_per_topic: records of one topic
-    :ivar duplicate_window: seconds in which an id is stored once
     :ivar replicas: servers that keep it; ``storage``: where, in the middleware's word
     """
 
@@ -37,10 +33,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """A log at this moment.
-
-    :ivar records, size: stored now; bytes
-    """
+    """A log at this moment: ``records`` stored, ``size`` in bytes."""
 
     bounds: Bounds
     records: int
@@ -85,15 +78,11 @@ class ServedLog(Protocol):
         """The last sequence, once everything that the leader had taken before this call is stored or lost.
 
         :param topic: that the log takes
-        :param patience: seconds to wait for that
-        :raises Unavailable: it takes longer
+        :param patience: seconds to wait for that, then Unavailable
         """
 
     def tail(self, after: int, topics: Sequence[str], name: str) -> LogTail:
-        """A tail of the records after ``after`` on ``topics``.
-
-        :param name: for the log, as a noun
-        """
+        """A tail of the records after ``after`` on ``topics``; ``name`` is for the log, as a noun."""
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
         """As :meth:`.RecordLog.read`, with empty payloads."""
