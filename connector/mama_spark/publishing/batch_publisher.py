@@ -1,8 +1,8 @@
 """Publishes batches of messages in columns, on a thread of its own; Spark's sink writes with it.
 
-All calls to the bridge but ``close`` come from the publisher's thread (``open``, too, where it is left to it), so that
-acknowledgements, timeouts and resends go on while the caller is busy elsewhere (in Spark's row iterator). What
-``prepare`` or the bridge raises is therefore raised by the next :meth:`BatchPublisher.put`, or by ``drain``.
+All calls to the bridge but ``close`` (and ``open``, unless it is left to the publisher) come from the publisher's
+thread, so that acknowledgements, timeouts and resends go on while the caller is busy in Spark's row iterator. The next
+:meth:`BatchPublisher.put`, or ``drain``, raises what ``prepare`` or the bridge raised.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ _DEFAULTS, _NO_HOOKS = BatchConfig(), BatchHooks()
 
 @dataclass(slots=True)
 class _QueuedBatch:
-    """A batch on its way into the window.
-
-    :ivar rejected: rows that cannot be sent, with the reason
+    """:ivar rejected: rows that cannot be sent, with the reason
     :ivar stored: rows that are stored already
     :ivar spans: rows that are still to be sent; None = not prepared yet
     """
@@ -132,13 +130,8 @@ class BatchPublisher:
             return "acknowledgements"
         return "" if self._queue or self.window.in_flight or self._draining else "rows from Spark"
 
-    # --- the caller's thread ---------------------------------------------------------------------------------
-
     def start(self) -> None:
-        """Start the thread; returns when the bridge is open.
-
-        :raises Exception: as ``open_bridge``
-        """
+        """Start the thread; returns when the bridge is open, or raises what ``open_bridge`` raised."""
         self._thread.start()
         if self._hooks.open_bridge is not None:
             self._opened.wait()
@@ -174,10 +167,8 @@ class BatchPublisher:
         return flights
 
     def wait_settled(self) -> None:
-        """Returns when every batch so far was given to ``on_finished``; more may follow.
-
-        :raises BackgroundTaskFailed: as :meth:`put`
-        """
+        """Returns when every batch so far was given to ``on_finished``; more may follow. Raises BackgroundTaskFailed as
+        :meth:`put`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._open or self._ended.is_set())
         self.check()
@@ -199,10 +190,7 @@ class BatchPublisher:
             raise ClientClosed("the publisher was stopped while it drained")
 
     def check(self) -> None:
-        """Raise the error that ended the publisher, for callers that do not wait in :meth:`drain`.
-
-        :raises BackgroundTaskFailed: as :meth:`put`
-        """
+        """Raise the error that ended the publisher, as :meth:`put`, for callers that do not wait in :meth:`drain`."""
         if isinstance(self._death, ConfigError):
             raise self._death
         if self._death is not None:
@@ -220,8 +208,6 @@ class BatchPublisher:
     @property
     def _closed(self) -> bool:
         return self._draining or self._stopping or self._ended.is_set()
-
-    # --- the publisher's thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -283,7 +269,7 @@ class BatchPublisher:
         self._held_back = self._loop.bridge_full
 
     def _prepare(self, queued: _QueuedBatch) -> deque[Span] | None:
-        """The rows to send; None = the bridge is unavailable, and ``on_outage`` waits."""
+        """None = the bridge is unavailable, and ``on_outage`` waits."""
         now = time.monotonic()
         if now < self._prepare_again_at:
             self._loop.bridge_full = True
@@ -344,8 +330,8 @@ class BatchPublisher:
         self._loop.receive(timeout, window.answers_until_refill() if self._queue else max(1, window.in_flight))
 
     def _end_outage(self, now: float) -> None:
-        """Give up all messages, sent or not, when an outage lasts too long; afterwards new ones, except the few probes
-        that show its end."""
+        """Give up all messages when an outage lasts too long; afterwards new ones, except the few probes that show its
+        end."""
         declared = self._loop.outage.declared
         ended = self._loop.outage_lasts_too_long(bool(self._queue), now)
         self._reporter.report(now)
@@ -363,7 +349,7 @@ class BatchPublisher:
         self._fail_queued(f"not sent, {why}", now)
 
     def _fail_queued(self, why: str, now: float) -> None:
-        """Fail messages that wait to be sent; sent flights continue."""
+        """Sent flights continue."""
         with self._changed:
             queue, self._queue = list(self._queue), deque()
             self._changed.notify_all()

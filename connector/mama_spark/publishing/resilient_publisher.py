@@ -1,9 +1,8 @@
 """Publishes through outages of any length: for processes that write into one record log for weeks.
 
-Messages are sent in the order in which they came, and wait for as long as the middleware is away; what was sent and
-not acknowledged is sent again, through a new bridge where the old one ended. The caller waits while others wait, so
-memory is bounded by what it gives at once. A warning is logged when an obstacle begins, once a minute while it lasts,
-and when it is over.
+Messages are sent in the order in which they came; unacknowledged ones are sent again, through a new bridge where the
+old one ended. The caller waits while others wait, so memory is bounded by what it gives at once. A warning is logged
+when an obstacle begins, once a minute while it lasts, and when it is over.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class ResilientPublisher:
         """Queue messages; waits while others wait.
 
         :param cancelled: called while it waits; True ends the wait
-        :returns: False: they were not taken, since ``cancelled`` said so
+        :returns: False: ``cancelled`` ended the wait, and they were not taken
         :raises ConfigError: the first bridge cannot be opened, or no stream takes the messages
         :raises Unavailable: nobody answers, at the first time
         """
@@ -107,11 +106,8 @@ class ResilientPublisher:
                 return False
 
     def reconnect(self, cancelled: Callable[[], bool] = lambda: False) -> None:
-        """If the last publisher ended, send by another one what is not settled; waits while nobody answers. Call it
-        regularly: what was written last would wait for the next :meth:`write`.
-
-        :param cancelled: called while it waits; True ends the wait
-        """
+        """If the last publisher ended, send by another one what is not settled; waits while nobody answers, unless
+        ``cancelled`` says True. Call it regularly: what was written last would wait for the next :meth:`write`."""
         if self._unsettled:
             self._connected(cancelled)
 
@@ -132,8 +128,6 @@ class ResilientPublisher:
     def close(self) -> None:
         """Close it; unsettled messages stay unsettled. Never raises."""
         self._drop_publisher()
-
-    # --- the connection to the middleware ---
 
     def _connected(self, cancelled: Callable[[], bool]) -> bool:
         """Whether there is a publisher that works; makes one, and gives it what is not settled."""
@@ -206,8 +200,6 @@ class ResilientPublisher:
             with contextlib.suppress(Exception):
                 bridge.close()
 
-    # --- on any thread ---
-
     def _warn(self, error: MamaError) -> None:
         now = time.monotonic()
         with self._lock:
@@ -215,8 +207,6 @@ class ResilientPublisher:
                 return
             self._warned[type(error)] = now
         logger.warning("the record log takes nothing, %d messages wait and are sent again: %s", self.waiting, error)
-
-    # --- on the publisher's thread ---
 
     def _awaited(self) -> bool:
         return self._draining or len(self._unsettled) >= _ASK_FOR_ANSWERS_AT

@@ -16,12 +16,8 @@ NEVER = int(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """One anchor for a whole task: differences of wall times are differences of monotonic times, also when somebody
-    sets the clock in between.
-
-    :ivar wall: microseconds since the epoch at ``mono``
-    :ivar mono: ``time.monotonic()`` seconds
-    """
+    """One anchor for a whole task, so a clock that is set in between changes no difference: ``wall``, microseconds
+    since the epoch at ``mono``, ``time.monotonic()`` seconds."""
 
     wall: int
     mono: float

@@ -1,7 +1,5 @@
-"""Matches rows with stored ones: tables of the rows in the streams, by the digest of their content. Pure.
-
-One thread uses a table: that of the task.
-"""
+"""Matches rows with stored ones: tables of the rows in the streams, by the digest of their content. Pure. One thread
+uses a table: that of the task."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ Unpack = Callable[[Records], tuple[Digests, Int64s]]
 
 
 class StoredRows:
-    """:ivar rows: with the content that default ids name
-        or that is named by the user's ids
+    """:ivar rows: with the content that default ids name, or that is named by the user's ids
     :ivar others: messages with other ids (dead letters): id -> sequence
     :ivar packs: numbers of the ids of packed messages, by partition and hash of the pack
     """
@@ -44,8 +41,7 @@ class StoredRows:
         return len(self.rows) + len(self.others)
 
     def numbers(self, digests: Digests, partition: int) -> dict[int, Int64s]:
-        """The numbers that ids of messages of this partition have for contents, by the place of the content in
-        ``digests``; without those for which there are none."""
+        """As :meth:`.FoundRows.numbers`, by the place of the content in ``digests``."""
         if not self.packs:
             return self.rows.numbers(keys_of(digests), partition)
         found = {i: self.packs.get((partition, one.tobytes())) for i, one in enumerate(digests)}
@@ -98,11 +94,8 @@ def digests_of_ids(ids: Sequence[bytes]) -> Digests:
 
 
 class StreamTables(NamedTuple):
-    """The stored rows of one stream.
-
-    :ivar own: rows that earlier attempts of this run have stored; None = there was no earlier attempt
-    :ivar earlier: rows that earlier runs have stored; None = there was no earlier run
-    """
+    """The stored rows of one stream: those that earlier attempts of this run (``own``) and earlier runs (``earlier``)
+    have stored; None = there was none."""
 
     own: StoredRows | None = None
     earlier: StoredRows | None = None
@@ -121,7 +114,6 @@ ByStream = Iterable[tuple[str, Int64s]]
 class Matching:
     """The stored rows of one attempt, by stream; each settles one row.
 
-    :param partition: of the attempt
     :param shared: rows of earlier runs may be rows of other partitions: they are claimed before they settle one
     :ivar streams: streams whose markers name this attempt
     """

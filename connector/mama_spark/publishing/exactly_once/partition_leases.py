@@ -28,10 +28,8 @@ _AGAIN = 0.05  #: seconds after a renewal that failed, or took too long
 
 
 def lease_end(began: float, seconds: float) -> float:
-    """Until when nobody takes over a partition whose marker was written after ``began``.
-
-    :param seconds: of the lease
-    """
+    """Until when nobody takes over a partition whose marker, with a lease of ``seconds``, was written after
+    ``began``."""
     return began + LEASE_MARGIN * seconds
 
 
@@ -104,7 +102,6 @@ class PartitionLeases:
             self._noter.join()
 
     def may_send(self) -> bool:
-        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         with self._lock:
             lost, leases = self._lost, list(self._leases.values())
         if lost is not None:
@@ -117,15 +114,12 @@ class PartitionLeases:
 
     @property
     def expired(self) -> bool:
-        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         with self._lock:
             return any(self._clock() >= lease.until for lease in self._leases.values())
 
     def end_before(self, stream: str, since: float) -> int:
-        """A sequence of the stream behind which everything was stored that was stored from a moment on.
-
-        :param since: monotonic seconds
-        """
+        """A sequence of the stream behind which everything was stored that was stored from a moment (monotonic seconds)
+        on."""
         with self._lock:
             return self._leases[stream].ends.before(since)
 
@@ -144,8 +138,6 @@ class PartitionLeases:
             for name in streams:
                 with contextlib.suppress(MamaError):
                     self.note_end(name, self._ledger.bounds(name).last)
-
-    # --- the thread that renews --------------------------------------------------------------------------------------
 
     def _renew_all(self) -> None:
         while not self._closed.is_set():

@@ -36,7 +36,7 @@ class PublisherLoops:
     """Base of both loops. Each loop runs on one thread, of any owner.
 
     :param poll_time: longest wait of a loop, seconds (MP-07); ``hold_pause_time``: the same in a hold (MP-08)
-    :ivar keep_going: the flag of the specification (MP-29, MP-36); whoever clears it calls :meth:`settle_rest` next
+    :ivar keep_going: the flag of the specification (MP-29, MP-36); after clearing it, call :meth:`settle_rest`
     :ivar draining: the loops end once nothing is left
     :ivar drained: set when :meth:`fly` has ended, or everything was settled otherwise
     """
@@ -79,8 +79,6 @@ class PublisherLoops:
             if self.keep_going and not self._opened:
                 self.bridge.open()
                 self._opened = True
-
-    # --- the publish runner ----------------------------------------------------------------------------------
 
     def publish(self) -> None:
         """Take what is queued and send it while the window lets it (MP-23, MP-29 to MP-35)."""
@@ -170,8 +168,6 @@ class PublisherLoops:
             self._sending.clear()
             yield
 
-    # --- the flights runner ----------------------------------------------------------------------------------
-
     def fly(self) -> None:
         """Settle what comes back and send again what must (MP-24, MP-36 to MP-43)."""
         while self.keep_going:
@@ -211,15 +207,13 @@ class PublisherLoops:
         return self._reporter.cause
 
     def _collect(self) -> bool:
-        """Note what was settled; under the core lock."""
+        """Under the core lock."""
         settled = self.window.take_settled()
         for flights, rows in settled:
             self._callbacks.note_settled(flights, rows)
             if flights.open == 0:
                 self._open.pop(id(flights), None)
         return bool(settled)
-
-    # --- the end ---------------------------------------------------------------------------------------------
 
     def settle_rest(self, why: str) -> None:
         """Nothing is sent any more: every flight and future that is left gets ``Stopped`` or ``NotPublished``."""

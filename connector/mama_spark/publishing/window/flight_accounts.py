@@ -61,8 +61,8 @@ class FlightAccounts:
         self._settle(flights, rows, Transition.FAIL, now)
 
     def find(self, flights: FlightBatch, stored: StoredFlights, now: float) -> None:
-        """Rows of queued flights, or of flights that wait to be sent again, are stored already: they are acknowledged
-        as duplicates, without a send."""
+        """Rows of flights that are queued, or wait to be sent again, are stored already: they are acknowledged as
+        duplicates."""
         rows = stored.rows
         if not len(rows):
             return
@@ -117,7 +117,6 @@ class FlightAccounts:
             flights.errors[row] = error
 
     def _settle_by_last_error(self, flights: FlightBatch, rows: Int64s, now: float) -> None:
-        """End waiting flights: their last error decides which terminal event it is."""
         if len(rows):
             self.last_expiry = flights.errors[int(rows[0])]
         answered = np.fromiter((flights.errors[r].answered for r in rows.tolist()), np.bool_, len(rows))

@@ -23,10 +23,8 @@ T = TypeVar("T")
 
 
 class OutageTimer:
-    """Limits retries during an outage, and waits between them (:data:`~mama_spark.contracts.backoff.RECONNECT`).
-
-    :param timeout: seconds that an outage may last, counted from the last success
-    """
+    """Limits retries in an outage to ``timeout`` seconds since the last success, with waits between them
+    (:data:`~mama_spark.contracts.backoff.RECONNECT`)."""
 
     def __init__(
         self,
@@ -45,10 +43,8 @@ class OutageTimer:
         self._delays.reset()
 
     def wait(self, error: MamaError) -> None:
-        """Sleep before the next attempt.
-
-        :raises MamaError: ``error``, if it is not worth another attempt or the outage would last too long
-        """
+        """Sleep before the next attempt; raises ``error`` if it is not worth another one, or the outage would last too
+        long."""
         from .retry import may_resend  # not needed by a planner of Spark, which loads this module
 
         delay = self._delays.next()
@@ -76,10 +72,10 @@ class ReconnectingBridge(Generic[B]):
         self._bridge: B | None = None
 
     def call(self, work: Callable[[B], T], timeout: float | None = None) -> T:
-        """``work(bridge)``; repeated as a whole on a new bridge while it raises retryable errors.
+        """``work(bridge)``; repeated as a whole on a new bridge while it raises retryable errors, of which it raises
+        the last.
 
         :param timeout: for this call, instead of that of all calls
-        :raises MamaError: the last one
         """
         outage = OutageTimer(self._timeout if timeout is None else timeout, clock=self._clock, sleep=self._sleep)
         while True:
