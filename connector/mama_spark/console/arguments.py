@@ -20,22 +20,14 @@ O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
 
 
 def add_transport(parser: argparse.ArgumentParser, formats: str, more: str = "", *, positional: bool = True) -> None:
-    """``URL``, ``--url`` and ``--option``.
-
-    :param formats: whose options these are
-    :param more: about them
-    :param positional: see :func:`add_url`
-    """
+    """``URL``, ``--url`` (:func:`add_url`) and ``--option``: those of ``formats``, and ``more`` about them."""
     add_url(parser, f"servers; the scheme picks the bridge ({DEFAULT_SERVER})", positional=positional)
     add_option(parser, f"any option of {formats} in docs/reference/options.md, such as credentials=...{more}")
 
 
 def add_url(parser: argparse.ArgumentParser, text: str, *, positional: bool = True) -> None:
     """``URL`` and ``--url``: the one way to name the server that a command is about, or reads from; one that it writes
-    to is ``--to``.
-
-    :param positional: False: other arguments of the command have no name, and the server has one
-    """
+    to is ``--to``. Not ``positional``: other arguments of the command have no name, and the server has one."""
     if positional:
         parser.add_argument("positional_url", nargs="?", metavar="URL", help="as --url")
     parser.add_argument("--url", metavar="URL", help=text)
@@ -102,10 +94,7 @@ def transport(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def named_url(args: argparse.Namespace) -> str | None:
-    """The URL of ``URL`` or ``--url``; None: neither is given.
-
-    :raises OptionError: the server is named twice
-    """
+    """The URL of ``URL`` or ``--url``; None: neither is given. OptionError: both are."""
     named: list[str] = [url for url in (getattr(args, "positional_url", None), args.url) if url is not None]
     if len(named) > 1:
         raise OptionError("the server is named twice: by URL and by --url")
@@ -113,10 +102,8 @@ def named_url(args: argparse.Namespace) -> str | None:
 
 
 def pairs(arguments: Sequence[str], flag: str) -> list[tuple[str, str]]:
-    """Names and values of NAME=VALUE arguments.
-
-    :raises OptionError: one has no ``=`` or no name; its text may be a secret, and is not shown
-    """
+    """Names and values of NAME=VALUE arguments; OptionError where one has no ``=`` or no name, without its text: a
+    secret?"""
     split = [argument.partition("=") for argument in arguments]
     if not all(name.strip() and equals for name, equals, _ in split):
         raise OptionError(f"{flag} must be NAME=VALUE, and one has no name or no =")

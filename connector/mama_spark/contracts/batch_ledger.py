@@ -25,10 +25,7 @@ MARKERS_KEPT = 30 * 86_400  #: seconds that a marker is kept which nobody change
 
 
 class Marker(NamedTuple):
-    """A small value that the middleware keeps under a key.
-
-    :ivar revision: rises with each change; 0 = there is none
-    """
+    """A small value that the middleware keeps under a key; ``revision`` rises with each change, 0 = there is none."""
 
     revision: int
     value: bytes
@@ -40,10 +37,8 @@ class MarkerChanged(MamaError):
 
 @dataclass(frozen=True, slots=True)
 class StoredIds:
-    """Messages of a stream, ascending by sequence.
+    """Messages of a stream, ascending by sequence: their ids, and the messages row for row where they were asked for.
 
-    :ivar ids: their message ids
-    :ivar records: the messages themselves, row for row; None where they were not asked for
     :ivar read: messages that the middleware sent to find these
     """
 
@@ -82,27 +77,19 @@ class BatchLedger(Protocol):
         """As :meth:`set_marker`, without waiting until it is stored: it may not be. Raises nothing."""
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
-        """Store it if its revision is still this one; the new revision, once it is stored.
-
-        :raises MarkerChanged: it is another one
-        """
+        """Store it if its revision is still this one, else MarkerChanged; the new revision, once it is stored."""
 
     def bounds(self, stream: str) -> Bounds:
         """First and last message as the leader of the stream has them now."""
 
     def decided_last(self, stream: str, patience: float | None = None) -> int:
-        """The last sequence, once everything that the leader had taken before this call is stored or lost.
-
-        :param patience: seconds to wait for that, then Unavailable; None = as for any answer
-        """
+        """The last sequence, once everything that the leader had taken before this call is stored or lost. Unavailable
+        after ``patience`` seconds; None = as for any answer."""
 
     def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
-        """All messages with ``after < sequence <= up_to`` whose id begins with ``prefix``, on whatever topics: the
-        middleware may store a message under another topic than it was published to. It ends when the replica that is
-        read from has reached ``up_to``.
-
-        :param records: with payloads and headers
-        """
+        """All messages with ``after < sequence <= up_to`` whose id begins with ``prefix``, on whatever topics (the
+        middleware may store a message under another one than it was published to), with payloads and headers if
+        ``records``. It ends when the replica that is read from has reached ``up_to``."""
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :meth:`~mama_spark.contracts.record_log.RecordLog.missing`."""

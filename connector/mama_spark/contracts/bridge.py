@@ -62,9 +62,8 @@ class Acks:
 
     :ivar tokens: of the sends, in any order
     :ivar sequences, duplicates: one a token; None: the middleware gives no sequences, and none is a duplicate
-    :ivar stream: where the messages are stored, None if not given
+    :ivar stream, domain: where the messages are stored, None if not given
     :ivar at: ``time.monotonic()`` of their arrival
-    :ivar domain: that the stream belongs to, None if not given
     :ivar level: meaning of these; None = that of the capabilities. :attr:`Ack.NONE`: the messages have no subscribers,
         will not be acknowledged, and end as ``published``
     """
@@ -122,8 +121,8 @@ class ValidationResult:
     """Faults of a batch that the bridge found before it sent any of it.
 
     :ivar rejected: rows that may not be sent, with the reason, ascending by row
-    :ivar non_retriable: True where a message that may be stored must not be sent again although it has an id, since it
-        carries an expectation; None = nowhere
+    :ivar non_retriable: True: an expectation forbids to resend a message that may be stored, although it has an id;
+        None = nowhere
     """
 
     rejected: list[tuple[int, PublishError]] = field(default_factory=list)
@@ -132,9 +131,8 @@ class ValidationResult:
 
 @dataclass(frozen=True, slots=True)
 class OnTheWay:
-    """Sends that may still be stored later than now.
+    """Sends that may still be stored later than now: True for each of these.
 
-    :ivar rows: True for each of these, one element a send
     :ivar since: monotonic time at which the wait for them began
     :ivar why: where they may be, and which event ends the wait, as text
     """
@@ -166,8 +164,7 @@ class PublisherBridge(ABC):
         value. Asks the middleware only about topics that are new to the bridge (is there a stream?), and caches the
         answer.
 
-        :raises ConfigError: no stream takes any of the topics so far
-        :raises Unavailable: the middleware does not answer
+        :raises ConfigError, Unavailable: no stream takes any of the topics so far; the middleware does not answer
         """
 
     @abstractmethod
@@ -189,10 +186,8 @@ class PublisherBridge(ABC):
     @abstractmethod
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         """Wait until ``want`` tokens are answered, or a refusal or event arrived, at most ``timeout`` seconds (0: not
-        at all); everything that arrived, perhaps nothing.
-
-        :raises BackgroundTaskFailed: a background task of the bridge ended with an error
-        """
+        at all); everything that arrived, perhaps nothing. BackgroundTaskFailed: a task of the bridge ended with an
+        error."""
 
     @abstractmethod
     def close(self) -> None:
@@ -254,8 +249,7 @@ class RequestBridge(Protocol):
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
         """Send a request; replies carry ``inbox``, a number of the caller's, until :meth:`forget`.
 
-        :raises PublishError: the topic cannot be sent to
-        :raises ConfigError: no permission to receive replies
+        :raises PublishError, ConfigError: the topic cannot be sent to; no permission to receive replies
         :raises Unavailable: the connection is down
         """
 
@@ -266,11 +260,8 @@ class RequestBridge(Protocol):
         """Reply to a request; errors as :meth:`request`."""
 
     def listen(self, topic: str) -> None:
-        """Receive requests that are sent to ``topic``.
-
-        :raises ConfigError: no permission
-        :raises Unavailable: the connection is down
-        """
+        """Receive requests that are sent to ``topic``; ConfigError: no permission, Unavailable: the connection is
+        down."""
 
     def unlisten(self, topic: str) -> None:
         """Undo :meth:`listen`."""
@@ -307,8 +298,8 @@ class DiscoveryEvent:
     """One element of the image of the sources, or one change. Payloads are opaque here; ``mama`` decodes them.
 
     :ivar at: microseconds since the epoch, by the clock of the middleware
-    :ivar origin: name of the log that it is (or was, in an image) stored in
-    :ivar sequence: its number there; None for what is stored in no log
+    :ivar origin, sequence: log that it is (or was, in an image) stored in, and its number there; None for what is in no
+        log
     """
 
     kind: DiscoveryEventKind

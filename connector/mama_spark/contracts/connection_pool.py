@@ -28,11 +28,7 @@ class _Idle(Generic[C]):
 
 
 class ConnectionPool(Generic[C]):
-    """Decides under the lock and returns what is to be closed; the I/O happens outside.
-
-    :param usable: may this connection be given out
-    :param discard: close connections; must not raise
-    """
+    """Decides under the lock and returns what is to be closed; the I/O happens outside. ``discard`` must not raise."""
 
     def __init__(
         self,
@@ -124,11 +120,9 @@ class ConnectionPool(Generic[C]):
 
 
 def require_file_descriptors(count: int, what: str) -> None:
-    """Check that ``count`` file descriptors are left for ``what``, by opening and closing them. libzmq ends the whole
-    process when it gets none for its own threads, and asyncio leaves half an event loop behind.
-
-    :raises Unavailable: fewer are left
-    """
+    """Check that ``count`` file descriptors are left for ``what``, else Unavailable, by opening and closing them:
+    libzmq ends the whole process when it gets none for its own threads, and asyncio leaves half an event loop
+    behind."""
     found: list[int] = []
     try:
         while len(found) < count:

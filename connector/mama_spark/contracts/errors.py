@@ -118,10 +118,8 @@ class Rejected(PublishError):
 
 
 class BadRow(Rejected):
-    """The row cannot become a message: null topic, null value, bad header, null id. Never sent.
-
-    :ivar null: column of the batch that holds a placeholder for this row, which has null there; empty = none
-    """
+    """The row cannot become a message: null topic, null value, bad header, null id. Never sent. ``null``: column of the
+    batch that holds a placeholder for this row, which has null there; empty = none."""
 
     default_status = "INVALID_ARG"
     null: str = ""

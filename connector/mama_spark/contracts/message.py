@@ -203,20 +203,16 @@ class RecordWriter(Protocol):
 
 
 class RowDecoder(Protocol):
-    """Makes columns of records. For one thread.
-
-    :ivar bad: records so far that could not be read
-    """
+    """Makes columns of records. For one thread. ``bad``: records so far that could not be read."""
 
     bad: int
 
     def columns(
         self, payloads: pa.Array, topics: pa.Array, sequences: Int64s, faults: Mapping[int, str]
     ) -> dict[str, pa.Array]:
-        """The columns by name.
+        """The columns by name; ``topics``: of the records in the log, ``faults``: record -> why it cannot be read,
+        where known.
 
-        :param topics: of the records in the log
-        :param faults: record -> why it cannot be read, where that is known
         :raises MamaError: a record cannot be read, and the decoder is a strict one
         """
 
@@ -230,8 +226,8 @@ class RecordFormat:
     :ivar decoder: ``(column_type, fields, strict) -> RowDecoder``: the type is None where the column is not wanted;
         with ``strict`` it raises where a record cannot be read, instead of saying so in its row
     :ivar packed: a message may hold several records
-    :ivar field_columns: ``(o: SubscribeOptions) -> pa.Schema``: columns for fields of records that the options name;
-        None: there are no columns of fields
+    :ivar field_columns: ``(o: SubscribeOptions) -> pa.Schema``: columns for fields of records that the options name, if
+        any
     :ivar fields: ``(columns: pa.Schema, o) -> Sequence``: what the decoder needs to know of such columns; it is pickled
     """
 

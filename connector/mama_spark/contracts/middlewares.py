@@ -31,9 +31,6 @@ class Middleware:
     such part. What factories make is not opened yet.
 
     :ivar name: of its bridge, the value of the option ``bridge``
-    :ivar title: for people
-    :ivar schemes: of its URLs
-    :ivar package: that has its parts
     :ivar extra: of the package, which installs what the parts need; None: the package itself does
     :ivar url_login: its URLs may hold a login
     :ivar stream_of_each_row: a row may name its stream; elsewhere the topic decides
@@ -49,10 +46,8 @@ class Middleware:
     :ivar key_codec: ``(o: SinkOptions) -> RowCodec``, which makes messages of changes to the keys of ``o.bucket``
     :ivar batch_ledger: ``(o: SinkOptions) -> BatchLedger``
     :ivar check_transport: ``(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]``: fine or not, and a text
-    :ivar log_bridge: ``(o: TransportOptions, timeout: float) -> RecordLogBridge``; None: it stores nothing to read
-        again
-    :ivar served_log_bridge: ``(o: TransportOptions, timeout: float) -> ServedLogBridge``, for a Malamute broker's
-        streams
+    :ivar log_bridge: ``(o: TransportOptions, timeout: float) -> RecordLogBridge``
+    :ivar served_log_bridge: ``(o: TransportOptions, timeout: float) -> ServedLogBridge``, of a broker
     :ivar key_value: a module: layout of key-value buckets, and the effect of a message on its key
     :ivar discovery_bridge: ``(o: TransportOptions) -> DiscoveryBridge``
     :ivar record_format: a ``RecordFormat``: how records of its recorder become columns of ``mamasub``
@@ -104,10 +99,7 @@ class Middleware:
 
 
 def imported(part: str) -> Any:
-    """The object that a part names.
-
-    :raises ModuleNotFoundError: what it needs is not installed
-    """
+    """The object that a part names; ModuleNotFoundError: what it needs is not installed."""
     module, _, attribute = part.partition(":")
     found = import_module(module)
     return getattr(found, attribute) if attribute else found

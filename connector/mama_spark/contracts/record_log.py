@@ -1,5 +1,4 @@
-"""The contract of record logs: durable, numbered, replayable sequences of records, read and appended to in columns.
-Pure.
+"""The contract of record logs: durable, numbered, replayable sequences of records, read and written in columns. Pure.
 
 A record can be read again by its sequence for as long as the log keeps it: the same range gives the same records, every
 time and on every executor. Sequences rise and are never reused; a deleted record leaves a gap. A URL names a log:
@@ -78,8 +77,7 @@ class Bounds:
 
     :ivar first: sequence of the oldest record that is still stored; ``last + 1`` when there is none
     :ivar last: sequence of the newest record that was ever stored; 0 when there never was one
-    :ivar identity: changes when the log is deleted and created again: its sequences then name other records; an empty
-        log has it, too
+    :ivar identity: changes when the log is deleted and created again, and its sequences name other records; never empty
     :ivar time: when the newest record was stored, microseconds since the epoch; None: the middleware does not say
     """
 
@@ -105,11 +103,8 @@ class Continuity(Enum):
 
 
 def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
-    """Compare a saved position without a time with the log as it is: never REWRITTEN; see :func:`resume`.
-
-    :param next_sequence: the first sequence that was not read
-    :param identity: of the log when the position was saved
-    """
+    """Compare a saved position without a time with the log as it is: never REWRITTEN; parameters as of
+    :func:`resume`."""
     if bounds.identity != identity:
         return Continuity.RECREATED
     if bounds.last + 1 < next_sequence:
@@ -162,10 +157,8 @@ class MatchRange:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRecords:
-    """Some of the records of a log that are the last of their topics: their sequences, ascending.
-
-    :ivar before: how many current ones precede these
-    """
+    """Some of the records of a log that are the last of their topics: their sequences, ascending, and how many precede
+    these."""
 
     sequences: Int64s
     before: int = 0
@@ -243,10 +236,8 @@ class RecordLog(Protocol):
         there is none."""
 
     def append(self, batch: MessageBatch) -> int:
-        """Store all, in order; the sequence of the last. For a few records: rows go through publishers.
-
-        :raises PublishError: one was rejected, or its outcome is not known; those before it are stored
-        """
+        """Store all, in order; the sequence of the last. For a few records: rows go through publishers. PublishError:
+        one was rejected, or its outcome is not known; those before it are stored."""
 
     def trim(self, before: int) -> None:
         """Delete the records with a sequence below ``before``."""
@@ -264,10 +255,8 @@ class RecordLog(Protocol):
     # --- what some can do ---
 
     def delete(self, sequences: Sequence[int]) -> None:
-        """Delete these records; missing ones are ignored.
-
-        :raises ConfigError: the middleware cannot, or the permissions forbid it
-        """
+        """Delete these records; missing ones are ignored. ConfigError: the middleware cannot, or the permissions forbid
+        it."""
         raise ConfigError(f"stream {self.name!r}: this middleware deletes no single records")
 
     @property
@@ -283,10 +272,10 @@ class RecordLog(Protocol):
     def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
         """Records, ascending, on ``topics`` (wildcards allowed; none = all), up to a sequence that is not below the end
         that the log had when it was asked: the last one of each topic is what its topic had last at that sequence.
+        ConfigError: the middleware cannot tell.
 
         :param since: a sequence that the log has: a replicated log waits for a leader that has it
         :param payloads: false: they, and headers, may be left out
-        :raises ConfigError: the middleware cannot tell
         """
         raise ConfigError(f"option latestPerTopic: {self.name!r} is of a middleware that keeps no last value")
 
@@ -315,10 +304,9 @@ class RecordLog(Protocol):
         return self.read(after, up_to, topics)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
-        """The range that begins behind ``after``, ends at ``up_to`` or before, and has at most ``limit`` (one or more)
-        records on ``topics`` (wildcards allowed; none = what the bridge selects): the whole, or nearly as many records
-        as allowed. It has a sequence at least. None: the middleware, or its server, cannot tell without sending the
-        records."""
+        """A range behind ``after`` that ends at ``up_to`` or before and has at most ``limit`` (one or more) records on
+        ``topics`` (wildcards allowed; none = what the bridge selects): the whole, or nearly as many records as allowed;
+        at least a sequence. None: the middleware, or its server, cannot tell without sending the records."""
         return None
 
     def most_readers(self) -> tuple[int, str] | None:
@@ -328,11 +316,8 @@ class RecordLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
-    """A reader that the middleware knows.
-
-    :ivar pending: records that it has not been given
-    :ivar unacknowledged: records that it has and did not acknowledge
-    """
+    """A reader that the middleware knows: records that it has not been given, and that it has and did not
+    acknowledge."""
 
     name: str
     pending: int
@@ -362,17 +347,11 @@ class RecordLogBridge(Protocol):
     it, as :class:`RecordLog`."""
 
     def open(self) -> None:
-        """Connect.
-
-        :raises ConfigError: the user must change something
-        :raises Unavailable: the middleware does not answer
-        """
+        """Connect; ConfigError: the user must change something, Unavailable: the middleware does not answer."""
 
     def names(self, topics: Sequence[str]) -> list[str]:
         """Names of the logs with records on any of ``topics`` (wildcards allowed; none = all logs), sorted.
-
-        :raises ConfigError: a topic that no log takes
-        """
+        ConfigError: a topic that no log takes."""
 
     def log(self, name: str) -> RecordLog:
         """:raises ConfigError: there is no such log"""

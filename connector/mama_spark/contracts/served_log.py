@@ -16,8 +16,7 @@ class LogSettings:
 
     :ivar topics: that it takes, with wildcards
     :ivar max_age, duplicate_window: seconds; an id is stored once in the second
-    :ivar max_size: bytes of all records together
-    :ivar max_per_topic: records of one topic
+    :ivar max_size, max_per_topic: bytes of all records together, and records of one topic
     :ivar replicas: servers that keep it; ``storage``: where, in the middleware's word
     """
 
@@ -42,20 +41,15 @@ class LogState:
 
 
 class LogTail(Protocol):
-    """Follows a log from a position on, also over lost connections, and never waits. One thread calls it.
-
-    :ivar position: sequence of the last record returned
-    :ivar caught_up: it has reached the end of the log since it last began again
-    """
+    """Follows a log from a position on, also over lost connections, and never waits. One thread calls it. ``position``:
+    sequence of the last record returned; ``caught_up``: it has reached the end of the log since it last began again."""
 
     position: int
     caught_up: bool
 
     def poll(self) -> Records | None:
-        """The records that came, with the headers of the middleware; None: none did.
-
-        :raises ConfigError: the log was deleted, or cannot be read
-        """
+        """The records that came, with the headers of the middleware; None: none did. ConfigError: the log cannot be
+        read."""
 
     def close(self) -> None:
         """Never raises."""
@@ -69,17 +63,10 @@ class ServedLog(Protocol):
         """The log itself."""
 
     def state(self) -> LogState:
-        """As the leader has it now.
-
-        :raises ConfigError: it was deleted since it was opened, or deleted and created again
-        """
+        """As the leader has it now. ConfigError: it was deleted since it was opened, or deleted and created again."""
 
     def decided_last(self, topic: str, patience: float) -> int:
-        """The last sequence, once everything that the leader had taken before this call is stored or lost.
-
-        :param topic: that the log takes
-        :param patience: seconds to wait for that, then Unavailable
-        """
+        """As :meth:`.BatchLedger.decided_last`, for a topic that the log takes."""
 
     def tail(self, after: int, topics: Sequence[str], name: str) -> LogTail:
         """A tail of the records after ``after`` on ``topics``; ``name`` is for the log, as a noun."""
@@ -99,7 +86,4 @@ class ServedLogBridge(Protocol):
     def served(self, name: str) -> ServedLog: ...
 
     def make(self, name: str, settings: LogSettings) -> None:
-        """Make a log; nothing if there is one of this name.
-
-        :raises ConfigError: the middleware refuses it
-        """
+        """Make a log; nothing if there is one of this name. ConfigError: the middleware refuses it."""

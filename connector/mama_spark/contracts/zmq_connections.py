@@ -53,10 +53,7 @@ def ended(connections: Iterable[Connection]) -> set[Connection]:
 
 class WrittenProbe:
     """Tells whether all was written that a context has sent. Its messages to itself go through the only I/O thread of
-    the context: what comes back was passed on by a thread that runs.
-
-    :raises zmq.ZMQError: no more sockets or files
-    """
+    the context: what comes back was passed on by a thread that runs. ZMQError: no more sockets or files."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._near, self._far = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
@@ -134,10 +131,8 @@ def _copy(descriptor: int) -> socket.socket | None:
 
 
 def end_context(context: zmq.Context[Any], sockets: Iterable[zmq.Socket[Any]], linger: float) -> bool:
-    """Close the sockets of a context and end it; whether everything was written.
-
-    :param linger: seconds that waiting messages may take; then they are dropped
-    """
+    """Close the sockets of a context and end it; whether everything was written in ``linger`` seconds, after which it
+    is dropped."""
     for one in sockets:
         one.close(linger=round(linger * 1000))
     began = time.monotonic()

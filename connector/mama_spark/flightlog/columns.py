@@ -110,11 +110,8 @@ class FlightColumns:
 
 
 def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """One record batch of all chunks' rows.
-
-    :param constants: ``kind``, ``query_id``, .. : one value for all rows
-    :param schema: of the part file (:func:`file_schema`)
-    """
+    """One record batch of all chunks' rows; ``constants`` (``kind``, ``query_id``, ..) have one value for all,
+    ``schema`` is that of the part file (:func:`file_schema`)."""
     n = sum(map(len, chunks))
     lengths = [len(c) for c in chunks]
     columns: dict[str, pa.Array] = {
@@ -151,11 +148,8 @@ def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any],
 
 
 class LoggedEvent(NamedTuple):
-    """An event of a publisher or a topic, in columns of the flight log.
-
-    :ivar kind: ``publisher`` or ``topic``
-    :ivar event_time: µs since the epoch
-    """
+    """An event of a publisher or a topic, as ``kind`` says, in columns of the flight log; ``event_time``: µs since the
+    epoch."""
 
     kind: str
     event: str

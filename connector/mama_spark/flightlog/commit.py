@@ -51,8 +51,8 @@ def commit(
         the table has recorded this version or a higher one, the parts are added as not committed
     :param extra: the columns named by ``flightLogColumns``; new ones are added to the table
     :param description: of the run, for readers of the table: goes into the commit as JSON; no secrets
-    :raises FlightLogError: another table, a column with another type, a folder with files of others, or a part that is
-        not there as its task wrote it; then nothing was committed
+    :raises FlightLogError: another table, a column with another type, files of others, or a part that is not there as
+        its task wrote it; then nothing was committed
     :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
     target = TargetTable(kind, TableStore(table_uri, storage_options), extra, description)
@@ -92,12 +92,9 @@ def abort(
     description: Mapping[str, Any] | None = None,
     kind: TableKind = FLIGHT_LOG,
 ) -> CommitResult:
-    """Add all parts of a failed write that are there as not committed; none if this write has been committed. Safe to
-    call after a commit that raised, and more than once.
-
-    :param parts: known parts; the folder of the write is searched for the others
-    :param app: as for :func:`commit`
-    """
+    """Add all parts of a failed write that are there as not committed; none if this write has been committed. The
+    folder of the write is searched for more than ``parts``. Safe to call after a commit that raised, and more than
+    once."""
     target = TargetTable(kind, TableStore(table_uri, storage_options), extra, description)
     folder = f"{PARTS}/{write_id.prefix}"
     named = {p.path for p in parts}

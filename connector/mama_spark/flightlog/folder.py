@@ -38,12 +38,11 @@ _FINAL = (
 
 
 def mark_folder(uri: str, what: str) -> str | None:
-    """On the driver, before the tasks: make the folder and its marker, where they are missing.
+    """On the driver, before the tasks: make the folder and its marker, where they are missing; the marker's name, None
+    for other storage than a file system, which all processes share.
 
     :param what: the option that names the table, for messages
-    :returns: name of the marker; None for other storage than a file system, which all processes share
-    :raises FlightLogError: no permission, no folder, or a folder with other files
-    :raises Unavailable: what :func:`may_pass`, such as a full disk
+    :raises FlightLogError, Unavailable: no permission, no folder, or a folder with other files; what :func:`may_pass`
     """
     path = local_path(uri)
     if path is None:
@@ -75,10 +74,7 @@ def require_readable_name(uri: str, what: str = "the table") -> None:
 
 
 def require_marker(uri: str, marker: str | None, what: str) -> None:
-    """In a task, before it writes: check that it sees the folder that the driver has marked.
-
-    :raises FlightLogError: it sees another one, or none
-    """
+    """In a task, before it writes: FlightLogError unless it sees the folder that the driver has marked."""
     path = local_path(uri)
     if path is None or marker is None or os.path.exists(os.path.join(path, marker)):
         return
@@ -102,10 +98,7 @@ def make_folder(path: str, what: str = "the table") -> None:
 
 
 def require_free(names: Iterable[str], uri: str, what: str) -> None:
-    """Check that a folder without a table holds only what this package has put there.
-
-    :raises FlightLogError: it holds other files
-    """
+    """:raises FlightLogError: a folder without a table holds other files than this package puts there"""
     others = sorted(n for n in names if n and n not in _OWN and not n.startswith((".", _MARKER)))
     if others:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
@@ -129,8 +122,7 @@ def _error(e: OSError, text: str) -> MamaError:
 class WriteId:
     """Identity of a batch write, or of one micro-batch of a streaming query.
 
-    :ivar query_id: of a stream, else None
-    :ivar run_id: of the batch write, or of this run of the stream
+    :ivar query_id, run_id: of a stream, else None; of the batch write, or of this run of the stream
     :ivar batch_id: micro-batch, or ``txnVersion`` of a batch write; None without
     :ivar commit: number of the commit, where a write without micro-batches has several
     """

@@ -77,12 +77,11 @@ class _File:
 class MaintenanceResult:
     """Result of :func:`maintain`, done or only planned.
 
-    :ivar adopted: orphaned parts that were added as not committed
-    :ivar expired: files whose rows were older than what is kept
+    :ivar adopted, expired: orphaned parts that were added as not committed; files whose rows were older than what is
+        kept
     :ivar compacted: files that were merged, into ``written`` files; a dry run knows only files that may be merged
     :ivar vacuumed: files that were removed from storage
-    :ivar files: of the table, before the first step and after the last
-    :ivar version: of the table after the last step
+    :ivar files, version: of the table: files before the first step and after the last, version after the last
     """
 
     dry_run: bool
@@ -128,8 +127,7 @@ def maintain(
     :param keep: rows whose ``event_date`` (UTC) is older are dropped; None = all are kept
     :param older_than: age of orphaned parts that are added; must exceed the longest batch
     :param on_step: called after each of :data:`STEPS` steps
-    :raises FlightLogError: no such table
-    :raises Unavailable: storage cannot be reached, or conflicts do not end
+    :raises FlightLogError, Unavailable: no such table; storage cannot be reached, or conflicts do not end
     """
     store = TableStore(path, storage)
     table = _open(store)
@@ -156,11 +154,8 @@ def maintain(
 
 @dataclass(frozen=True, slots=True)
 class AdoptionResult:
-    """Orphaned parts.
-
-    :ivar parts: files that no commit referred to
-    :ivar version: of the table that now has them; None for a dry run
-    """
+    """Orphaned parts: files that no commit referred to, and the version of the table that has them; None for a dry
+    run."""
 
     parts: list[Part]
     version: int | None
@@ -177,12 +172,11 @@ class AdoptionResult:
 def adopt_orphans(
     path: str, storage: dict[str, str], older_than: timedelta = ORPHAN_AGE, dry_run: bool = False
 ) -> AdoptionResult:
-    """Add parts that no commit refers to, and that are older than ``older_than``, as not committed. Files older than
-    the table remembers removals (seven days unless ``delta.deletedFileRetentionDuration`` says otherwise) are left
-    alone: they may have been compacted away.
+    """Add parts that no commit refers to, and that are older than ``older_than``, which must exceed the longest batch,
+    as not committed. Files older than the table remembers removals (seven days unless
+    ``delta.deletedFileRetentionDuration`` says otherwise) are left alone: they may have been compacted away.
 
     :param path: of a flight log or a dead-letter table
-    :param older_than: must exceed the longest batch
     :raises FlightLogError: no parts and no table there, or another table
     """
     store, found = TableStore(path, storage), list[Part]()
@@ -226,8 +220,8 @@ def compact(store: TableStore, target_bytes: int, *, late: bool = False, dry_run
     :param late: merge files of other attempts, too, of days to which no commit has added any for as long as the table
         keeps removed files
     :returns: files that were merged, and files that were made of them
-    :raises FlightLogError: no such table, or one with features that only Spark maintains
-    :raises Unavailable: storage cannot be reached, or conflicts do not end
+    :raises FlightLogError: no such table, or one with features that only Spark maintains; Unavailable as
+        :func:`maintain`
     """
     table = _open(store)
     foreign = sorted(_FOREIGN & {*(table.protocol().reader_features or ())})

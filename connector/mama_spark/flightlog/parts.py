@@ -62,10 +62,8 @@ class Part:
 
 
 def part_of_file(store: TableStore, path: str, size: int) -> Part | None:
-    """The description in the footer of a part; None if the file is not a whole part.
-
-    :raises Unavailable: it cannot be read now
-    """
+    """The description in the footer of a part; None if the file is not a whole part. Unavailable: it cannot be read
+    now."""
     with storage_errors(f"reading {path}", store.options):
         source = store.filesystem().open_input_file(path)
         try:
@@ -157,11 +155,11 @@ def open_writer(stream: Any, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 class PartWriter:
-    """Writes one task's rows as parts, on one background thread that starts with the first rows.
+    """Writes one task's rows as parts, on one background thread that starts with the first rows. A part is closed when
+    it has ``part_rows`` rows.
 
     :param folder: below ``parts/`` (``<query or run>/<batch>``)
     :param schema: of the batches that the thunks return; they hold an ``event_time``
-    :param part_rows: a part is closed when it has this many rows
     """
 
     def __init__(self, store: TableStore, folder: str, schema: pa.Schema, part_rows: int) -> None:
@@ -206,10 +204,7 @@ class PartWriter:
                 self._start()
 
     def close(self) -> list[Part]:
-        """Write what is queued, close the open parts, return all of them. May be repeated.
-
-        :raises Unavailable, FlightLogError: storage failed, or rejects a file: rows were lost
-        """
+        """Write what is queued, close the open parts, return all of them; raises as :meth:`put`. May be repeated."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -283,11 +278,7 @@ class PartWriter:
 
 
 def check_writable(store: TableStore, folder: str) -> None:
-    """Write a file where the parts will be, as they are written, and remove it again.
-
-    :raises FlightLogError: storage rejects it
-    :raises Unavailable: storage fails
-    """
+    """Write a file where the parts will be, as they are written, and remove it; raises as :func:`.storage_errors`."""
     path = f"{PARTS}/{folder}/_check-{uuid.uuid4()}"
     with storage_errors(f"{store.uri} cannot be written", store.options):
         store.ensure_folder()

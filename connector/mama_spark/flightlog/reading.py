@@ -99,8 +99,8 @@ SHARED_COLUMNS = ("rows", "tasks", "flight_id", "topic", "batch_id", "run_id")
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Counts, latencies and failures of a flight log. Rows of committed writes count once, those of attempts that
-    failed or were superseded apart.
+    """Counts, latencies and failures of a flight log. Rows of committed writes count once, those of other attempts
+    apart.
 
     :ivar events: one row for each outcome, status and ``committed``: flights, rows, duplicates, found and in_doubt (in
         rows), doubled_ids
@@ -110,8 +110,7 @@ class Summary:
     :ivar failures: event, status, code, info, committed, flights, example_topic, example_id; most frequent first
     :ivar first, last: ISO times of the first publish and the last event of committed writes; None if there are none
     :ivar active: seconds from the first publish to the last event of each committed write, common time once
-    :ivar rate: rows acknowledged, or published where nothing is acknowledged, for each of these seconds; None: fewer
-        than :data:`LEAST_RATED` rows
+    :ivar rate: rows acknowledged, or published where nothing is, in each of these; None: fewer than :data:`LEAST_RATED`
     :ivar doubled_id: flight_id and topic of the first flight with the id of a row before it in its task; None = none
     """
 
@@ -227,8 +226,7 @@ def summarise(
 
     :param limit: of topics and reasons
     :param on_pass: called after each pass over the log, of :data:`PASSES`
-    :raises FlightLogError: no flight log there
-    :raises Unavailable: storage cannot be reached
+    :raises FlightLogError, Unavailable: no flight log there; storage cannot be reached
     """
     table = open_log(path, storage)
     ask = partial(query, table, storage, on_pass=on_pass)
@@ -279,10 +277,8 @@ def failed_text(rows: list[Row]) -> str:
 
 def shared_ids(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
     """Ids that several acknowledged messages of one committed write share, of which a broker that deduplicates stored
-    one: flight_id, stream, topic of one, rows, duplicates, tasks, query_id, run_id, batch_id; most rows first.
-
-    Holds in memory the ids that were duplicates; all ids where the broker does not say (``ackMode=batch``).
-    """
+    one: flight_id, stream, topic of one, rows, duplicates, tasks, query_id, run_id, batch_id; most rows first. Holds in
+    memory the ids that were duplicates; all ids where the broker does not say (``ackMode=batch``)."""
     return query(open_log(path, storage), storage, _SHARED_IDS.format(limit=int(limit)))
 
 
@@ -311,12 +307,8 @@ def query(
     on_pass: Callable[[], object] = lambda: None,
     **others: DeltaTable,
 ) -> list[Row]:
-    """The rows that ``sql`` gives, in bounded memory; it calls the flight log ``log``.
-
-    :param on_pass: called when the log was read
-    :param others: tables of other names
-    :raises FlightLogError: a file of the table is damaged or missing
-    """
+    """The rows that ``sql`` gives, in bounded memory; it calls the flight log ``log``, and ``others`` by their names.
+    ``on_pass`` is called when the log was read. FlightLogError: a file of the table is damaged or missing."""
     with reading_errors(f"reading {table.table_uri}", storage):
         asked = QueryBuilder()
         for name, one in {"log": table, **others}.items():
@@ -377,8 +369,7 @@ WHERE nth = 1 AND flight_id IS NOT NULL
 
 def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
     """Failed rows of the table at ``path``, as :data:`REPLAY`, with the ids under which they were published, so that
-    rows that were stored after all are not stored twice. Of a flight log, without the rows that a later attempt got
-    acknowledged.
+    rows that were stored after all are not stored twice; without the rows that a flight log has as acknowledged later.
 
     :raises FlightLogError: no such table, or one of another kind
     """

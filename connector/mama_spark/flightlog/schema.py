@@ -95,9 +95,8 @@ def packed_rows_field(fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def table_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
-    """The Arrow schema of the whole table.
+    """The Arrow schema of the whole table, with the columns that ``flightLogColumns`` names.
 
-    :param extra: the columns named by ``flightLogColumns``
     :raises SchemaError: one of them has the name of a column of the flight log, or two have the same name
     """
     seen = {name.lower() for name in OWN_NAMES}
@@ -119,11 +118,8 @@ def dead_letter_schema(extra: Sequence[pa.Field]) -> pa.Schema:
 
 
 class TableKind(NamedTuple):
-    """The kind of a table: flight log, or dead-letter table.
-
-    :ivar option: that names the table, for messages
-    :ivar schema: of the whole table, by the columns that ``flightLogColumns`` names
-    """
+    """The kind of a table, by the option that names it, and its schema by the columns that ``flightLogColumns``
+    names."""
 
     option: str
     schema: Callable[[Sequence[pa.Field]], pa.Schema]

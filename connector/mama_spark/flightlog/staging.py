@@ -90,11 +90,8 @@ class TaskParts:
         _checked[key] = time.monotonic()
 
     def close(self) -> list[Part]:
-        """Write all that is queued, and return the parts; also when the task is about to raise; may be repeated.
-
-        :raises Unavailable: storage failed, and rows are missing from the table
-        :raises FlightLogError: storage refuses
-        """
+        """Write all that is queued, and return the parts; Unavailable, FlightLogError: storage failed, and rows are
+        missing."""
         return self._writer.close()
 
 
@@ -129,10 +126,8 @@ class Staging(TaskParts):
         self._writer.prepare()
 
     def add_flights(self, columns: FlightColumns) -> None:
-        """Queue events of flights. Waits only when storage is slower than the publisher.
-
-        :raises Unavailable, FlightLogError: storage failed, or refuses, since
-        """
+        """Queue events of flights. Waits only when storage is slower than the publisher. Raises as
+        :meth:`.PartWriter.put`."""
         columns = self._level.rows_of(columns)
         if not len(columns):
             return
@@ -177,8 +172,7 @@ class DeadLetterStaging(TaskParts):
 
         :param flight_id, topic: string arrays or dictionaries of strings, nulls allowed
         :param payload, headers, extra: None = all null; ``extra``: the columns named by ``flightLogColumns``
-        :param reasons: (status, code, info) of each row
-        :param event_time: µs since the epoch
+        :param reasons, event_time: (status, code, info) of each row, and µs since the epoch
         """
         if not len(event_time):
             return

@@ -87,10 +87,10 @@ def reading_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
 
 
 class TableStore:
-    """The folder of one table. Nothing is opened before the first call.
+    """The folder of one table. Nothing is opened before the first call. FlightLogError: delta-rs would look for it
+    elsewhere.
 
     :param uri: a path, or a URL that delta-rs takes (``file:``, ``s3://``, ``s3a://``, ``abfss://``, ``gs://``, ..)
-    :raises FlightLogError: delta-rs would look for the folder elsewhere
     """
 
     def __init__(self, uri: str, options: dict[str, str]) -> None:
@@ -221,11 +221,8 @@ class KeptTables:
             return _key(store) in self._tables
 
     def committed(self, store: TableStore, table: DeltaTable, version: int, *, checkpoint: bool) -> None:
-        """After a commit that made this version. From the second commit on, the table is kept.
-
-        :param table: the caller uses it no more
-        :param checkpoint: of this version, to be written in the background; only if the table is kept
-        """
+        """After a commit that made this version, ``table``, which the caller uses no more; the second one makes it a
+        kept one, and writes its ``checkpoint`` in the background."""
         kept = _KeptTable(table, store, version, checkpoint)
         with self._lock:
             if (key := _key(store)) not in self._tables:
@@ -265,11 +262,8 @@ def removed_paths(table: DeltaTable) -> set[str]:
 
 
 def existing_table(store: TableStore, schema: pa.Schema, what: str, extra: frozenset[str]) -> DeltaTable | None:
-    """The table, if a commit to it can succeed; None = there is none, and there may be.
-
-    :raises FlightLogError: as :func:`check_table_schema`, or the folder holds files of others
-    :raises Unavailable: storage cannot be reached
-    """
+    """The table, if a commit to it can succeed; None = there is none, and there may be. FlightLogError: as
+    :func:`check_table_schema`, or the folder holds files of others. Unavailable: storage cannot be reached."""
     with storage_errors(f"{what} {store.uri}", store.options):
         table = store.table()
         if table is None:
@@ -302,9 +296,8 @@ _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
 def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset[str]) -> list[pa.Field]:
-    """The fields of ``schema`` that the table lacks.
+    """The fields of ``schema`` that the table lacks; it may lack those of ``extra``.
 
-    :param extra: columns of ``schema`` that the table may lack
     :raises FlightLogError: it is another table, a column has another type, or as :func:`check_features`
     """
     there = {f.name: f.type for f in pa.schema(table.schema().to_arrow())}

@@ -52,11 +52,8 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """A table that parts are committed to.
-
-    :ivar fields: the columns named by ``flightLogColumns``, which the table may lack
-    :ivar description: of the write, which goes into its commits for readers; no secrets
-    """
+    """A table that parts are committed to; it may lack ``fields``, which ``flightLogColumns`` names. ``description``:
+    of the write, which goes into its commits for readers; no secrets."""
 
     kind: TableKind
     store: TableStore
@@ -102,11 +99,8 @@ def seconds_since_run(table: DeltaTable, run_id: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """The parts that one commit adds to the table as it was read.
-
-    :ivar app, recorded: the app transaction that is recorded with it, and whether another write, or another run of this
-        one, had recorded it
-    """
+    """The parts that one commit adds, and the app transaction that it records: had another write or run ``recorded``
+    it?"""
 
     committed: list[Part] = field(default_factory=list)
     uncommitted: list[Part] = field(default_factory=list)
@@ -122,14 +116,12 @@ def add_and_remove(
     *,
     checkpoint: bool = True,
 ) -> int:
-    """Commit the actions as the next version of the table, and write a checkpoint when one is due.
+    """Commit the actions as the next version of the table, which it returns, and write a checkpoint when one is due.
 
     Only every hundredth commit removes expired entries of the log: to find them, delta-rs lists the whole log, by
     default after each commit, and commits would get slower with their number.
 
-    :param app: the app transaction that is recorded with it
     :param checkpoint: False: the caller writes the checkpoints
-    :returns: the new version
     :raises CommitFailedError: others have committed since the table was read
     """
     version: int = table.version() + 1  # without retries a commit is the next version, or conflicts
@@ -181,11 +173,8 @@ def execute(
 
 
 def await_next_attempt(store: TableStore, version: int, error: CommitFailedError, attempt: int) -> None:
-    """Wait after a commit that met one of others; to be called within :func:`~.storage.storage_errors`.
-
-    :param version: of the table that was read
-    :raises FlightLogError: nobody has committed since: what fails fails again
-    """
+    """Wait after a commit that met one of others; to be called within :func:`~.storage.storage_errors`. FlightLogError:
+    there is no other one since ``version``, which was read: what fails fails again."""
     table = store.table()
     if table is not None and table.version() == version:
         raise FlightLogError(

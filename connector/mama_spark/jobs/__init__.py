@@ -30,10 +30,7 @@ if not _INSTALLED:
 
 @dataclass(frozen=True)
 class Job:
-    """:ivar summary: one sentence about it
-    :ivar needs: requirements of a run
-    :ivar files: its file and those that it begins with, as ``jobs/publish.py``
-    """
+    """One program: one sentence about it, requirements of a run, and its file and those that it begins with."""
 
     name: str
     path: Path
@@ -61,10 +58,8 @@ def configuration_files() -> list[str]:
 
 
 def copy(name: str, folder: Path) -> list[Path]:
-    """Copy a job with the files that it begins with, or one configuration file, into the folders ``jobs`` and ``conf``
-    of a folder, and return the copies.
+    """Copy a job with the files that it begins with, or one configuration file, into ``jobs`` and ``conf`` of a folder.
 
-    :param name: of a job or of a configuration file
     :raises ConfigError: there is no such file, or a copy would replace one; then nothing was copied
     """
     files = (f"conf/{name}",) if name in configuration_files() else find(name).files

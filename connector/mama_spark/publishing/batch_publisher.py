@@ -50,10 +50,7 @@ _DEFAULTS, _NO_HOOKS = BatchConfig(), BatchHooks()
 
 @dataclass(slots=True)
 class _QueuedBatch:
-    """:ivar rejected: rows that cannot be sent, with the reason
-    :ivar stored: rows that are stored already
-    :ivar spans: rows that are still to be sent; None = not prepared yet
-    """
+    """Rows that cannot be sent, with the reason; that are stored already; still to be sent, None = not prepared yet."""
 
     flights: FlightBatch
     rejected: Sequence[tuple[int, PublishError]]
@@ -151,8 +148,7 @@ class BatchPublisher:
         :param stored: rows that are stored already: they are acknowledged without being sent
         :param context: becomes :attr:`.FlightBatch.context`
         :returns: the flights, which the publisher's thread goes on changing until ``on_finished`` gets them
-        :raises BackgroundTaskFailed: the publisher ended with an error, the cause; a :class:`ConfigError` is raised as
-            itself
+        :raises BackgroundTaskFailed: the publisher ended with an error, the cause; a ConfigError is raised as itself
         :raises ClientClosed: drained or stopped
         """
         with self._changed:
@@ -174,11 +170,8 @@ class BatchPublisher:
         self.check()
 
     def drain(self) -> None:
-        """No more batches; returns when every flight is settled and every batch was given to ``on_finished``.
-
-        :raises BackgroundTaskFailed: as :meth:`put`
-        :raises ClientClosed: :meth:`stop` was called meanwhile
-        """
+        """No more batches; returns when every flight is settled and every batch was given to ``on_finished``. Raises
+        BackgroundTaskFailed as :meth:`put`, ClientClosed if :meth:`stop` was called meanwhile."""
         with self._changed:
             if self._thread.ident is None:
                 raise ClientClosed("the publisher was never started")

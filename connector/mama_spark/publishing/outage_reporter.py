@@ -25,11 +25,8 @@ WARNING_INTERVAL = 30.0
 
 
 class OutageReporter:
-    """For the thread that sends.
-
-    :param what_next: text about what happens if it lasts
-    :ivar cause: of the outage that lasts, or was the last one; empty = there was none
-    """
+    """For the thread that sends. ``what_next``: text about what happens if it lasts; ``cause``: of the outage that
+    lasts, or was the last one, empty = there was none."""
 
     def __init__(self, bridge: PublisherBridge, loop: SendLoop, what_next: str, log_prefix: str = "") -> None:
         self._bridge, self._loop, self._what_next, self._log_prefix = bridge, loop, what_next, log_prefix
@@ -83,11 +80,8 @@ class OutageReporter:
 
 
 def retry_while_unavailable(ask: Callable[[], T], *, wait: bool, say: str) -> T:
-    """The result of ``ask``.
-
-    :param wait: until the middleware answers, with a warning ``say`` now and then, which has one ``%s`` for the error
-    :raises Unavailable: the middleware does not answer, and ``wait`` is off
-    """
+    """The result of ``ask``; Unavailable unless ``wait``: until the middleware answers, with a warning ``say`` now and
+    then, which has one ``%s`` for the error."""
     delays, warned = RECONNECT.delays(), -math.inf
     while True:
         try:

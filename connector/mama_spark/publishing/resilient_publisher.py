@@ -51,7 +51,7 @@ class ResilientPublisher:
         asked at once where :meth:`write` may soon have to wait for answers, and by :meth:`drain`
     :param on_rejected: called with messages that the middleware rejected, on another thread
     :param rows_of: rows of each message, where messages are packs; None: each has one
-    :ivar stored: rows of messages that were acknowledged; ``rejected``: of messages that the middleware rejected
+    :ivar stored, rejected: rows of messages that were acknowledged, and that the middleware rejected
     """
 
     def __init__(
@@ -84,10 +84,8 @@ class ResilientPublisher:
         return self._waiting_rows
 
     def write(self, batch: MessageBatch, cancelled: Callable[[], bool] = lambda: False) -> bool:
-        """Queue messages; waits while others wait.
+        """Queue messages; waits while others wait; False: ``cancelled`` ended the wait, and they were not taken.
 
-        :param cancelled: called while it waits; True ends the wait
-        :returns: False: ``cancelled`` ended the wait, and they were not taken
         :raises ConfigError: the first bridge cannot be opened, or no stream takes the messages
         :raises Unavailable: nobody answers, at the first time
         """

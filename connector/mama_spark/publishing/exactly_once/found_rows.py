@@ -51,11 +51,8 @@ def keys_of(digests: npt.NDArray[np.uint8]) -> Keys:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The stored row that settles each of some rows.
-
-    :ivar sequence: in the stream, -1 where nothing serves the row
-    :ivar partition, number: that the id of the stored message names
-    """
+    """The stored row that settles each of some rows: its sequence, -1 where there is none; partition and number of its
+    id."""
 
     sequence: Int64s
     partition: Int64s
@@ -194,10 +191,7 @@ class FoundRows:
         return sum(run.nbytes for run in self._runs)
 
     def add(self, keys: Keys, sequences: Int64s, partitions: Int64s, numbers: Int64s) -> None:
-        """Rows, ascending by sequence.
-
-        :raises ConfigError: more than four billion messages behind ``after``
-        """
+        """Rows, ascending by sequence. ConfigError: more than four billion messages behind ``after``."""
         if not len(keys):
             return
         offsets = sequences - self._after
@@ -278,11 +272,8 @@ class FoundRows:
 
 
 class Plan:
-    """Stored rows that could settle rows.
-
-    :ivar want, new: rows of each content that nothing serves yet, and that must be claimed
-    :ivar served: (run, rows, places)
-    """
+    """Stored rows that could settle rows: of each content, rows that nothing serves yet (``want``), and that must be
+    claimed (``new``); ``served``: (run, rows, places)."""
 
     def __init__(self, found: FoundRows, rows: Distinct) -> None:
         self.rows = rows

@@ -112,11 +112,8 @@ ByStream = Iterable[tuple[str, Int64s]]
 
 
 class Matching:
-    """The stored rows of one attempt, by stream; each settles one row.
-
-    :param shared: rows of earlier runs may be rows of other partitions: they are claimed before they settle one
-    :ivar streams: streams whose markers name this attempt
-    """
+    """The stored rows of one attempt, by stream whose marker names it; each settles one row. ``shared``: rows of
+    earlier runs may be rows of other partitions: they are claimed before they settle one."""
 
     def __init__(self, partition: int, *, shared: bool) -> None:
         self._partition, self._shared = partition, shared
@@ -157,10 +154,8 @@ class Matching:
         return parts
 
     def free_numbers(self, streams: ByStream, digests: Digests, numbers: Int64s) -> Int64s:
-        """Numbers for the ids of messages that are published: none that a stored message of this partition has.
-
-        :param numbers: how many messages of the same content were published before each
-        """
+        """Numbers for the ids of messages that are published, none that a stored message of this partition has;
+        ``numbers``: how many messages of the same content were published before each."""
         result = numbers.copy()
         for name, rows in streams:
             taken = [table.numbers(digests[rows], self._partition) for table in self.streams[name].tables]
@@ -202,10 +197,7 @@ def encode_claim(claim: Claim) -> bytes:
 
 
 def decode_claim(value: bytes) -> Claim | None:
-    """None for an empty value.
-
-    :raises ConfigError: it is none of ours
-    """
+    """None for an empty value; ConfigError: it is none of ours."""
     if not value:
         return None
     head, _, body = value.partition(b"\n")

@@ -42,7 +42,7 @@ def lease_clock() -> float:
 class PartitionLease:
     """That this attempt owns the partition in one stream.
 
-    :ivar task: the marker; ``revision``: of it
+    :ivar task, revision: of the marker
     :ivar ends: of the stream: the first one before this attempt published, others with each renewal and look
     :ivar until: until when nobody takes over, in the seconds of leases
     """
@@ -55,9 +55,8 @@ class PartitionLease:
 
 
 class PartitionLeases:
-    """:param seconds: of a lease
+    """:param seconds, clock: of leases
     :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
-    :param clock: of leases, seconds
     """
 
     def __init__(

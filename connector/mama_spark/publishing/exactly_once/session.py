@@ -65,7 +65,6 @@ class BatchSession:
     """Calls: :meth:`open`, and :meth:`close` in any case.
 
     :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
-    :param clock: of leases, seconds
     :ivar unfenced: publish rows although sends of an earlier attempt may still be stored
     """
 
@@ -105,8 +104,8 @@ class BatchSession:
     def begin(self, topics: pa.Array) -> None:
         """Before anything is published to these topics.
 
-        :raises ConfigError: what is stored cannot be told from what is not
-        :raises Unavailable: the middleware does not answer, or another run has the batch
+        :raises ConfigError, Unavailable: what is stored cannot be told from what is not; no answer, or another run has
+            the batch
         """
         with self._lock:
             new = [topic for topic in topics.to_pylist() if topic is not None and topic not in self._stream_of]

@@ -30,11 +30,8 @@ Rejected = list[tuple[int, PublishError]]
 
 
 class DoubledIdCheck:
-    """For the rows of one attempt of one task, in the order in which they come.
-
-    :param reject: doubled rows fail; otherwise they are only counted
-    :ivar count, first: doubled rows so far; id and topic of the first one
-    """
+    """For the rows of one attempt of one task, in the order in which they come: counts doubled rows, which fail if
+    ``reject``, and has id and topic of the first one."""
 
     def __init__(self, reject: bool, most: int = MOST_IDS) -> None:
         self._reject, self._most, self._seen = reject, most, KeyTable(2, 2 * most, 0.5, first=1 << 12)
@@ -43,10 +40,9 @@ class DoubledIdCheck:
         self.first: tuple[str, str] | None = None
 
     def check(self, batch: MessageBatch, rejected: Rejected) -> tuple[Rejected, Int64s | None]:
-        """Look at the next rows.
+        """Look at the next rows, which have ids; those of ``rejected`` rows, which are not sent for other reasons, do
+        not count.
 
-        :param batch: with ids
-        :param rejected: rows that are not sent for other reasons: their ids do not count
         :returns: rejected rows, with doubled ones if they are to fail; doubled rows that are sent, None = none
         """
         assert batch.ids is not None

@@ -64,10 +64,9 @@ _BY_NAME = itemgetter(0)
 class IdMaker:
     """Ids of the rows of one partition, in any number of batches.
 
-    :param prefix: names the query or run; no control characters
+    :param prefix: names the query or run; ConfigError: it has control characters
     :param batch: of the stream, 0 in batch writes without one
     :param memory: bound in bytes of all that is remembered
-    :raises ConfigError: if the prefix cannot be a header value
     """
 
     def __init__(self, prefix: str, batch: int, partition: int, memory: int = IDS_MEMORY) -> None:
@@ -90,7 +89,7 @@ class IdMaker:
     ) -> pa.Array:
         """One id a row: a string array of ``len(batch)``. Null elements count as empty ones.
 
-        :param digests: result of :func:`digest` for the batch; None = to be computed
+        :param digests: of :func:`digest`; None = to be computed
         :param renumber: makes the numbers ``n`` from how many equal rows came before each
         """
         if not len(batch):
@@ -159,11 +158,8 @@ class IdMaker:
 
 
 class ParsedIds(NamedTuple):
-    """Ids of one batch, taken apart.
-
-    :ivar rows: which of the ids have this form, ascending; the others are of other messages (dead letters)
-    :ivar digests: ``h``, shape (rows, 16)
-    """
+    """Ids of one batch, taken apart: ``digests`` is ``h``, shape (rows, 16); ``rows``: which of the ids have this form,
+    ascending; the others are of other messages (dead letters)."""
 
     rows: Int64s
     digests: npt.NDArray[np.uint8]

@@ -36,10 +36,8 @@ class KeyTable:
         return 8 * (len(self._keys) + 1) * self._most_slots
 
     def find(self, keys: Keys, numbers: Int64s) -> Int64s:
-        """The slots of keys, until the next call; -1 for those that are new when the table is full.
-
-        :param numbers: of each key if it is new, above 0; of equal keys the last one counts
-        """
+        """The slots of keys, until the next call; -1 for those that are new when the table is full. ``numbers``: of
+        each key if it is new, above 0; of equal keys the last one counts."""
         self._grow(self._count + len(numbers))
         return self._place(keys, numbers)
 

@@ -23,12 +23,8 @@ Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
 class PublishQueue:
-    """The queue. Thread-safe.
-
-    :param size: messages that may wait
-    :param id_prefix: ids are ``<id_prefix>-<number>`` (MP-18)
-    :param callers: threads that must not wait for space, because they make it
-    """
+    """The queue, of ``size`` messages with ids ``<id_prefix>-<number>`` (MP-18). Thread-safe. ``callers``: threads that
+    must not wait for space, because they make it."""
 
     def __init__(self, size: int, id_prefix: str, callers: set[int]) -> None:
         self._size, self._prefix, self._callers = size, id_prefix, callers
@@ -54,10 +50,7 @@ class PublishQueue:
     def put(
         self, subject: str, body: bytes, headers: HeadersLike | None, options: PublishOptions | None
     ) -> Future[Flight]:
-        """Queue a message; its future.
-
-        :raises QueueFull: the queue is full and this thread may not block
-        """
+        """Queue a message; its future. QueueFull: the queue is full and this thread may not block."""
         plain: Headers | None = None
         if headers is not None:
             plain = {k: [v] if isinstance(v, str) else list(v) for k, v in headers.items()}

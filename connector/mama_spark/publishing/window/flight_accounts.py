@@ -43,10 +43,8 @@ class FlightAccounts:
         sizes: Int64s | None = None,
         non_retriable: Bools | None = None,
     ) -> FlightBatch:
-        """New flights, queued. Every one of them ends in exactly one terminal event.
-
-        :param sizes: payload bytes of each; None = those of ``messages``
-        """
+        """New flights, queued; each ends in exactly one terminal event. ``sizes``: payload bytes; None = of
+        ``messages``."""
         self.counters.opened += n
         if sizes is None and messages is not None:
             sizes = messages.sizes()

@@ -24,7 +24,6 @@ class FlightBatch:
     :ivar n: how many; ``open``: how many of them are not settled
     :ivar messages: row i is the message of flight i; None once all are settled and reported
     :ivar context: value of the caller of :meth:`.Window.open`, by which it finds its own data again
-    :ivar state: :class:`FlightState`
     :ivar sends: how often sent; ``token``: of the last send
     :ivar first_token: of all sends of all flights
     :ivar blocked: how many of the sends were no attempts (:attr:`.PublishError.is_attempt`); None = none of any flight

@@ -54,11 +54,8 @@ class OutageTimer:
 
 
 class ReconnectingBridge(Generic[B]):
-    """Calls a bridge from one thread; opens it when it is needed and, after a retryable error, a new one.
-
-    :param make: returns a bridge that is not open
-    :param timeout: seconds that an outage may last before a call fails
-    """
+    """Calls a bridge from one thread; opens one that ``make`` gives when it is needed and after a retryable error. A
+    call fails after ``timeout`` seconds of an outage."""
 
     def __init__(
         self,
@@ -73,10 +70,7 @@ class ReconnectingBridge(Generic[B]):
 
     def call(self, work: Callable[[B], T], timeout: float | None = None) -> T:
         """``work(bridge)``; repeated as a whole on a new bridge while it raises retryable errors, of which it raises
-        the last.
-
-        :param timeout: for this call, instead of that of all calls
-        """
+        the last; ``timeout``: for this call, instead of that of all calls."""
         outage = OutageTimer(self._timeout if timeout is None else timeout, clock=self._clock, sleep=self._sleep)
         while True:
             try:
@@ -104,10 +98,8 @@ class ReconnectingBridge(Generic[B]):
 
 
 def ask_logs(o: ReadOptions | SinkOptions, question: Callable[[RecordLogBridge], T]) -> T:
-    """The result of ``question``, which may be called several times, with the logs that the options name.
-
-    :raises MamaError: the last one, after ``waitTimeout`` without an answer; at once if it is not retryable
-    """
+    """The result of ``question``, which may be called several times, with the logs that the options name; it raises its
+    last error, after ``waitTimeout`` without an answer; at once if it is not retryable."""
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     try:
         return bridge.call(question)

@@ -25,7 +25,7 @@ _WAITING = int(FlightState.WAITING)
 class PendingResend:
     """Flights of one batch that are due at the same time.
 
-    :ivar due: monotonic seconds; ``order``: of arrival, among those that are due at the same time
+    :ivar due, order: monotonic seconds, and order of arrival among those that are due at the same time
     :ivar deadline: the earliest time at which one of the rows may not be sent again any more
     :ivar rows: may contain rows that were acknowledged meanwhile
     :ivar held: they may not go, whatever the time
@@ -41,10 +41,7 @@ class PendingResend:
 
 class ResendQueue:
     """Applies :mod:`~mama_spark.publishing.window.retry` to flights; an outage can suspend their retry deadlines.
-
-    :ivar patient: outages are waited for
-    :ivar next_deadline: no flight that waits has an earlier deadline
-    """
+    ``patient``: outages are waited for; ``next_deadline``: no flight that waits has an earlier one."""
 
     def __init__(self, policy: WindowConfig) -> None:
         self._policy = policy

@@ -52,23 +52,19 @@ class StoredCheck(Protocol):
         ...
 
     def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
-        """The stored messages of each batch, as rows of it.
-
-        :param since: monotonic seconds before which none of them was
-        :raises Unavailable: the middleware does not say
-        """
+        """The stored messages of each batch, as rows of it; none of them was before ``since`` (monotonic seconds).
+        Unavailable: the middleware does not say."""
         ...
 
 
 class SendLoop:
     """One bridge and one window. Not thread-safe: one thread calls it at a time.
 
-    :param on_event: called with each event of the transport before the window learns of it
+    :param on_event: called with each event of the transport before the window
     :param outage: None = no outage is declared, and the cause is asked for after an acknowledgement's timeout
-    :param check: looks for a message that may be stored before it is sent again, once all copies of it are stored or
-        lost; None = it is sent
-    :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = they are sent as they
-        are
+    :param check: looks for a message that may be stored before a resend, once all its copies are stored or lost; None =
+        no
+    :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = the same
     :ivar bridge_full: the bridge did not take everything in the last call
     :ivar unflushed: something was sent since the last flush; ``last_send``: when, monotonic seconds
     :ivar last_cause: the last refusal or disconnection, for people
@@ -101,12 +97,8 @@ class SendLoop:
         rejected: Mapping[int, PublishError] = MappingProxyType({}),
         stored: Sequence[StoredFlights] = (),
     ) -> deque[Span]:
-        """Have the bridge check queued flights, fail those that cannot be sent; the spans of the others. Raises as
-        :meth:`~mama_spark.contracts.bridge.PublisherBridge.prepare`.
-
-        :param rejected: rows that are known to be wrong
-        :param stored: flights whose rows are stored already
-        """
+        """Have the bridge check queued flights, fail those that cannot be sent or are known to be ``rejected``, settle
+        those that are ``stored`` already; the spans of the others. Raises as :meth:`.PublisherBridge.prepare`."""
         if not flights.n:
             return deque()
         result = self.bridge.prepare(self._outgoing(messages_of(flights)))
@@ -233,9 +225,7 @@ class SendLoop:
 
     def receive(self, timeout: float, want: int = 1) -> PollResult:
         """Poll the bridge, give the window what came, and time out what had no answer when this was called.
-
-        :raises Unavailable: the connection was closed for good
-        """
+        Unavailable: the connection was closed for good."""
         asked = self.clock()
         polled = self.bridge.poll(timeout, want)
         self._noted(asked, timeout)
