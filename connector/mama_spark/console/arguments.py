@@ -20,14 +20,18 @@ O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
 
 
 def add_transport(parser: argparse.ArgumentParser, formats: str, more: str = "", *, positional: bool = True) -> None:
-    """``URL``, ``--url`` (:func:`add_url`) and ``--option``: those of ``formats``, and ``more`` about them."""
+    """``URL`` and ``--url`` (:func:`add_url`), and ``--option`` for options of ``formats``; ``more``: text about
+    these."""
     add_url(parser, f"servers; the scheme picks the bridge ({DEFAULT_SERVER})", positional=positional)
     add_option(parser, f"any option of {formats} in docs/reference/options.md, such as credentials=...{more}")
 
 
 def add_url(parser: argparse.ArgumentParser, text: str, *, positional: bool = True) -> None:
     """``URL`` and ``--url``: the one way to name the server that a command is about, or reads from; one that it writes
-    to is ``--to``. Not ``positional``: other arguments of the command have no name, and the server has one."""
+    to is ``--to``.
+
+    :param positional: False: other arguments of the command have no name, and the server has one
+    """
     if positional:
         parser.add_argument("positional_url", nargs="?", metavar="URL", help="as --url")
     parser.add_argument("--url", metavar="URL", help=text)
@@ -102,8 +106,10 @@ def named_url(args: argparse.Namespace) -> str | None:
 
 
 def pairs(arguments: Sequence[str], flag: str) -> list[tuple[str, str]]:
-    """Names and values of NAME=VALUE arguments; OptionError where one has no ``=`` or no name, without its text: a
-    secret?"""
+    """Names and values of NAME=VALUE arguments.
+
+    :raises OptionError: one has no ``=`` or no name; its text may be a secret, and is not shown
+    """
     split = [argument.partition("=") for argument in arguments]
     if not all(name.strip() and equals for name, equals, _ in split):
         raise OptionError(f"{flag} must be NAME=VALUE, and one has no name or no =")

@@ -114,7 +114,7 @@ def shown_source(row: DiscoveryRow) -> str:
 def say_changes(
     follower: DiscoveryFollower, at: Position, kinds: Collection[str], line: Callable[[DiscoveryRow], str]
 ) -> None:
-    """Print changes of these kinds after ``at``, a line each, until the reader of the output is gone."""
+    """Print changes of these kinds after ``at``, a line each, until the reader of our output is gone."""
     for rows in follower.changes(at):
         for row in rows:
             if row.kind in kinds:

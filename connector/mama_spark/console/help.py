@@ -24,9 +24,10 @@ SHOW, USE, DISCOVER, RUN, HELP = (
 
 
 class Subcommand(NamedTuple):
-    """One subcommand of ``mama``, in a group of the help; ``extra`` of the package installs what it needs.
+    """One subcommand of ``mama``.
 
     :ivar module: that has its arguments and runs it: ``add_arguments(parser)``, ``run(args) -> int``
+    :ivar extra: of the package, with what the subcommand needs
     """
 
     module: str
@@ -50,8 +51,10 @@ def formatter_class() -> type[argparse.HelpFormatter]:
 
 
 class HelpParser(argparse.ArgumentParser):
-    """A parser that shows no secrets in errors, names the nearest word for a wrong one, and has subcommands in groups:
-    the subcommands by title."""
+    """A parser that shows no secrets in errors, names the nearest word for a wrong one, and has subcommands in groups.
+
+    :ivar groups: title of a group -> its subcommands
+    """
 
     def __init__(self, *args: object, **more: object) -> None:
         super().__init__(*args, **{"formatter_class": formatter_class(), **more})  # type: ignore[arg-type]

@@ -24,8 +24,7 @@ _STYLES = {
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
-    """Whether people read this stream (None: standard output): a terminal that can be drawn on, or ``FORCE_COLOR`` is
-    set."""
+    """Whether people read this stream, standard output if None: a terminal to draw on, or ``FORCE_COLOR`` is set."""
     if os.environ.get("FORCE_COLOR"):
         return True
     stream = stream or sys.stdout
@@ -38,7 +37,7 @@ def is_rich(stream: TextIO | None = None) -> bool:
 
 
 def rich_console(stream: TextIO | None = None) -> Console:
-    """Only where :func:`is_rich` holds."""
+    """Rich's console for a stream; call it where :func:`is_rich` holds."""
     from rich.console import Console
 
     return Console(file=stream or sys.stdout, highlight=False, soft_wrap=False)

@@ -22,8 +22,9 @@ NOTEBOOK_INTERVAL = 0.5
 class Progress:
     """Shows how much is done, how fast and how much is left, as long as the block lasts.
 
-    :param what, unit: that is done, for example ``publishing``; of what is counted, plural
-    :param total, stream: None = unknown, and standard error
+    :param what: that is done, for example ``publishing``; ``unit``: of what is counted, plural
+    :param total: how much there is; None = unknown
+    :param stream: None = standard error
     """
 
     def __init__(self, what: str, unit: str, total: int | None = None, stream: TextIO | None = None) -> None:

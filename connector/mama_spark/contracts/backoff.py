@@ -37,8 +37,7 @@ class Backoff:
             raise ValueError(f"no schedule of delays: {self!r}")
 
     def delay(self, attempt: int, uniform: Callable[[], float] = random.random) -> float:
-        """Seconds to wait after failed attempt ``attempt`` (0 = the first); ``uniform`` gives random numbers from 0 to
-        1."""
+        """Seconds to wait after failed attempt ``attempt`` (0 = the first), with random numbers from 0 to 1."""
         try:
             delay = min(self.first * self.factor ** max(attempt, 0), self.most)
         except OverflowError:

@@ -121,8 +121,7 @@ class ValidationResult:
     """Faults of a batch that the bridge found before it sent any of it.
 
     :ivar rejected: rows that may not be sent, with the reason, ascending by row
-    :ivar non_retriable: True: an expectation forbids to resend a message that may be stored, although it has an id;
-        None = nowhere
+    :ivar non_retriable: True where an expectation forbids to resend a message that may be stored; None = nowhere
     """
 
     rejected: list[tuple[int, PublishError]] = field(default_factory=list)
@@ -131,8 +130,9 @@ class ValidationResult:
 
 @dataclass(frozen=True, slots=True)
 class OnTheWay:
-    """Sends that may still be stored later than now: True for each of these.
+    """Sends that may still be stored later than now.
 
+    :ivar rows: True for each of these, one element a send
     :ivar since: monotonic time at which the wait for them began
     :ivar why: where they may be, and which event ends the wait, as text
     """
@@ -164,7 +164,8 @@ class PublisherBridge(ABC):
         value. Asks the middleware only about topics that are new to the bridge (is there a stream?), and caches the
         answer.
 
-        :raises ConfigError, Unavailable: no stream takes any of the topics so far; the middleware does not answer
+        :raises ConfigError: no stream takes any of the topics so far
+        :raises Unavailable: the middleware does not answer
         """
 
     @abstractmethod
@@ -186,8 +187,10 @@ class PublisherBridge(ABC):
     @abstractmethod
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         """Wait until ``want`` tokens are answered, or a refusal or event arrived, at most ``timeout`` seconds (0: not
-        at all); everything that arrived, perhaps nothing. BackgroundTaskFailed: a task of the bridge ended with an
-        error."""
+        at all); everything that arrived, perhaps nothing.
+
+        :raises BackgroundTaskFailed: a background task of the bridge ended with an error
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -249,7 +252,8 @@ class RequestBridge(Protocol):
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
         """Send a request; replies carry ``inbox``, a number of the caller's, until :meth:`forget`.
 
-        :raises PublishError, ConfigError: the topic cannot be sent to; no permission to receive replies
+        :raises PublishError: the topic cannot be sent to
+        :raises ConfigError: no permission to receive replies
         :raises Unavailable: the connection is down
         """
 
@@ -260,8 +264,10 @@ class RequestBridge(Protocol):
         """Reply to a request; errors as :meth:`request`."""
 
     def listen(self, topic: str) -> None:
-        """Receive requests that are sent to ``topic``; ConfigError: no permission, Unavailable: the connection is
-        down."""
+        """Receive requests that are sent to ``topic``.
+
+        :raises ConfigError, Unavailable: no permission; the connection is down
+        """
 
     def unlisten(self, topic: str) -> None:
         """Undo :meth:`listen`."""
@@ -298,8 +304,7 @@ class DiscoveryEvent:
     """One element of the image of the sources, or one change. Payloads are opaque here; ``mama`` decodes them.
 
     :ivar at: microseconds since the epoch, by the clock of the middleware
-    :ivar origin, sequence: log that it is (or was, in an image) stored in, and its number there; None for what is in no
-        log
+    :ivar origin: name of the log that it is (or was, in an image) stored in; ``sequence``: its number there, or None
     """
 
     kind: DiscoveryEventKind

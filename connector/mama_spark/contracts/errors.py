@@ -19,7 +19,7 @@ from .redaction import one_line, redact
 class Backpressure(Enum):
     """Effect of an error on the publisher as a whole, beyond the message that it concerns."""
 
-    NONE = "none"  # none: the cause => the cause
+    NONE = "none"  #: the cause concerns this message alone
     PAUSE = "pause"  #: send nothing until the back-off has passed: no message would get through
     SHRINK_WINDOW = "shrink_window"  #: pause, and halve the window: the server is overloaded
 
@@ -118,8 +118,10 @@ class Rejected(PublishError):
 
 
 class BadRow(Rejected):
-    """The row cannot become a message: null topic, null value, bad header, null id. Never sent. ``null``: column of the
-    batch that holds a placeholder for this row, which has null there; empty = none."""
+    """The row cannot become a message: null topic, null value, bad header, null id. Never sent.
+
+    :ivar null: column of the batch that holds a placeholder for this row, which has null there; empty = none
+    """
 
     default_status = "INVALID_ARG"
     null: str = ""

@@ -37,8 +37,11 @@ _VALUE_FAULT = "has a null value or a line break in it"
 
 
 class HeaderLines(NamedTuple):
-    """The header lines of many messages: names and values one a line, values may be null; where the lines of each
-    message begin, and where those of the last one end."""
+    """The header lines of many messages.
+
+    :ivar names, values: one a line; values may be null
+    :ivar starts: where the lines of each message begin, and where those of the last one end
+    """
 
     names: pa.Array
     values: pa.Array
@@ -131,8 +134,7 @@ def reject_lines(lines: HeaderLines, bad: dict[int, PublishError], also: Sequenc
 
 
 def split_ids(headers: pa.MapArray, keep: bool) -> tuple[pa.Array, pa.Array]:
-    """The ids of messages, null where they have none, and with ``keep`` the headers without them, null where none are
-    left."""
+    """The ids of messages, and with ``keep`` the headers without them; null where there are none."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

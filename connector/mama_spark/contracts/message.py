@@ -210,8 +210,8 @@ class RowDecoder(Protocol):
     def columns(
         self, payloads: pa.Array, topics: pa.Array, sequences: Int64s, faults: Mapping[int, str]
     ) -> dict[str, pa.Array]:
-        """The columns by name; ``topics``: of the records in the log, ``faults``: record -> why it cannot be read,
-        where known.
+        """The columns by name; ``topics``: of the records in the log; ``faults``: why a record cannot be read, where
+        known.
 
         :raises MamaError: a record cannot be read, and the decoder is a strict one
         """
@@ -226,8 +226,7 @@ class RecordFormat:
     :ivar decoder: ``(column_type, fields, strict) -> RowDecoder``: the type is None where the column is not wanted;
         with ``strict`` it raises where a record cannot be read, instead of saying so in its row
     :ivar packed: a message may hold several records
-    :ivar field_columns: ``(o: SubscribeOptions) -> pa.Schema``: columns for fields of records that the options name, if
-        any
+    :ivar field_columns: ``(o: SubscribeOptions) -> pa.Schema``: columns for fields of records that the options name
     :ivar fields: ``(columns: pa.Schema, o) -> Sequence``: what the decoder needs to know of such columns; it is pickled
     """
 
@@ -290,8 +289,8 @@ def _four_digits() -> npt.NDArray[np.uint8]:
 
 
 def read_heads(payloads: pa.Array, head: np.dtype[Any]) -> tuple[Any, Int64s, Int64s, npt.NDArray[Any]]:
-    """Heads of binary payloads (zeros where a payload is shorter), where each payload begins and ends in all bytes, and
-    these."""
+    """Heads of binary payloads (zeros where a payload is shorter), where each begins and ends in their bytes, and these
+    bytes."""
     bounds = payload_bounds(payloads)
     begins, ends, data = bounds[:-1], bounds[1:], payloads.buffers()[2] or b""
     if payloads.null_count:

@@ -47,7 +47,8 @@ class Middleware:
     :ivar batch_ledger: ``(o: SinkOptions) -> BatchLedger``
     :ivar check_transport: ``(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]``: fine or not, and a text
     :ivar log_bridge: ``(o: TransportOptions, timeout: float) -> RecordLogBridge``
-    :ivar served_log_bridge: ``(o: TransportOptions, timeout: float) -> ServedLogBridge``, of a broker
+    :ivar served_log_bridge: ``(o: TransportOptions, timeout: float) -> ServedLogBridge``: logs that a Malamute broker
+        serves
     :ivar key_value: a module: layout of key-value buckets, and the effect of a message on its key
     :ivar discovery_bridge: ``(o: TransportOptions) -> DiscoveryBridge``
     :ivar record_format: a ``RecordFormat``: how records of its recorder become columns of ``mamasub``

@@ -77,7 +77,8 @@ class Bounds:
 
     :ivar first: sequence of the oldest record that is still stored; ``last + 1`` when there is none
     :ivar last: sequence of the newest record that was ever stored; 0 when there never was one
-    :ivar identity: changes when the log is deleted and created again, and its sequences name other records; never empty
+    :ivar identity: changes when the log is deleted and created again: its sequences then name other records; an empty
+        log has it, too
     :ivar time: when the newest record was stored, microseconds since the epoch; None: the middleware does not say
     """
 
@@ -103,8 +104,7 @@ class Continuity(Enum):
 
 
 def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
-    """Compare a saved position without a time with the log as it is: never REWRITTEN; parameters as of
-    :func:`resume`."""
+    """As :func:`resume` without a time: never REWRITTEN."""
     if bounds.identity != identity:
         return Continuity.RECREATED
     if bounds.last + 1 < next_sequence:
@@ -113,8 +113,8 @@ def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
 
 
 def time_of(log: RecordLog, bounds: Bounds, sequence: int) -> int | None:
-    """Microseconds since the epoch at which this record was stored; None: it is not there. ``bounds``: of the log,
-    now."""
+    """Microseconds since the epoch at which this record was stored; None: it is not within ``bounds``, the present
+    ones."""
     if not bounds.first <= sequence <= bounds.last:
         return None
     return next((int(some.times[0]) for some in log.read(sequence - 1, sequence)), None)
@@ -157,8 +157,8 @@ class MatchRange:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRecords:
-    """Some of the records of a log that are the last of their topics: their sequences, ascending, and how many precede
-    these."""
+    """Records of a log that are the last of their topics: their sequences, ascending, and how many such ones are
+    before."""
 
     sequences: Int64s
     before: int = 0
@@ -236,8 +236,10 @@ class RecordLog(Protocol):
         there is none."""
 
     def append(self, batch: MessageBatch) -> int:
-        """Store all, in order; the sequence of the last. For a few records: rows go through publishers. PublishError:
-        one was rejected, or its outcome is not known; those before it are stored."""
+        """Store all, in order; the sequence of the last. For a few records: rows go through publishers.
+
+        :raises PublishError: one was rejected, or its outcome is not known; those before it are stored
+        """
 
     def trim(self, before: int) -> None:
         """Delete the records with a sequence below ``before``."""
@@ -255,8 +257,10 @@ class RecordLog(Protocol):
     # --- what some can do ---
 
     def delete(self, sequences: Sequence[int]) -> None:
-        """Delete these records; missing ones are ignored. ConfigError: the middleware cannot, or the permissions forbid
-        it."""
+        """Delete these records; missing ones are ignored.
+
+        :raises ConfigError: the middleware cannot, or the permissions forbid it
+        """
         raise ConfigError(f"stream {self.name!r}: this middleware deletes no single records")
 
     @property
@@ -272,10 +276,10 @@ class RecordLog(Protocol):
     def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
         """Records, ascending, on ``topics`` (wildcards allowed; none = all), up to a sequence that is not below the end
         that the log had when it was asked: the last one of each topic is what its topic had last at that sequence.
-        ConfigError: the middleware cannot tell.
 
         :param since: a sequence that the log has: a replicated log waits for a leader that has it
         :param payloads: false: they, and headers, may be left out
+        :raises ConfigError: the middleware cannot tell
         """
         raise ConfigError(f"option latestPerTopic: {self.name!r} is of a middleware that keeps no last value")
 
@@ -316,8 +320,8 @@ class RecordLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
-    """A reader that the middleware knows: records that it has not been given, and that it has and did not
-    acknowledge."""
+    """A reader that the middleware knows: records that it has not been given, and given ones without
+    acknowledgement."""
 
     name: str
     pending: int
@@ -347,11 +351,17 @@ class RecordLogBridge(Protocol):
     it, as :class:`RecordLog`."""
 
     def open(self) -> None:
-        """Connect; ConfigError: the user must change something, Unavailable: the middleware does not answer."""
+        """Connect.
+
+        :raises ConfigError: the user must change something
+        :raises Unavailable: the middleware does not answer
+        """
 
     def names(self, topics: Sequence[str]) -> list[str]:
         """Names of the logs with records on any of ``topics`` (wildcards allowed; none = all logs), sorted.
-        ConfigError: a topic that no log takes."""
+
+        :raises ConfigError: a topic that no log takes
+        """
 
     def log(self, name: str) -> RecordLog:
         """:raises ConfigError: there is no such log"""

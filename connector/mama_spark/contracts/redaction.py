@@ -35,8 +35,7 @@ _SECRET_KEY = re.compile(r"key|secret|token|password|signature|sas|credential|ac
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text with ``***`` in place of every secret that it shows, also of ``secrets``, which are known to be
-    secret."""
+    """The text with ``***`` in place of every secret that it shows; ``secrets``: values that are known to be such."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, MASK)

@@ -15,8 +15,8 @@ class LogSettings:
     """Topics and limits of a log; None = no limit.
 
     :ivar topics: that it takes, with wildcards
-    :ivar max_age, duplicate_window: seconds; an id is stored once in the second
-    :ivar max_size, max_per_topic: bytes of all records together, and records of one topic
+    :ivar max_age: seconds; ``max_size``: bytes of all records together; ``max_per_topic``: records of one topic
+    :ivar duplicate_window: seconds in which an id is stored once
     :ivar replicas: servers that keep it; ``storage``: where, in the middleware's word
     """
 
@@ -48,8 +48,8 @@ class LogTail(Protocol):
     caught_up: bool
 
     def poll(self) -> Records | None:
-        """The records that came, with the headers of the middleware; None: none did. ConfigError: the log cannot be
-        read."""
+        """The records that came, with the headers of the middleware; None: none did. ConfigError: the log was
+        deleted."""
 
     def close(self) -> None:
         """Never raises."""
@@ -69,7 +69,7 @@ class ServedLog(Protocol):
         """As :meth:`.BatchLedger.decided_last`, for a topic that the log takes."""
 
     def tail(self, after: int, topics: Sequence[str], name: str) -> LogTail:
-        """A tail of the records after ``after`` on ``topics``; ``name`` is for the log, as a noun."""
+        """A tail of the records after ``after`` on ``topics``; ``name``: of the log, as a noun."""
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
         """As :meth:`.RecordLog.read`, with empty payloads."""

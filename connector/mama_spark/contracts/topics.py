@@ -63,8 +63,7 @@ def is_filter(topic: str) -> bool:
 
 
 def whole_wildcards(topic: str) -> str:
-    """The topic with each part that has a wildcard in it as a wildcard, as was probably meant: ``a.1*`` names one
-    topic."""
+    """The topic with each part that has a wildcard in it as a wildcard: ``a.1*`` was hardly meant as a name."""
     parts = topic.split(".")
     last = len(parts) - 1
     return ".".join(

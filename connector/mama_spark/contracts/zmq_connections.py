@@ -131,8 +131,8 @@ def _copy(descriptor: int) -> socket.socket | None:
 
 
 def end_context(context: zmq.Context[Any], sockets: Iterable[zmq.Socket[Any]], linger: float) -> bool:
-    """Close the sockets of a context and end it; whether everything was written in ``linger`` seconds, after which it
-    is dropped."""
+    """Close the sockets of a context and end it; whether all was written. After ``linger`` seconds the rest is
+    dropped."""
     for one in sockets:
         one.close(linger=round(linger * 1000))
     began = time.monotonic()

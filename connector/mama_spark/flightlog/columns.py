@@ -23,7 +23,7 @@ REPEATED = pa.dictionary(pa.int32(), pa.string())
 
 @cache
 def _event_dictionary() -> pa.Array:
-    """Not made at import: to make an array imports pandas, which a process that only asks for data sources does not
+    """Not made at import: an array imports pandas, which a process that only asks for names of data sources does not
     need."""
     return pa.array(EVENTS, pa.string())
 
@@ -148,8 +148,7 @@ def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any],
 
 
 class LoggedEvent(NamedTuple):
-    """An event of a publisher or a topic, as ``kind`` says, in columns of the flight log; ``event_time``: µs since the
-    epoch."""
+    """An event of a publisher or a topic (``kind``), in columns of the flight log; times in µs since the epoch."""
 
     kind: str
     event: str
@@ -210,8 +209,8 @@ def file_schema(part: pa.Schema) -> pa.Schema:
 
 
 def repeated(array: pa.Array) -> pa.Array:
-    """As :data:`REPEATED`, from any type of strings; the dictionary, which goes into the file, has no more than
-    ``len(array)`` values."""
+    """As :data:`REPEATED`, from any type of strings. The dictionary, which goes into the file, is no longer than the
+    array."""
     if not pa.types.is_dictionary(array.type):
         return _as_string(array).dictionary_encode()
     names = array.dictionary

@@ -93,8 +93,7 @@ def abort(
     kind: TableKind = FLIGHT_LOG,
 ) -> CommitResult:
     """Add all parts of a failed write that are there as not committed; none if this write has been committed. The
-    folder of the write is searched for more than ``parts``. Safe to call after a commit that raised, and more than
-    once."""
+    folder of the write is searched for other parts than ``parts``. Safe to repeat, also after a commit that raised."""
     target = TargetTable(kind, TableStore(table_uri, storage_options), extra, description)
     folder = f"{PARTS}/{write_id.prefix}"
     named = {p.path for p in parts}

@@ -38,11 +38,12 @@ _FINAL = (
 
 
 def mark_folder(uri: str, what: str) -> str | None:
-    """On the driver, before the tasks: make the folder and its marker, where they are missing; the marker's name, None
-    for other storage than a file system, which all processes share.
+    """On the driver, before the tasks: make the folder and its marker, where they are missing.
 
     :param what: the option that names the table, for messages
-    :raises FlightLogError, Unavailable: no permission, no folder, or a folder with other files; what :func:`may_pass`
+    :returns: name of the marker; None for other storage than a file system, which all processes share
+    :raises FlightLogError: no permission, no folder, or a folder with other files
+    :raises Unavailable: what :func:`may_pass`, such as a full disk
     """
     path = local_path(uri)
     if path is None:
@@ -85,8 +86,7 @@ def require_marker(uri: str, marker: str | None, what: str) -> None:
 
 
 def make_folder(path: str, what: str = "the table") -> None:
-    """:raises FlightLogError, Unavailable: it cannot be made; the second for what :func:`may_pass`, such as a full
-    disk"""
+    """:raises FlightLogError, Unavailable: it cannot be made; Unavailable if that :func:`may_pass`"""
     try:
         os.makedirs(path, exist_ok=True)
     except FileExistsError as e:
@@ -109,8 +109,8 @@ def require_free(names: Iterable[str], uri: str, what: str) -> None:
 
 
 def may_pass(e: OSError) -> bool:
-    """Whether a later try may succeed (full or broken disk, file server away), unlike no permission or an impossible
-    path."""
+    """Whether a later try may succeed: after a full disk or a lost file server, but not without permission or a
+    folder."""
     return e.errno not in _FINAL
 
 
@@ -122,7 +122,7 @@ def _error(e: OSError, text: str) -> MamaError:
 class WriteId:
     """Identity of a batch write, or of one micro-batch of a streaming query.
 
-    :ivar query_id, run_id: of a stream, else None; of the batch write, or of this run of the stream
+    :ivar query_id: of a stream, else None; ``run_id``: of the batch write, or of this run of the stream
     :ivar batch_id: micro-batch, or ``txnVersion`` of a batch write; None without
     :ivar commit: number of the commit, where a write without micro-batches has several
     """

@@ -77,11 +77,11 @@ class _File:
 class MaintenanceResult:
     """Result of :func:`maintain`, done or only planned.
 
-    :ivar adopted, expired: orphaned parts that were added as not committed; files whose rows were older than what is
-        kept
+    :ivar adopted: orphaned parts that were added as not committed
+    :ivar expired: files whose rows were older than what is kept
     :ivar compacted: files that were merged, into ``written`` files; a dry run knows only files that may be merged
     :ivar vacuumed: files that were removed from storage
-    :ivar files, version: of the table: files before the first step and after the last, version after the last
+    :ivar files: of the table, before the first step and after the last; ``version``: after the last
     """
 
     dry_run: bool
@@ -154,8 +154,7 @@ def maintain(
 
 @dataclass(frozen=True, slots=True)
 class AdoptionResult:
-    """Orphaned parts: files that no commit referred to, and the version of the table that has them; None for a dry
-    run."""
+    """Orphaned parts, to which no commit referred, and the version of the table that has them; None for a dry run."""
 
     parts: list[Part]
     version: int | None
@@ -220,8 +219,7 @@ def compact(store: TableStore, target_bytes: int, *, late: bool = False, dry_run
     :param late: merge files of other attempts, too, of days to which no commit has added any for as long as the table
         keeps removed files
     :returns: files that were merged, and files that were made of them
-    :raises FlightLogError: no such table, or one with features that only Spark maintains; Unavailable as
-        :func:`maintain`
+    :raises FlightLogError: no such table, or one with features that only Spark maintains
     """
     table = _open(store)
     foreign = sorted(_FOREIGN & {*(table.protocol().reader_features or ())})

@@ -62,8 +62,7 @@ class Part:
 
 
 def part_of_file(store: TableStore, path: str, size: int) -> Part | None:
-    """The description in the footer of a part; None if the file is not a whole part. Unavailable: it cannot be read
-    now."""
+    """The description in the footer of a part; None if the file is not a whole part. Unavailable: it cannot be read."""
     with storage_errors(f"reading {path}", store.options):
         source = store.filesystem().open_input_file(path)
         try:

@@ -110,7 +110,8 @@ class Summary:
     :ivar failures: event, status, code, info, committed, flights, example_topic, example_id; most frequent first
     :ivar first, last: ISO times of the first publish and the last event of committed writes; None if there are none
     :ivar active: seconds from the first publish to the last event of each committed write, common time once
-    :ivar rate: rows acknowledged, or published where nothing is, in each of these; None: fewer than :data:`LEAST_RATED`
+    :ivar rate: rows acknowledged, or published where nothing is acknowledged, for each of these seconds; None: fewer
+        than :data:`LEAST_RATED` rows
     :ivar doubled_id: flight_id and topic of the first flight with the id of a row before it in its task; None = none
     """
 
@@ -254,7 +255,7 @@ def summarise(
 
 def failed(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
     """The latest flights that failed or timed out, of all attempts, newest first; with the columns that
-    ``flightLogColumns`` named, and whether the id was acknowledged later, which a row published again was."""
+    ``flightLogColumns`` named, and whether the id was acknowledged later: a row that was published again."""
     table = open_log(path, storage)
     named = [f.name for f in table.schema().fields if f.name not in OWN_NAMES and f.name != _ACKED_LATER]
     more = "".join(f", {sql_name(name)}" for name in named)

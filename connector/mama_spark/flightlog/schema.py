@@ -118,8 +118,7 @@ def dead_letter_schema(extra: Sequence[pa.Field]) -> pa.Schema:
 
 
 class TableKind(NamedTuple):
-    """The kind of a table, by the option that names it, and its schema by the columns that ``flightLogColumns``
-    names."""
+    """A flight log or a dead-letter table: the option that names it, and its schema by ``flightLogColumns``."""
 
     option: str
     schema: Callable[[Sequence[pa.Field]], pa.Schema]

@@ -90,8 +90,10 @@ class TaskParts:
         _checked[key] = time.monotonic()
 
     def close(self) -> list[Part]:
-        """Write all that is queued, and return the parts; Unavailable, FlightLogError: storage failed, and rows are
-        missing."""
+        """Write all that is queued; the parts. Also when the task is about to raise; may be repeated.
+
+        :raises Unavailable, FlightLogError: storage failed, or refuses, and rows are missing from the table
+        """
         return self._writer.close()
 
 
@@ -172,7 +174,7 @@ class DeadLetterStaging(TaskParts):
 
         :param flight_id, topic: string arrays or dictionaries of strings, nulls allowed
         :param payload, headers, extra: None = all null; ``extra``: the columns named by ``flightLogColumns``
-        :param reasons, event_time: (status, code, info) of each row, and µs since the epoch
+        :param reasons: (status, code, info) of each row; ``event_time``: µs since the epoch
         """
         if not len(event_time):
             return

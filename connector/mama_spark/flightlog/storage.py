@@ -75,7 +75,7 @@ def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def reading_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
-    """As :func:`storage_errors`, and where a file of a table is damaged or missing, FlightLogError."""
+    """As :func:`storage_errors`; FlightLogError also where a file of a table is damaged or missing."""
     with storage_errors(doing, options):
         try:
             yield
@@ -221,8 +221,11 @@ class KeptTables:
             return _key(store) in self._tables
 
     def committed(self, store: TableStore, table: DeltaTable, version: int, *, checkpoint: bool) -> None:
-        """After a commit that made this version, ``table``, which the caller uses no more; the second one makes it a
-        kept one, and writes its ``checkpoint`` in the background."""
+        """After a commit that made this version. From the second commit on, the table is kept.
+
+        :param table: the caller uses it no more
+        :param checkpoint: of this version, to be written in the background; only if the table is kept
+        """
         kept = _KeptTable(table, store, version, checkpoint)
         with self._lock:
             if (key := _key(store)) not in self._tables:

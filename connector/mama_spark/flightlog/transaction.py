@@ -99,8 +99,11 @@ def seconds_since_run(table: DeltaTable, run_id: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """The parts that one commit adds, and the app transaction that it records: had another write or run ``recorded``
-    it?"""
+    """The parts that one commit adds to the table as it was read.
+
+    :ivar app: the app transaction that is recorded with it
+    :ivar recorded: it had been recorded by another write, or another run of this one
+    """
 
     committed: list[Part] = field(default_factory=list)
     uncommitted: list[Part] = field(default_factory=list)
@@ -173,8 +176,11 @@ def execute(
 
 
 def await_next_attempt(store: TableStore, version: int, error: CommitFailedError, attempt: int) -> None:
-    """Wait after a commit that met one of others; to be called within :func:`~.storage.storage_errors`. FlightLogError:
-    there is no other one since ``version``, which was read: what fails fails again."""
+    """Wait after a commit that met one of others; to be called within :func:`~.storage.storage_errors`.
+
+    :param version: of the table that was read
+    :raises FlightLogError: nobody has committed since: what fails fails again
+    """
     table = store.table()
     if table is not None and table.version() == version:
         raise FlightLogError(

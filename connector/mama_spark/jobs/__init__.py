@@ -30,7 +30,11 @@ if not _INSTALLED:
 
 @dataclass(frozen=True)
 class Job:
-    """One program: one sentence about it, requirements of a run, and its file and those that it begins with."""
+    """One program.
+
+    :ivar summary: one sentence about it; ``needs``: requirements of a run
+    :ivar files: its file and those that it begins with, as ``jobs/publish.py``
+    """
 
     name: str
     path: Path

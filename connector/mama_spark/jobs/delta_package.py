@@ -14,8 +14,8 @@ _IVY = ".ivy2.5.2"
 
 
 def delta_package(spark: str | None = None) -> str:
-    """The package of Delta for a version of Spark (None = the installed one, or 4.2), for ``--packages``; for 4.3 there
-    is none."""
+    """The package of Delta for a version of Spark (None: the installed one, or 4.2), for ``--packages``; none for 4.3
+    yet."""
     if spark is None:
         try:
             spark = version("pyspark")

@@ -53,8 +53,8 @@ class PublishOptions:
 
 @dataclass(frozen=True, slots=True)
 class PublishAck:
-    """An acknowledgement of the middleware; fields that it does not send are None. ``domain``: the stream's JetStream
-    domain."""
+    """An acknowledgement; fields that the middleware does not send are None. ``domain``: the JetStream domain of the
+    stream."""
 
     stream: str | None
     sequence: int | None

@@ -35,7 +35,7 @@ class OnOutage(Enum):
         return self in (OnOutage.FAIL_AT_GAP, OnOutage.WAIT_AT_GAP)
 
     def at_last(self, timeout: float) -> str:
-        """The consequence, as text, if the outage lasts; after ``timeout`` seconds it is declared, infinite = never."""
+        """Text: the consequence if the outage lasts, which is declared after ``timeout`` seconds; infinite = never."""
         if math.isinf(timeout):
             return "waiting until messages are stored again"
         return f"after {timeout:g} s {'the messages fail' if self is OnOutage.FAIL_ROWS else 'the write gives up'}"
@@ -45,7 +45,8 @@ class OnOutage(Enum):
 class BatchConfig:
     """How a batch publisher works.
 
-    :param outage_timeout: seconds without an acknowledgement; None = :attr:`.WindowConfig.longest_silence`
+    :param outage_timeout: seconds without an acknowledgement that are an outage; None =
+        :attr:`.WindowConfig.longest_silence`
     :param rate: new messages a second; None = no limit
     :param flush_after: seconds without a send after which the middleware is asked to answer for what it has
     :param poll_time: longest wait in seconds (MP-07)

@@ -50,7 +50,9 @@ _DEFAULTS, _NO_HOOKS = BatchConfig(), BatchHooks()
 
 @dataclass(slots=True)
 class _QueuedBatch:
-    """Rows that cannot be sent, with the reason; that are stored already; still to be sent, None = not prepared yet."""
+    """:ivar rejected, stored: rows that cannot be sent, with the reason, and rows that are stored already
+    :ivar spans: rows that are still to be sent; None = not prepared yet
+    """
 
     flights: FlightBatch
     rejected: Sequence[tuple[int, PublishError]]
@@ -323,7 +325,7 @@ class BatchPublisher:
         self._loop.receive(timeout, window.answers_until_refill() if self._queue else max(1, window.in_flight))
 
     def _end_outage(self, now: float) -> None:
-        """Give up all messages when an outage lasts too long; afterwards new ones, except the few probes that show its
+        """Give up all messages when an outage lasts too long; then new ones, except the few probes that show its
         end."""
         declared = self._loop.outage.declared
         ended = self._loop.outage_lasts_too_long(bool(self._queue), now)

@@ -80,8 +80,11 @@ class OutageReporter:
 
 
 def retry_while_unavailable(ask: Callable[[], T], *, wait: bool, say: str) -> T:
-    """The result of ``ask``; Unavailable unless ``wait``: until the middleware answers, with a warning ``say`` now and
-    then, which has one ``%s`` for the error."""
+    """The result of ``ask``.
+
+    :param wait: until the middleware answers, with a warning now and then: ``say``, with one ``%s`` for the error
+    :raises Unavailable: the middleware does not answer, and ``wait`` is off
+    """
     delays, warned = RECONNECT.delays(), -math.inf
     while True:
         try:

@@ -16,8 +16,10 @@ NEVER = int(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """One anchor for a whole task, so a clock that is set in between changes no difference: ``wall``, microseconds
-    since the epoch at ``mono``, ``time.monotonic()`` seconds."""
+    """One anchor for a whole task: differences of wall times are those of monotonic times, also when the clock is set.
+
+    :ivar wall: microseconds since the epoch at ``mono``, ``time.monotonic()`` seconds
+    """
 
     wall: int
     mono: float

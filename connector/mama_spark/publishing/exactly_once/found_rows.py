@@ -51,7 +51,7 @@ def keys_of(digests: npt.NDArray[np.uint8]) -> Keys:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The stored row that settles each of some rows: its sequence, -1 where there is none; partition and number of its
+    """The stored row that settles each of some rows: sequence, -1 where there is none, partition and number of its
     id."""
 
     sequence: Int64s
@@ -159,8 +159,7 @@ class _Run:
         self._number[places] = (self._number[places] & self._mask) | self._number.dtype.type(flag << int(self._bits))
 
     def places(self, keys: Keys, which: Int64s, flag: int, want: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
-        """Rows of these contents that have this flag: (contents, places); ``want``: how many rows of each content at
-        most."""
+        """(contents, places) of rows of these contents with this flag, of each content ``want`` rows at most."""
         low = np.searchsorted(self.high, keys.high[which])
         n = np.searchsorted(self.high, keys.high[which], "right") - low
         one = np.flatnonzero(n == 1)
@@ -246,8 +245,7 @@ class FoundRows:
         return found
 
     def claim(self, contents: Distinct, *, mine: bool) -> None:
-        """Note a claim from the log: its partition (``mine``), or another one, gets the first free rows of each
-        content."""
+        """Note a claim of this partition (``mine``) or another one: it has the first free rows of each content."""
         flag = _MINE if mine else _TAKEN
         want = contents.counts.copy()
         for run in self._runs:
@@ -257,8 +255,7 @@ class FoundRows:
                 np.subtract.at(want, found, 1)
 
     def numbers(self, keys: Keys, partition: int) -> dict[int, Int64s]:
-        """The numbers that ids of this partition have for contents, by the place of the content in ``keys``, where
-        there are any."""
+        """The numbers in ids of this partition, by the place of the content in ``keys``, where there are any."""
         parts: dict[int, list[Int64s]] = {}
         for run in self._runs:
             low = np.searchsorted(run.high, keys.high)
@@ -272,8 +269,11 @@ class FoundRows:
 
 
 class Plan:
-    """Stored rows that could settle rows: of each content, rows that nothing serves yet (``want``), and that must be
-    claimed (``new``); ``served``: (run, rows, places)."""
+    """Stored rows that could settle rows.
+
+    :ivar want, new: rows of each content that nothing serves yet; that must be claimed
+    :ivar served: (run, rows, places)
+    """
 
     def __init__(self, found: FoundRows, rows: Distinct) -> None:
         self.rows = rows

@@ -94,8 +94,7 @@ def digests_of_ids(ids: Sequence[bytes]) -> Digests:
 
 
 class StreamTables(NamedTuple):
-    """The stored rows of one stream: those that earlier attempts of this run (``own``) and earlier runs (``earlier``)
-    have stored; None = there was none."""
+    """The stored rows of one stream, of earlier attempts of this run and of earlier runs; None = there was none."""
 
     own: StoredRows | None = None
     earlier: StoredRows | None = None

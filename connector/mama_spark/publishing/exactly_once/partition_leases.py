@@ -28,8 +28,7 @@ _AGAIN = 0.05  #: seconds after a renewal that failed, or took too long
 
 
 def lease_end(began: float, seconds: float) -> float:
-    """Until when nobody takes over a partition whose marker, with a lease of ``seconds``, was written after
-    ``began``."""
+    """Until when nobody takes over a partition whose marker was written after ``began``; ``seconds``: of the lease."""
     return began + LEASE_MARGIN * seconds
 
 
@@ -117,8 +116,7 @@ class PartitionLeases:
             return any(self._clock() >= lease.until for lease in self._leases.values())
 
     def end_before(self, stream: str, since: float) -> int:
-        """A sequence of the stream behind which everything was stored that was stored from a moment (monotonic seconds)
-        on."""
+        """A sequence behind which all is stored that the stream got from a moment (monotonic seconds) on."""
         with self._lock:
             return self._leases[stream].ends.before(since)
 

@@ -82,7 +82,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class Attempt:
     """One attempt at one partition of a batch.
 
-    :ivar write, run: query id or ``txnAppId``; run of the query, or of the job
+    :ivar write: query id or ``txnAppId``; ``run``: of the query, or of the job
     :ivar owner: another one for each attempt
     :ivar prefix: that the ids of the batch begin with, up to the partition
     :ivar form: how rows become messages: a repetition must do it alike

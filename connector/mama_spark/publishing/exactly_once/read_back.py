@@ -38,8 +38,11 @@ class ReadBack:
         self._ask = ask
 
     def rows(self, name: str, identity: str, after: int, up_to: int, prefix: bytes) -> StoredRows:
-        """The stored rows of the batch (its prefix), or of this partition of it; ``identity``: of the stream when the
-        batch began. DataRemoved: that cannot be said any more."""
+        """The stored rows of the batch (its prefix), or of this partition of it.
+
+        :param identity: of the stream when the batch began
+        :raises DataRemoved: that cannot be said any more
+        """
         began, reader = time.monotonic(), self._reader
         rows, read = StoredRows(after, len(self._me.prefix)), 0
         wanted = prefix if reader.prefixed else b""

@@ -86,6 +86,7 @@ class BatchSession:
         self._stream_of: dict[str, str | None] = {}  # by topic; None = without markers
 
     def open(self) -> None:
+        """:raises ConfigError, Unavailable: see :meth:`.BatchLedger.open`"""
         self._ask(self._ledger.open)
 
     def close(self) -> None:
@@ -104,8 +105,8 @@ class BatchSession:
     def begin(self, topics: pa.Array) -> None:
         """Before anything is published to these topics.
 
-        :raises ConfigError, Unavailable: what is stored cannot be told from what is not; no answer, or another run has
-            the batch
+        :raises ConfigError: what is stored cannot be told from what is not
+        :raises Unavailable: the middleware does not answer, or another run has the batch
         """
         with self._lock:
             new = [topic for topic in topics.to_pylist() if topic is not None and topic not in self._stream_of]
@@ -191,7 +192,7 @@ class BatchSession:
         return self._last(name)
 
     def _await_fences(self, name: str, servers: Iterable[str]) -> None:
-        """Wait until nothing that was sent to these servers can be stored any more; Unavailable: it may be for too
+        """Wait until nothing that was sent to these servers can be stored any more; Unavailable if that takes too
         long."""
         for server in servers:
             began, warned, looks = time.monotonic(), -math.inf, _POLLS.delays()

@@ -30,8 +30,11 @@ Rejected = list[tuple[int, PublishError]]
 
 
 class DoubledIdCheck:
-    """For the rows of one attempt of one task, in the order in which they come: counts doubled rows, which fail if
-    ``reject``, and has id and topic of the first one."""
+    """For the rows of one attempt of one task, in the order in which they come.
+
+    :param reject: doubled rows fail; otherwise they are only counted
+    :ivar first: id and topic of the first doubled row; ``count``: of all so far
+    """
 
     def __init__(self, reject: bool, most: int = MOST_IDS) -> None:
         self._reject, self._most, self._seen = reject, most, KeyTable(2, 2 * most, 0.5, first=1 << 12)

@@ -168,7 +168,7 @@ class ParsedIds(NamedTuple):
 
 
 def parse(ids: Sequence[bytes], head: int) -> ParsedIds:
-    """Take ids apart, from the partition on, which stands at ``head``."""
+    """Take ids apart; ``head``: length of what stands before the partition."""
     rows: Int64s = np.arange(len(ids))
     found = _parse_alike(ids, head) if ids else None
     if found is None:

@@ -21,7 +21,7 @@ class BackpressureState:
         self._acked_since_growth = 0
 
     def concerns(self, sent_at: float, now: float) -> bool:
-        """Whether the refusal of a send is a reason for another pause: of sends that went out together, only one is."""
+        """Whether a refused send is a reason for another pause: a burst of refusals is one reason, not thousands."""
         return sent_at >= self.began and now >= self.until
 
     def pause(self, error: PublishError, now: float, backoff: float) -> None:

@@ -39,7 +39,8 @@ class BlockingSender:
     def store(self, messages: MessageBatch, timeout: float) -> FlightBatch:
         """Send all and wait; the flights, all of them acknowledged.
 
-        :raises PublishError: one was rejected, or may not be resent in doubt; of the others any may be stored
+        :raises PublishError: one was rejected, or its outcome is not known and it may not be sent again; of the others
+            any may be stored
         :raises ConfigError: no stream takes a topic
         :raises Unavailable: not all were acknowledged within ``timeout`` seconds, or the connection was closed for good
         """

@@ -43,8 +43,10 @@ class FlightAccounts:
         sizes: Int64s | None = None,
         non_retriable: Bools | None = None,
     ) -> FlightBatch:
-        """New flights, queued; each ends in exactly one terminal event. ``sizes``: payload bytes; None = of
-        ``messages``."""
+        """New flights, queued; each ends in exactly one terminal event.
+
+        :param sizes: payload bytes of each; None = those of ``messages``
+        """
         self.counters.opened += n
         if sizes is None and messages is not None:
             sizes = messages.sizes()
@@ -59,8 +61,7 @@ class FlightAccounts:
         self._settle(flights, rows, Transition.FAIL, now)
 
     def find(self, flights: FlightBatch, stored: StoredFlights, now: float) -> None:
-        """Rows of flights that are queued, or wait to be sent again, are stored already: they are acknowledged as
-        duplicates."""
+        """Rows of queued or waiting flights are stored already: they are acknowledged as duplicates, without a send."""
         rows = stored.rows
         if not len(rows):
             return

@@ -25,7 +25,7 @@ _WAITING = int(FlightState.WAITING)
 class PendingResend:
     """Flights of one batch that are due at the same time.
 
-    :ivar due, order: monotonic seconds, and order of arrival among those that are due at the same time
+    :ivar due: monotonic seconds; ``order``: of arrival, among those that are due at the same time
     :ivar deadline: the earliest time at which one of the rows may not be sent again any more
     :ivar rows: may contain rows that were acknowledged meanwhile
     :ivar held: they may not go, whatever the time
@@ -95,8 +95,7 @@ class ResendQueue:
         return begin
 
     def add(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float, paused_until: float) -> None:
-        """Flights in flight, of which the last send ended with ``error``, wait from now on, at least until
-        ``paused_until``."""
+        """Flights whose last send ended with ``error`` wait from now on; the publisher is ``paused_until`` then."""
         flights.state[rows] = advance(flights.state[rows], Transition.RETRY)
         sends, policy = int(flights.attempts(rows[:1])[0]), self._policy
         due = now

@@ -60,11 +60,10 @@ class StoredCheck(Protocol):
 class SendLoop:
     """One bridge and one window. Not thread-safe: one thread calls it at a time.
 
-    :param on_event: called with each event of the transport before the window
+    :param on_event: called with each event of the transport before the window learns of it
     :param outage: None = no outage is declared, and the cause is asked for after an acknowledgement's timeout
-    :param check: looks for a message that may be stored before a resend, once all its copies are stored or lost; None =
-        no
-    :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = the same
+    :param check: looks for a message before a resend, once all its copies are stored or lost; None = it is sent
+    :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = the messages themselves
     :ivar bridge_full: the bridge did not take everything in the last call
     :ivar unflushed: something was sent since the last flush; ``last_send``: when, monotonic seconds
     :ivar last_cause: the last refusal or disconnection, for people
@@ -225,7 +224,9 @@ class SendLoop:
 
     def receive(self, timeout: float, want: int = 1) -> PollResult:
         """Poll the bridge, give the window what came, and time out what had no answer when this was called.
-        Unavailable: the connection was closed for good."""
+
+        :raises Unavailable: the connection was closed for good
+        """
         asked = self.clock()
         polled = self.bridge.poll(timeout, want)
         self._noted(asked, timeout)

@@ -1,8 +1,8 @@
 """The window: flights that are not settled, and the rules for sending more of them and for sending them again.
 
 Pure: no thread, no clock, no socket. Inputs are values and ``now`` (monotonic seconds), outputs are values;
-:class:`~mama_spark.publishing.window.send_loop.SendLoop` acts on them. A column operation works on a whole run of the
-flights that were opened together, a :class:`FlightBatch`.
+:class:`~mama_spark.publishing.window.send_loop.SendLoop` acts on them. Flights are columns: every operation works on a
+run of flights that were opened together, a :class:`FlightBatch`.
 
 A *token* names one send of one flight: an integer that only rises and is never reused. An acknowledgement of any send
 settles its flight, a refusal settles only its own send; what arrives after the terminal event is only counted.
