@@ -223,6 +223,8 @@ class PartWriter:
         if self._error is not None:
             raise Unavailable(f"the writer of {self._store.uri} ended with an error: {self._error!r}") from self._error
 
+    # --- the background thread -------------------------------------------------------------------------------
+
     def _run(self) -> None:
         error: BaseException | None = None
         try:

@@ -129,6 +129,8 @@ class BatchPublisher:
             return "acknowledgements"
         return "" if self._queue or self.window.in_flight or self._draining else "rows from Spark"
 
+    # --- the caller's thread ---------------------------------------------------------------------------------
+
     def start(self) -> None:
         """Start the thread; returns when the bridge is open, or raises what ``open_bridge`` raised."""
         self._thread.start()
@@ -203,6 +205,8 @@ class BatchPublisher:
     @property
     def _closed(self) -> bool:
         return self._draining or self._stopping or self._ended.is_set()
+
+    # --- the publisher's thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:

@@ -127,6 +127,8 @@ class ResilientPublisher:
         """Close it; unsettled messages stay unsettled. Never raises."""
         self._drop_publisher()
 
+    # --- the connection to the middleware ---
+
     def _connected(self, cancelled: Callable[[], bool]) -> bool:
         """Whether there is a publisher that works; makes one, and gives it what is not settled."""
         if self._publisher is not None:
@@ -198,6 +200,8 @@ class ResilientPublisher:
             with contextlib.suppress(Exception):
                 bridge.close()
 
+    # --- on any thread ---
+
     def _warn(self, error: MamaError) -> None:
         now = time.monotonic()
         with self._lock:
@@ -205,6 +209,8 @@ class ResilientPublisher:
                 return
             self._warned[type(error)] = now
         logger.warning("the record log takes nothing, %d messages wait and are sent again: %s", self.waiting, error)
+
+    # --- on the publisher's thread ---
 
     def _awaited(self) -> bool:
         return self._draining or len(self._unsettled) >= _ASK_FOR_ANSWERS_AT

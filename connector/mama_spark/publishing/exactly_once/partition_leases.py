@@ -54,7 +54,9 @@ class PartitionLease:
 
 
 class PartitionLeases:
-    """:param seconds, clock: of leases
+    """As :class:`.SendGuard`, of all streams.
+
+    :param seconds, clock: of leases
     :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
     """
 
@@ -135,6 +137,8 @@ class PartitionLeases:
             for name in streams:
                 with contextlib.suppress(MamaError):
                     self.note_end(name, self._ledger.bounds(name).last)
+
+    # --- the thread that renews --------------------------------------------------------------------------------------
 
     def _renew_all(self) -> None:
         while not self._closed.is_set():

@@ -62,7 +62,7 @@ class Rules(NamedTuple):
 
 
 class BatchSession:
-    """Calls: :meth:`open`, and :meth:`close` in any case.
+    """Calls: :meth:`open`, and :meth:`close` in any case. It is the :class:`.SendGuard` of the publisher.
 
     :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
     :ivar unfenced: publish rows although sends of an earlier attempt may still be stored
@@ -101,6 +101,8 @@ class BatchSession:
     def _ask(self, ask: Callable[[], T]) -> T:
         say = "waiting until markers can be read and written: %s"
         return retry_while_unavailable(ask, wait=self._rules.wait, say=say)
+
+    # --- the task's thread: begin --------------------------------------------------------------------------------
 
     def begin(self, topics: pa.Array) -> None:
         """Before anything is published to these topics.
@@ -226,6 +228,8 @@ class BatchSession:
     def _last(self, name: str) -> int:
         return self._ask(lambda: self._ledger.decided_last(name))
 
+    # --- the task's thread: rows ---------------------------------------------------------------------------------
+
     @property
     def repeats(self) -> bool:
         """Something may be stored already."""
@@ -269,6 +273,8 @@ class BatchSession:
         else:
             table.claim(found.contents, mine=found.partition == me.partition)
         self._claims_read[stream] = number + 1
+
+    # --- the publisher's thread ------------------------------------------------------------------------------------
 
     def may_send(self) -> bool:
         return self._leases.may_send()

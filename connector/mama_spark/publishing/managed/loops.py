@@ -80,6 +80,8 @@ class PublisherLoops:
                 self.bridge.open()
                 self._opened = True
 
+    # --- the publish runner ----------------------------------------------------------------------------------
+
     def publish(self) -> None:
         """Take what is queued and send it while the window lets it (MP-23, MP-29 to MP-35)."""
         while self.keep_going:
@@ -168,6 +170,8 @@ class PublisherLoops:
             self._sending.clear()
             yield
 
+    # --- the flights runner ----------------------------------------------------------------------------------
+
     def fly(self) -> None:
         """Settle what comes back and send again what must (MP-24, MP-36 to MP-43)."""
         while self.keep_going:
@@ -214,6 +218,8 @@ class PublisherLoops:
             if flights.open == 0:
                 self._open.pop(id(flights), None)
         return bool(settled)
+
+    # --- the end ---------------------------------------------------------------------------------------------
 
     def settle_rest(self, why: str) -> None:
         """Nothing is sent any more: every flight and future that is left gets ``Stopped`` or ``NotPublished``."""
