@@ -20,19 +20,15 @@ O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
 
 
 def add_transport(parser: argparse.ArgumentParser, formats: str, more: str = "", *, positional: bool = True) -> None:
-    """``URL``, ``--url`` and ``--option``.
-
-    :param formats: whose options these are
-    :param more: about them
-    :param positional: see :func:`add_url`
-    """
+    """``URL`` and ``--url`` (:func:`add_url`), and ``--option`` for options of ``formats``; ``more``: text about
+    these."""
     add_url(parser, f"servers; the scheme picks the bridge ({DEFAULT_SERVER})", positional=positional)
     add_option(parser, f"any option of {formats} in docs/reference/options.md, such as credentials=...{more}")
 
 
 def add_url(parser: argparse.ArgumentParser, text: str, *, positional: bool = True) -> None:
-    """``URL`` and ``--url``: the one way to name the server that a command is about, or reads from. Where a command
-    writes to another one, that is ``--to``.
+    """``URL`` and ``--url``: the one way to name the server that a command is about, or reads from; one that it writes
+    to is ``--to``.
 
     :param positional: False: other arguments of the command have no name, and the server has one
     """
@@ -96,19 +92,13 @@ def completed(given: Mapping[str, str], cls: type[Options], *more: str) -> Expan
 
 
 def transport(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Options from ``URL``, ``--url`` and ``--option``.
-
-    :raises OptionError: see :func:`named_url` and :func:`pairs`
-    """
+    """Options from ``URL``, ``--url`` and ``--option``; raises as :func:`named_url` and :func:`pairs`."""
     url = named_url(args)
     return [*([] if url is None else [("url", url)]), *pairs(args.option, "--option")]
 
 
 def named_url(args: argparse.Namespace) -> str | None:
-    """The URL of ``URL`` or ``--url``; None: neither is given.
-
-    :raises OptionError: the server is named twice
-    """
+    """The URL of ``URL`` or ``--url``; None: neither is given. OptionError: both are."""
     named: list[str] = [url for url in (getattr(args, "positional_url", None), args.url) if url is not None]
     if len(named) > 1:
         raise OptionError("the server is named twice: by URL and by --url")

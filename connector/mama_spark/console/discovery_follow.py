@@ -41,10 +41,7 @@ class DiscoveryFollower:
 
     @classmethod
     def of(cls, given: Mapping[str, str], use: Use) -> DiscoveryFollower:
-        """
-        :param given: options as of ``mamadiscovery``
-        :param use: the command's
-        :raises ConfigError: one is wrong
+        """:raises ConfigError: an option is wrong
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support discovery
         :raises Unavailable: the middleware cannot be reached
         """
@@ -117,7 +114,7 @@ def shown_source(row: DiscoveryRow) -> str:
 def say_changes(
     follower: DiscoveryFollower, at: Position, kinds: Collection[str], line: Callable[[DiscoveryRow], str]
 ) -> None:
-    """Print changes of these kinds after ``at``, a line each, until whoever reads them is gone."""
+    """Print changes of these kinds after ``at``, a line each, until the reader of our output is gone."""
     for rows in follower.changes(at):
         for row in rows:
             if row.kind in kinds:
@@ -131,7 +128,7 @@ def say(text: str) -> None:
 
 
 def _reader_is_gone() -> bool:
-    """Has whoever reads our output closed it? Nothing is written while nothing happens, so nobody would notice."""
+    """Nothing is written while nothing happens, so only a poll shows that the reader has closed our output."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)

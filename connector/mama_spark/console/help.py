@@ -28,9 +28,6 @@ class Subcommand(NamedTuple):
 
     :ivar module: that has its arguments and runs it: ``add_arguments(parser)``, ``run(args) -> int``
     :ivar extra: of the package, with what the subcommand needs
-    :ivar group: under which the help lists it
-    :ivar examples: command lines
-    :ivar package: that has the module
     """
 
     module: str
@@ -64,11 +61,11 @@ class HelpParser(argparse.ArgumentParser):
         self.groups: Mapping[str, Sequence[str]] = {}
 
     def error(self, message: str) -> NoReturn:
-        """See the base class; the arguments that it quotes may be URLs."""
+        """The arguments that the base class quotes may be URLs."""
         super().error(redact(message))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """See the base class; what a subcommand does not know is its error, with its usage."""
+        """What a subcommand does not know is its error, with its usage."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             given = (word.partition("=")[0] for word in unknown if word.startswith("-"))
@@ -85,11 +82,10 @@ class HelpParser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
-        """See the base class, which says nothing of a disk that is full."""
+        """The base class says nothing of a full disk."""
         (file or sys.stdout).write(self.format_help())
 
     def format_help(self) -> str:
-        """See the base class."""
         self.description, self.epilog = _wrapped(self.description), _wrapped(self.epilog)
         if not self.groups:
             return super().format_help()
@@ -110,8 +106,8 @@ class HelpParser(argparse.ArgumentParser):
 
 
 def _wrapped(text: str | None) -> str | None:
-    """The text as broad as the terminal, which is as narrow as argparse can do at least; lines that begin with a space
-    are command lines, and stay."""
+    """As broad as the terminal, but not narrower than argparse can do; lines that begin with a space are command lines,
+    and stay."""
     width = max(11, shutil.get_terminal_size().columns - 2)
     lines = (text or "").splitlines()
     return text and "\n".join(line if line.startswith(" ") else textwrap.fill(line, width) for line in lines)

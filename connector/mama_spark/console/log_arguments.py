@@ -14,7 +14,6 @@ from ..options import SubscribeOptions, Use
 from ..options.urls import log_urls, split_stream
 from .arguments import named_url, options
 
-#: Name of the argument in the help.
 LOG = "the log: nats://host:4222/STREAM, mlp://host/stream"
 
 
@@ -30,10 +29,7 @@ def _begin(text: str) -> str:
 
 
 def served_urls(args: argparse.Namespace) -> tuple[str, ...]:
-    """URLs of the log that the command names.
-
-    :raises OptionError: it names none
-    """
+    """:raises OptionError: the command names no log"""
     url = named_url(args)
     if url is None:
         raise OptionError("name the log as URL, or by --url: nats://host:4222/STREAM, mlp://host:9999/stream")
@@ -44,10 +40,8 @@ def served_urls(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def served_log(args: argparse.Namespace, urls: tuple[str, ...], use: Use) -> SubscribeOptions:
-    """Options of the log's connection; ``args.url`` becomes its servers, ``args.log`` all of it.
-
-    :raises OptionError: see :func:`~.arguments.options`
-    """
+    """Options of the log's connection; ``args.url`` becomes its servers, ``args.log`` all of it. Raises as
+    :func:`~.arguments.options`."""
     servers, stream = split_stream(urls)
     args.url, args.positional_url, args.log = ",".join(servers), None, ",".join(urls)
     return options(args, SubscribeOptions, use, stream=stream or urlsplit(servers[0]).netloc)

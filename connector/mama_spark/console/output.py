@@ -1,7 +1,5 @@
-"""Tables and marked words: in colors in a terminal, as plain text in a pipe or a file.
-
-``NO_COLOR`` and ``TERM=dumb`` switch colors off, ``FORCE_COLOR`` on, as everywhere.
-"""
+"""Tables and marked words: in colors in a terminal, as plain text in a pipe or a file. ``NO_COLOR`` and ``TERM=dumb``
+switch colors off, ``FORCE_COLOR`` on, as everywhere."""
 
 from __future__ import annotations
 
@@ -26,10 +24,7 @@ _STYLES = {
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
-    """Whether people read this stream: a terminal that can be drawn on, or ``FORCE_COLOR`` is set.
-
-    :param stream: standard output without one
-    """
+    """Whether people read this stream, standard output if None: a terminal to draw on, or ``FORCE_COLOR`` is set."""
     if os.environ.get("FORCE_COLOR"):
         return True
     stream = stream or sys.stdout
@@ -49,10 +44,7 @@ def rich_console(stream: TextIO | None = None) -> Console:
 
 
 def print_tables(plain: str, tables: Sequence[Table], head: str = "") -> None:
-    """Print ``plain``, or in a terminal ``head`` and the same as tables.
-
-    :param tables: title, names of the columns, rows; numbers are aligned to the right, None is ``-``
-    """
+    """Print ``plain``, or in a terminal ``head`` and ``tables``; numbers are aligned to the right, None is ``-``."""
     if not is_rich():
         print(plain)
         return
@@ -99,7 +91,6 @@ def _text(value: Any) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Without what could steer the terminal."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 

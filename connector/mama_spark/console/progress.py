@@ -22,10 +22,9 @@ NOTEBOOK_INTERVAL = 0.5
 class Progress:
     """Shows how much is done, how fast and how much is left, as long as the block lasts.
 
-    :param what: that is done, for example ``publishing``
-    :param unit: of what is counted, plural
+    :param what: that is done, for example ``publishing``; ``unit``: of what is counted, plural
     :param total: how much there is; None = unknown
-    :param stream: standard error without one
+    :param stream: None = standard error
     """
 
     def __init__(self, what: str, unit: str, total: int | None = None, stream: TextIO | None = None) -> None:
@@ -50,10 +49,7 @@ class Progress:
         self._done += n
 
     def show(self, done: int, note: str = "") -> None:
-        """So many are done.
-
-        :param note: what else must be known, for example what it waits for
-        """
+        """:param note: what else must be known, for example what it waits for"""
         if not done:
             self._began = time.monotonic()  # the rate is of the work, and not of its preparation
         self._done, self._note = done, note
@@ -106,7 +102,7 @@ class Progress:
 
 
 def _notebook_cell() -> Any:
-    """Where a notebook shows the progress; None = this is none."""
+    """None = this is no notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is None:

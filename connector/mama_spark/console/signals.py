@@ -12,15 +12,11 @@ from .exit_codes import FINE, INTERRUPTED
 
 
 class StopEvent(threading.Event):
-    """Set by a signal.
-
-    :ivar exit_code: of the command that the signal ended in order
-    """
+    """Set by a signal; ``exit_code`` is that of the command that the signal ended in order."""
 
     exit_code = FINE
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Handler of SIGINT and SIGTERM."""
         self.exit_code = INTERRUPTED if number == signal.SIGINT else FINE
         self.set()
 

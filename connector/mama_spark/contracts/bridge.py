@@ -1,13 +1,13 @@
 """The contract of bridges: interfaces and value types that the code for each middleware implements. Pure.
 
 A bridge moves bytes and reports what came back, in columns and synchronously. It never retries, keeps no messages that
-it did not take, writes no flight events and does not know Spark; what is sent, and when again, is decided by
-:mod:`mama_spark.publishing.window.window`.
+it did not take, writes no flight events and does not know Spark; :mod:`mama_spark.publishing.window.window` decides
+what is sent, and when again.
 
-Calls come one at a time, in this order: ``open`` until it succeeds (after ``close``, where it raised), then
-``prepare`` / ``send`` / ``flush`` / ``poll`` in any order and all on one thread, ``close`` once. ``open`` and ``close``
-may come from other threads, before that one begins and after it has ended. ``close`` is safe after a failed ``open``
-and may be repeated.
+Calls come one at a time, in this order: ``open`` until it succeeds (after ``close``, where it raised), then ``prepare``
+/ ``send`` / ``flush`` / ``poll`` in any order and all on one thread, ``close`` once. ``open`` and ``close`` may come
+from other threads, before that one begins and after it has ended. ``close`` is safe after a failed ``open`` and may be
+repeated.
 """
 
 from __future__ import annotations
@@ -61,11 +61,9 @@ class Acks:
     """Acknowledgements that came together.
 
     :ivar tokens: of the sends, in any order
-    :ivar sequences: one a token, or None where the middleware does not give them
-    :ivar duplicates: one a token, or None for "none of them"
-    :ivar stream: where the messages are stored, None if not given
+    :ivar sequences, duplicates: one a token; None: the middleware gives no sequences, and none is a duplicate
+    :ivar stream, domain: where the messages are stored, None if not given
     :ivar at: ``time.monotonic()`` of their arrival
-    :ivar domain: that the stream belongs to, None if not given
     :ivar level: meaning of these; None = that of the capabilities. :attr:`Ack.NONE`: the messages have no subscribers,
         will not be acknowledged, and end as ``published``
     """
@@ -123,8 +121,7 @@ class ValidationResult:
     """Faults of a batch that the bridge found before it sent any of it.
 
     :ivar rejected: rows that may not be sent, with the reason, ascending by row
-    :ivar non_retriable: True where a message that may be stored must not be sent again although it has an id, since it
-        carries an expectation; None = nowhere
+    :ivar non_retriable: True where an expectation forbids to resend a message that may be stored; None = nowhere
     """
 
     rejected: list[tuple[int, PublishError]] = field(default_factory=list)
@@ -163,10 +160,9 @@ class PublisherBridge(ABC):
 
     @abstractmethod
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        """Check topics, headers and sizes of whole columns at once.
-
-        Asks the middleware only about topics that are new to the bridge (is there a stream?), and caches the answer.
-        Rows the caller has already rejected may hold any value.
+        """Check topics, headers and sizes of whole columns at once; rows that the caller has rejected may hold any
+        value. Asks the middleware only about topics that are new to the bridge (is there a stream?), and caches the
+        answer.
 
         :raises ConfigError: no stream takes any of the topics so far
         :raises Unavailable: the middleware does not answer
@@ -174,27 +170,24 @@ class PublisherBridge(ABC):
 
     @abstractmethod
     def send(self, batch: MessageBatch, first_token: int) -> int:
-        """Take ``batch[:n]`` for sending and return n; 0 when it can take nothing now (disconnected, full).
+        """Take ``batch[:n]`` for sending and return n; 0 when it can take nothing now (disconnected, full). Never
+        blocks for acknowledgements.
 
         Message i has the token ``first_token + i``. Tokens only ever rise and are never reused; those of messages that
-        were not taken are given to the next ones. Never blocks for acknowledgements. Each token taken is answered once,
-        by Acks or Refusals, or never (the answer was lost). After the events DISCONNECTED and CLOSED the outcome of
-        unanswered sends is unknown, and the bridge reports none of them later unless the middleware itself still
-        answers.
+        were not taken are given to the next ones. Each token taken is answered once, by Acks or Refusals, or never (the
+        answer was lost). After the events DISCONNECTED and CLOSED the outcome of unanswered sends is unknown, and the
+        bridge reports one later only if the middleware itself still answers.
         """
 
     @abstractmethod
     def flush(self) -> None:
         """Make the middleware acknowledge everything sent so far (ends an open batch): no more messages come for now.
-
-        Does not wait. Idempotent; nothing to do where each message is acknowledged by itself.
-        """
+        Does not wait. Idempotent; nothing to do where each message is acknowledged by itself."""
 
     @abstractmethod
     def poll(self, timeout: float, want: int = 1) -> PollResult:
-        """Wait until ``want`` tokens are answered, or a refusal or event arrived, at most ``timeout`` seconds.
-
-        Returns everything that arrived, perhaps nothing. ``timeout=0`` does not wait.
+        """Wait until ``want`` tokens are answered, or a refusal or event arrived, at most ``timeout`` seconds (0: not
+        at all); everything that arrived, perhaps nothing.
 
         :raises BackgroundTaskFailed: a background task of the bridge ended with an error
         """
@@ -211,10 +204,8 @@ class PublisherBridge(ABC):
         return ""
 
     def on_the_way(self, tokens: Int64s, topics: pa.DictionaryArray) -> OnTheWay | None:
-        """The sends among these that may still be stored; None: none that the bridge knows of. Never waits.
-
-        :param topics: topic of each send
-        """
+        """The sends among these, with the topic of each, that may still be stored; None: none that the bridge knows of.
+        Never waits."""
         return None
 
     def abort_unsent(self, why: str) -> None:
@@ -222,13 +213,13 @@ class PublisherBridge(ABC):
         return
 
     def sent_to(self) -> tuple[str, ...]:
-        """Servers that may still have messages of this bridge in their buffers, the present one last, each as
-        :meth:`.BatchLedger.why_unfenced` reads it. Empty: none is known. Any thread may ask."""
+        """Servers that may still have messages of this bridge in their buffers, the present one last, as for
+        :meth:`.BatchLedger.why_unfenced`. Empty: none is known. Any thread may ask."""
         return ()
 
     def duplicate_window(self) -> float | None:
-        """Seconds for which an id is known where messages went so far, the shortest; None: not known. Asks nobody; also
-        after :meth:`close`."""
+        """The shortest time in seconds for which an id is known where messages went so far; None: not known. Asks
+        nobody; also after :meth:`close`."""
         return None
 
     def requests(self) -> RequestBridge | None:
@@ -275,8 +266,7 @@ class RequestBridge(Protocol):
     def listen(self, topic: str) -> None:
         """Receive requests that are sent to ``topic``.
 
-        :raises ConfigError: no permission
-        :raises Unavailable: the connection is down
+        :raises ConfigError, Unavailable: no permission; the connection is down
         """
 
     def unlisten(self, topic: str) -> None:
@@ -314,8 +304,7 @@ class DiscoveryEvent:
     """One element of the image of the sources, or one change. Payloads are opaque here; ``mama`` decodes them.
 
     :ivar at: microseconds since the epoch, by the clock of the middleware
-    :ivar origin: name of the log that it is (or was, in an image) stored in
-    :ivar sequence: its number there; None for what is stored in no log
+    :ivar origin: name of the log that it is (or was, in an image) stored in; ``sequence``: its number there, or None
     """
 
     kind: DiscoveryEventKind
@@ -338,8 +327,7 @@ class DiscoveryBridge(Protocol):
 
     Calls come from one thread: ``open``, anything, ``close``; there may be several readers and announcers at a time.
     Methods raise :class:`~mama_spark.contracts.errors.ConfigError` for what the user must change (a permission: names
-    it) and
-    :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer.
+    it) and :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer.
     """
 
     def open(self) -> None:
@@ -351,11 +339,12 @@ class DiscoveryBridge(Protocol):
     # --- announcing ---
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """Write the source's record (if another one is stored), and hold a lease on it from this process.
+        """Write the source's record (if another one is stored), and hold a lease on it from this process. Several
+        processes may announce one source.
 
         The middleware itself turns a source that was not renewed for ``ttl / 2`` seconds SUSPECT, and OFFLINE after
         ``ttl``. This process renews every ``ttl / 3`` while it holds the lease, and for a while after :meth:`close`, so
-        that another :meth:`announce` of the same source takes it over. Several processes may announce one source.
+        that another :meth:`announce` of the same source takes it over.
         """
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
@@ -371,16 +360,12 @@ class DiscoveryBridge(Protocol):
         """The present sources, one or two events each (RECORD, then SUSPECT or OFFLINE), and IMAGE_END."""
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """Where to begin: ``image``, ``earliest``, ``latest``, or pairs of log and first sequence. No I/O for
-        ``image``."""
+        """Where to begin: ``image`` (no I/O), ``earliest``, ``latest``, or pairs of log and first sequence."""
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """The offset after the last record, at most ``limit`` records after ``start`` and not beyond ``until``;
-        ``start`` itself when there is nothing new.
-
-        From ``initial_offset("image")`` it first saves the image for this reader, so that what precedes the returned
-        offset can be read again.
-        """
+        ``start`` itself when there is nothing new. From ``initial_offset("image")`` it first saves the image for this
+        reader, so that what precedes the returned offset can be read again."""
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """The events between two offsets, in order; the same each time."""

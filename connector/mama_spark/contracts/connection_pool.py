@@ -1,9 +1,8 @@
-"""Connections of this process, given to one bridge at a time and kept warm for the next.
+"""Connections of this process, given to one bridge at a time and kept warm for the next; also the check that file
+descriptors are left before a library opens some that it cannot do without.
 
-A stream of small micro-batches opens a bridge each; connecting costs more than their messages. What was made by
-another process, cannot be used any more, or stayed idle for long is not given out again.
-
-Also the check that file descriptors are left before a library opens some that it cannot do without.
+A stream of small micro-batches opens a bridge each; connecting costs more than their messages. Connections that another
+process made, that cannot be used any more or that stayed idle for long are not given out again.
 """
 
 from __future__ import annotations
@@ -29,11 +28,7 @@ class _Idle(Generic[C]):
 
 
 class ConnectionPool(Generic[C]):
-    """Decides under the lock and returns what is to be closed; the I/O happens outside.
-
-    :param usable: may this connection be given out
-    :param discard: close connections; must not raise
-    """
+    """Decides under the lock and returns what is to be closed; the I/O happens outside. ``discard`` must not raise."""
 
     def __init__(
         self,
@@ -125,13 +120,9 @@ class ConnectionPool(Generic[C]):
 
 
 def require_file_descriptors(count: int, what: str) -> None:
-    """Check that file descriptors are left, by opening ``count`` and closing them again.
-
-    libzmq ends the whole process when it gets none for its own threads, and asyncio leaves half an event loop behind.
-
-    :param what: needs them; for the error
-    :raises Unavailable: fewer are left
-    """
+    """Check that ``count`` file descriptors are left for ``what``, else Unavailable, by opening and closing them:
+    libzmq ends the whole process when it gets none for its own threads, and asyncio leaves half an event loop
+    behind."""
     found: list[int] = []
     try:
         while len(found) < count:

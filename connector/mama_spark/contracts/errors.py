@@ -19,7 +19,7 @@ from .redaction import one_line, redact
 class Backpressure(Enum):
     """Effect of an error on the publisher as a whole, beyond the message that it concerns."""
 
-    NONE = "none"  #: none: the cause concerns this message alone
+    NONE = "none"  #: the cause concerns this message alone
     PAUSE = "pause"  #: send nothing until the back-off has passed: no message would get through
     SHRINK_WINDOW = "shrink_window"  #: pause, and halve the window: the server is overloaded
 

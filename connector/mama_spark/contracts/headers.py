@@ -28,7 +28,6 @@ NATS_PREFIX = "nats-"
 MAX_HEADERS = 65_536
 #: Rows that a message may announce in its headers: a reader rejects packs with more, and a writer never makes them.
 MAX_PACK_ROWS = 1_000_000
-#: Why those of a message are left out.
 TOO_MANY_HEADERS = f"it has more than {MAX_HEADERS:,} headers, which are not read"
 
 _BAD_NAME = r"[\x00-\x20:\x7f]|^$"
@@ -40,8 +39,7 @@ _VALUE_FAULT = "has a null value or a line break in it"
 class HeaderLines(NamedTuple):
     """The header lines of many messages.
 
-    :ivar names: string, one a line
-    :ivar values: string, one a line; may be null
+    :ivar names, values: one a line; values may be null
     :ivar starts: where the lines of each message begin, and where those of the last one end
     """
 
@@ -51,9 +49,7 @@ class HeaderLines(NamedTuple):
 
     @classmethod
     def of(cls, headers: pa.Array) -> HeaderLines:
-        """
-        :param headers: :data:`~mama_spark.contracts.message.HEADERS_TYPE`
-        """
+        """:param headers: :data:`~mama_spark.contracts.message.HEADERS_TYPE`"""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -112,7 +108,6 @@ def _bad_names(names: pa.Array) -> pa.Array:
 
 
 def _bytes(texts: pa.Array) -> npt.NDArray[np.uint8]:
-    """Of all texts, one after the other."""
     import numpy as np
 
     from .message import payload_bounds
@@ -125,10 +120,8 @@ def _bytes(texts: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def reject_lines(lines: HeaderLines, bad: dict[int, PublishError], also: Sequence[tuple[pa.Array, str]] = ()) -> None:
-    """Add the messages with a line that cannot be sent to ``bad``, unless they are there.
-
-    :param also: further faults: a mask over the lines, and what is said of such a line
-    """
+    """Add the messages with a line that cannot be sent to ``bad``, unless they are there; ``also``: further faults, as
+    a mask over the lines and what is said of such a line."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -141,8 +134,7 @@ def reject_lines(lines: HeaderLines, bad: dict[int, PublishError], also: Sequenc
 
 
 def split_ids(headers: pa.MapArray, keep: bool) -> tuple[pa.Array, pa.Array]:
-    """The ids of messages, null where they have none, and (if they are to be kept) the headers without them, null where
-    none are left."""
+    """The ids of messages, and with ``keep`` the headers without them; null where there are none."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

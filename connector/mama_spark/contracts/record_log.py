@@ -1,11 +1,8 @@
-"""The contract of record logs: durable, numbered, replayable sequences of records, read and appended to in columns.
-Pure.
+"""The contract of record logs: durable, numbered, replayable sequences of records, read and written in columns. Pure.
 
-``mamasub`` and ``mamadiscovery`` read record logs, so a record can be read again by its sequence for as long as the log
-keeps it: the same range gives the same records, every time and on every executor. Sequences rise and are never reused;
-a deleted record leaves a gap.
-
-A record log is named by a URL: ``nats://host:4222/STREAM``.
+A record can be read again by its sequence for as long as the log keeps it: the same range gives the same records, every
+time and on every executor. Sequences rise and are never reused; a deleted record leaves a gap. A URL names a log:
+``nats://host:4222/STREAM``.
 """
 
 from __future__ import annotations
@@ -29,7 +26,6 @@ PUT = "put"  #: what a record does to its topic or key, unless the middleware sa
 class Records:
     """``n`` records of one log, ascending by sequence.
 
-    :ivar sequences: one a record
     :ivar times: microseconds since the epoch, by the clock of the middleware
     :ivar topics: string, or dictionary<int32, string>
     :ivar payloads: binary; binary_view from :meth:`RecordLog.read_views`
@@ -108,11 +104,7 @@ class Continuity(Enum):
 
 
 def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
-    """Compare a saved position without a time with the log as it is: never REWRITTEN; see :func:`resume`.
-
-    :param next_sequence: the first sequence that was not read
-    :param identity: of the log when the position was saved
-    """
+    """As :func:`resume` without a time: never REWRITTEN."""
     if bounds.identity != identity:
         return Continuity.RECREATED
     if bounds.last + 1 < next_sequence:
@@ -121,10 +113,8 @@ def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
 
 
 def time_of(log: RecordLog, bounds: Bounds, sequence: int) -> int | None:
-    """Time at which this record was stored, microseconds since the epoch; None: it is not there.
-
-    :param bounds: of the log, now
-    """
+    """Microseconds since the epoch at which this record was stored; None: it is not within ``bounds``, the present
+    ones."""
     if not bounds.first <= sequence <= bounds.last:
         return None
     return next((int(some.times[0]) for some in log.read(sequence - 1, sequence)), None)
@@ -159,11 +149,7 @@ def resume(
 
 @dataclass(frozen=True, slots=True)
 class MatchRange:
-    """A range of a record log, by the records in it that match.
-
-    :ivar last: its last sequence
-    :ivar matching: how many records in it match
-    """
+    """A range of a record log: its last sequence, and how many records in it match."""
 
     last: int
     matching: int
@@ -171,11 +157,8 @@ class MatchRange:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRecords:
-    """Some of the records of a log that are the last of their topics.
-
-    :ivar sequences: theirs, ascending
-    :ivar before: how many current ones precede these
-    """
+    """Records of a log that are the last of their topics: their sequences, ascending, and how many such ones are
+    before."""
 
     sequences: Int64s
     before: int = 0
@@ -189,7 +172,7 @@ class CurrentRecords:
         return CurrentRecords(self.sequences[start:stop], self.before + start)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange:
-        """See :class:`RecordLog`, of the current records; they are on ``topics``."""
+        """As :meth:`RecordLog.match_range`, of the current records; they are on ``topics``."""
         part = self.within(after, up_to)
         return MatchRange(int(part.sequences[limit - 1]), limit) if len(part) > limit else MatchRange(up_to, len(part))
 
@@ -240,12 +223,9 @@ class RecordLog(Protocol):
         return self.bounds()
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """The records with ``after < sequence <= up_to`` on one of ``topics`` (wildcards allowed; none = all), in
-        order and in batches of a few thousand; those that are deleted are left out: :meth:`missing` lists them.
-
-        The same range gives the same records, unless some of them were deleted meanwhile. A replicated log waits for a
-        replica that has ``up_to``.
-        """
+        """The records with ``after < sequence <= up_to`` on one of ``topics`` (wildcards allowed; none = all), in order
+        and in batches of a few thousand. The same range gives the same records, but deleted ones are left out
+        (:meth:`missing`). A replicated log waits for a replica that has ``up_to``."""
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """Ranges ``(from, to)``, both inclusive, of sequences in ``after < sequence <= up_to`` that are not stored any
@@ -253,7 +233,7 @@ class RecordLog(Protocol):
 
     def sequence_at(self, time: int) -> int:
         """Sequence of the first record stored at or after ``time`` (microseconds since the epoch); ``last + 1`` if
-        there is none yet."""
+        there is none."""
 
     def append(self, batch: MessageBatch) -> int:
         """Store all, in order; the sequence of the last. For a few records: rows go through publishers.
@@ -304,10 +284,7 @@ class RecordLog(Protocol):
         raise ConfigError(f"option latestPerTopic: {self.name!r} is of a middleware that keeps no last value")
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """The records of ``wanted`` that are still stored.
-
-        :param topics: as given to :meth:`current`
-        """
+        """The records of ``wanted`` that are still stored; ``topics`` as given to :meth:`current`."""
         for records in self.read(int(wanted.sequences[0]) - 1, int(wanted.sequences[-1]), topics):
             yield wanted.among(records)
 
@@ -331,12 +308,9 @@ class RecordLog(Protocol):
         return self.read(after, up_to, topics)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
-        """The range that begins behind ``after``, ends at ``up_to`` or before, and has at most ``limit`` (one or more)
-        records on ``topics`` (wildcards allowed; none = what the bridge selects): the whole, or nearly as many records
-        as allowed. It has a sequence at least.
-
-        :returns: None: the middleware, or its server, cannot tell without sending the records
-        """
+        """A range behind ``after`` that ends at ``up_to`` or before and has at most ``limit`` (one or more) records on
+        ``topics`` (wildcards allowed; none = what the bridge selects): the whole, or nearly as many records as allowed;
+        at least a sequence. None: the middleware, or its server, cannot tell without sending the records."""
         return None
 
     def most_readers(self) -> tuple[int, str] | None:
@@ -346,11 +320,8 @@ class RecordLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
-    """A reader that the middleware knows.
-
-    :ivar pending: records that it has not been given
-    :ivar unacknowledged: records that it has and did not acknowledge
-    """
+    """A reader that the middleware knows: records that it has not been given, and given ones without
+    acknowledgement."""
 
     name: str
     pending: int

@@ -1,8 +1,7 @@
 """Makes text fit to show: without the logins of URLs, seeds, tokens and private keys. Pure.
 
-:func:`redact` does that to a text of which nothing is known; every :class:`~mama_spark.contracts.errors.MamaError`
-applies it to its text. :func:`redact_url` is for what is known to be a URL, :func:`show_path` for what should be the
-path of a file and may be the content of one.
+:func:`redact` does that to any text; every :class:`~mama_spark.contracts.errors.MamaError` applies it to its own.
+:func:`redact_url` is for a URL, :func:`show_path` for what should be the path of a file and may be the content of one.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ _SECRET_KEY = re.compile(r"key|secret|token|password|signature|sas|credential|ac
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text with ``***`` in place of every secret that it shows; one without any as it is.
-
-    :param secrets: values that are known to be secret
-    """
+    """The text with ``***`` in place of every secret that it shows; ``secrets``: values that are known to be such."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, MASK)
@@ -60,8 +56,8 @@ def redact_url(text: str, mask: str = f"{MASK}@") -> str:
 
     Works on the text and not on the parsed URL: a password with ``/``, ``?`` or ``#`` makes the parser end the host
     there and take the password for port and path. The login is all that stands between ``://`` (or the start) and the
-    last ``@``. Where the port is no number, it is masked with all that follows: it may be part of a password that was
-    cut at a comma.
+    last ``@``. A port that is no number is masked with all that follows: it may be part of a password that was cut at a
+    comma.
     """
     next_url = rf",(?=\s*(?i:{'|'.join(map(re.escape, SCHEMES))})://)"  # other commas may stand in a password
     return ",".join(_redact_one(url.strip(), mask) for url in re.split(next_url, text))
@@ -104,6 +100,6 @@ def _redact_one(url: str, mask: str) -> str:
 
 
 def _redact_in_text(url: str) -> str:
-    """Such a match may end with punctuation of the sentence."""
+    """The match may end with punctuation of the sentence."""
     bare = url.rstrip(_PUNCTUATION)
     return redact_url(bare) + url[len(bare) :] if "@" in bare else url

@@ -1,7 +1,7 @@
 """A process that stood still (stopped, suspended with its machine, or starved) has not waited for anybody. Pure.
 
-What others sent meanwhile is not read yet, so it is not their silence: whoever counts silence takes what came first,
-judges time-outs as of before that look (:meth:`.SendLoop.receive`), and leaves such a time out by the rules here.
+It has not read yet what others sent meanwhile, so that is not their silence: code that counts silence takes what came
+first, judges time-outs as of before that look (:meth:`.SendLoop.receive`), and leaves out such a time by these rules.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Topics that can be published to, and topics that a topic with wildcards matches: the one rule of all bridges,
-of the broker and of the options. Pure.
+"""Topics that can be published to, and topics that a topic with wildcards matches: the one rule of all bridges, of the
+broker and of the options. Pure.
 
-A topic is one or more parts that are joined by ``.``. It can be published to unless it has an empty part, a wildcard
-as a part (``*``, ``>``), a blank or an ASCII control character. Brokers do not check all of this: a NATS server stores
-a publish to ``a.*`` literally and answers 503 to an empty part, so topics are checked before anything is sent.
+A topic is one or more parts that are joined by ``.``. It can be published to unless it has an empty part, a wildcard as
+a part (``*``, ``>``), a blank or an ASCII control character. Brokers do not check all of this (a NATS server stores a
+publish to ``a.*`` literally and answers 503 to an empty part), so topics are checked before anything is sent.
 
 To readers ``*`` stands for one part, and ``>`` at the end for all that follow, at least one part. How long a topic may
 be is a limit of each middleware and is checked in its bridge.
@@ -53,7 +53,7 @@ def why_unpublishable(topic: str) -> str | None:
 
 
 def topic_head(prefix: str | None) -> str:
-    """The head that a prefix gives every topic: the prefix and a dot; empty without a prefix."""
+    """The prefix and a dot; empty without a prefix."""
     return f"{prefix}." if prefix else ""
 
 
@@ -63,8 +63,7 @@ def is_filter(topic: str) -> bool:
 
 
 def whole_wildcards(topic: str) -> str:
-    """The same with each part that has a wildcard in it as a wildcard, which is what was probably meant: ``a.1*`` is
-    no pattern but the name of one topic."""
+    """The topic with each part that has a wildcard in it as a wildcard: ``a.1*`` was hardly meant as a name."""
     parts = topic.split(".")
     last = len(parts) - 1
     return ".".join(
@@ -74,11 +73,8 @@ def whole_wildcards(topic: str) -> str:
 
 
 class TopicFilter(NamedTuple):
-    """A topic with or without wildcards, in parts.
-
-    :ivar parts: None = any one part (``*``)
-    :ivar rest: one part or more follow (``>``)
-    """
+    """A topic with or without wildcards: parts, where None = any one part (``*``); ``rest``: one part or more follow
+    (``>``)."""
 
     parts: tuple[str | None, ...]
     rest: bool

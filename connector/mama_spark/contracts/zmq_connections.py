@@ -1,5 +1,4 @@
-"""ZeroMQ contexts, and connections of sockets that send to whoever subscribes: whose they are, and whether all was
-written.
+"""ZeroMQ contexts, and connections of sockets that send to subscribers: whose they are, and whether all was written.
 
 libzmq does not tell how much waits for a connection. The system tells whether it takes more for one, and how much it
 has got for it; and a context ends when all was written, or the time for that is over.
@@ -54,10 +53,7 @@ def ended(connections: Iterable[Connection]) -> set[Connection]:
 
 class WrittenProbe:
     """Tells whether all was written that a context has sent. Its messages to itself go through the only I/O thread of
-    the context: what comes back was passed on by a thread that runs.
-
-    :raises zmq.ZMQError: no more sockets or files
-    """
+    the context: what comes back was passed on by a thread that runs. ZMQError: no more sockets or files."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._near, self._far = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
@@ -71,11 +67,9 @@ class WrittenProbe:
             raise
 
     def all_written(self, connections: Collection[Connection]) -> bool:
-        """Whether nothing waits for any of these. Nobody else may send meanwhile.
-
-        A thread that has something for a socket, to which the system takes more, writes in each pass through its
-        sockets. So it has nothing where it wrote nothing in a whole pass.
-        """
+        """Whether nothing waits for any of these. Nobody else may send meanwhile. In each pass through its sockets a
+        thread writes what it has for a socket to which the system takes more: a whole pass without writing shows that
+        it has nothing."""
         if not connections:
             return True
         if not self._answered() or (before := _written(connections)) is None:
@@ -85,7 +79,6 @@ class WrittenProbe:
         return all(self._pass() for _ in range(passes)) and _written(connections) == before
 
     def _pass(self) -> bool:
-        """Whether the thread has answered."""
         try:
             self._near.send(b"", zmq.DONTWAIT)
         except zmq.Again:  # the thread has not even connected our two sockets
@@ -123,10 +116,7 @@ def _written(connections: Iterable[Connection]) -> list[int] | None:
 
 
 def _copy(descriptor: int) -> socket.socket | None:
-    """Of the socket with this descriptor; None: it has none any more.
-
-    :raises OSError: no more files can be opened
-    """
+    """Of the socket with this descriptor; None: it has none any more. OSError: no more files can be opened."""
     try:
         copy = os.dup(descriptor)
     except OSError as e:
@@ -141,10 +131,8 @@ def _copy(descriptor: int) -> socket.socket | None:
 
 
 def end_context(context: zmq.Context[Any], sockets: Iterable[zmq.Socket[Any]], linger: float) -> bool:
-    """Close the sockets of a context and end it; whether everything was written.
-
-    :param linger: seconds that waiting messages may take; then they are dropped
-    """
+    """Close the sockets of a context and end it; whether all was written. After ``linger`` seconds the rest is
+    dropped."""
     for one in sockets:
         one.close(linger=round(linger * 1000))
     began = time.monotonic()
@@ -153,8 +141,7 @@ def end_context(context: zmq.Context[Any], sockets: Iterable[zmq.Socket[Any]], l
 
 
 def _peer(descriptor: int) -> object:
-    """Address of the client of a connection of ZeroMQ; None: it has ended. A later connection may have the same
-    descriptor, but not the same address."""
+    """None: it has ended. A later connection may have the same descriptor, but not the same address."""
     found = _copy(descriptor)
     if found is None:
         return None

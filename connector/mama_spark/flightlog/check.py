@@ -25,13 +25,11 @@ _MOUNTS = "/proc/self/mountinfo"
 def check_flight_log(uri: str, storage: dict[str, str], columns: Sequence[str], master: str | None) -> list[str]:
     """Findings about the option ``flightLog``, for people.
 
-    :param storage: delta-rs' storage options
-    :param master: Spark master of the job; None = not known
     :param columns: ``flightLogColumns``; without a DataFrame only their names can be checked
-    :raises FlightLogError: there is another table, a folder with files of others, no folder, no permission, or a disk
-        of this machine alone where ``master`` is a cluster
-    :raises SchemaError: a column of ``columns`` has the name of one of the flight log
-    :raises Unavailable: storage cannot be reached
+    :param master: Spark master of the job; None = not known
+    :raises FlightLogError: another table, files of others, no folder, no permission, or a disk of this machine alone
+        where ``master`` is a cluster
+    :raises SchemaError, Unavailable: a column of ``columns`` has a name of the flight log; storage cannot be reached
     """
     table_schema([pa.field(name, pa.null()) for name in columns])
     found = _check(uri, storage, "flightLog", table_schema(), frozenset(), master)
@@ -57,10 +55,7 @@ def _check(
 
 
 def _sharing(store: TableStore, what: str, master: str | None) -> str:
-    """Advice on a folder that driver and executors must share.
-
-    :raises FlightLogError: they cannot
-    """
+    """:raises FlightLogError: driver and executors cannot share the folder"""
     kind = None if store.local is None else file_system(str(store.local))
     if kind is None or kind in SHARED_FILE_SYSTEMS or kind.startswith("fuse"):
         return ""
@@ -74,7 +69,6 @@ def _sharing(store: TableStore, what: str, master: str | None) -> str:
 
 
 def _local_permission(store: TableStore, what: str) -> str:
-    """:raises FlightLogError: this user cannot write there"""
     if store.local is None:
         return "; that it can be written is tried by each task before its first message"
     folder = store.local.absolute()
@@ -89,9 +83,7 @@ def _local_permission(store: TableStore, what: str) -> str:
 
 def file_system(path: str, mounts: str = _MOUNTS) -> str | None:
     """Type of the file system that holds ``path``, or will when it is made: ``ext4``, ``nfs4``, ..; None = not known.
-
-    :param mounts: file in the format of ``/proc/self/mountinfo``
-    """
+    ``mounts``: a file in the format of ``/proc/self/mountinfo``."""
     try:
         with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()

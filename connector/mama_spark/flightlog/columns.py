@@ -23,8 +23,8 @@ REPEATED = pa.dictionary(pa.int32(), pa.string())
 
 @cache
 def _event_dictionary() -> pa.Array:
-    """Not made at import: pyarrow imports pandas when it makes an array, and so would every process that only asks for
-    the names of data sources."""
+    """Not made at import: an array imports pandas, which a process that only asks for names of data sources does not
+    need."""
     return pa.array(EVENTS, pa.string())
 
 
@@ -36,22 +36,18 @@ Reason = tuple[str | None, int | None, str | None]
 class FlightColumns:
     """Events of ``n`` flights. The arrays are not copied: do not change them afterwards.
 
-    :ivar flight_id: string array (nulls allowed)
-    :ivar topic: dictionary or string array (nulls allowed)
+    :ivar flight_id, topic: string array with nulls; ``topic`` may be a dictionary
     :ivar size: payload bytes, int32[n]
     :ivar event: uint8 indexes into :data:`~mama_spark.flightlog.schema.EVENTS`, or an Arrow array of those strings
     :ivar event_time: µs since the epoch, int64[n]
     :ivar publish_time: µs since the epoch, negative = never sent; None = all so
-    :ivar latency_us: int64[n], negative = null; None = all null
+    :ivar latency_us, sequence: int64[n], negative = null; None = all null
     :ivar stream: dictionary or string array; a str for all; None = null
-    :ivar sequence: int64[n], negative = null; None = all null
     :ivar duplicate: bool[n], or a boolean array with nulls; None = the mode does not say
     :ivar ack_level: ``none``, ``sent``, ``accepted`` or ``stored`` for all, or a dictionary array of them; None = null
-    :ivar reasons: row -> (status, code, info) of the rows that have one: failed ones, and those with a doubled id;
-        ascending order is not needed
+    :ivar reasons: row -> (status, code, info) of failed rows and of rows with a doubled id, in any order
     :ivar may_have_landed, dead_lettered: bool[n]; a bool for all; None = null
-    :ivar sends: int32[n]; an int for all
-    :ivar rows: source rows in the message: int32[n]; an int for all
+    :ivar sends, rows: int32[n], or an int for all; ``rows``: source rows in the message
     :ivar extra: the columns named by ``flightLogColumns``
     :ivar payload, headers: binary and :data:`~mama_spark.contracts.message.HEADERS_TYPE`, null where the mode says none
     """
@@ -81,7 +77,7 @@ class FlightColumns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, roughly: what is long is counted, the rest is estimated."""
+        """Bytes held, roughly: long columns are counted, the others estimated."""
         long = (self.flight_id, self.extra, self.payload, self.headers)
         return 100 * len(self) + sum(int(c.nbytes) for c in long if c is not None)
 
@@ -114,11 +110,8 @@ class FlightColumns:
 
 
 def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """One record batch of all chunks' rows.
-
-    :param constants: ``kind``, ``query_id``, .. : one value for all rows
-    :param schema: of the part file (:func:`file_schema`)
-    """
+    """One record batch of all chunks' rows; ``constants`` (``kind``, ``query_id``, ..) have one value for all,
+    ``schema`` is that of the part file (:func:`file_schema`)."""
     n = sum(map(len, chunks))
     lengths = [len(c) for c in chunks]
     columns: dict[str, pa.Array] = {
@@ -155,11 +148,7 @@ def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any],
 
 
 class LoggedEvent(NamedTuple):
-    """Something that happened to a publisher or a topic, in columns of the flight log.
-
-    :ivar kind: ``publisher`` or ``topic``
-    :ivar event_time: µs since the epoch
-    """
+    """An event of a publisher or a topic (``kind``), in columns of the flight log; times in µs since the epoch."""
 
     kind: str
     event: str
@@ -198,7 +187,7 @@ _MOST_KEPT = 1 << 16
 
 @lru_cache(maxsize=32)
 def _kept(value: Any, kind: pa.DataType, n: int) -> pa.Array:
-    """Each batch has more than a dozen of them; to make them took a tenth of the time of all columns."""
+    """To make the dozen of them that each batch has took a tenth of the time of all columns."""
     return _repeat(value, kind, n)
 
 
@@ -231,7 +220,6 @@ def repeated(array: pa.Array) -> pa.Array:
 
 
 def _as_string(array: pa.Array) -> pa.Array:
-    """As a string array, from any type of strings."""
     return array if array.type == pa.string() else array.cast(pa.string())
 
 
@@ -305,7 +293,6 @@ def _extra(chunks: Sequence[FlightColumns], lengths: list[int], wanted: pa.Field
 
 
 def _reasons(chunks: Sequence[FlightColumns], n: int) -> dict[str, pa.Array]:
-    """Columns status, code, info; null where a row has no reason. The loop is over rows that have one."""
     kinds = {"status": pa.string(), "code": pa.int32(), "info": pa.string()}
     if not any(c.reasons for c in chunks):
         return {name: pa.nulls(n, kind) for name, kind in kinds.items()}

@@ -1,16 +1,14 @@
 """Commits parts to the Delta table: their rows appear all at once.
 
-Called in one process, which is not that of the tasks, perhaps more than once and perhaps never. Why that is safe:
+It is called in one process, not that of the tasks, perhaps more than once and perhaps never. Why that is safe:
 
 * A part is added at most once: files that the table has, or had (compacted, deleted), are not added.
 * ``committed`` is a partition value, so it is decided here, for files that were written long before.
 * A micro-batch is recorded as an app transaction (query id, batch id) in the same commit. A commit that finds it
-  recorded adds its parts as not committed. Two commits at once conflict; the one that loses reads the table again.
-* Other parts in the folder of the write were left by failed attempts: they are added as not committed.
+  recorded adds its parts as not committed. Of two commits at once the loser reads the table again.
+* Other parts in the folder of the write were left by failed attempts at this batch: they are added as not committed.
+  :func:`.maintenance.adopt_orphans` adds the parts of a job that is never started again.
 * No file is added that is not there as its task described it: one listing of the folder of the write proves it.
-
-A commit adds what failed attempts at *its* batch left; of a job that is never started again,
-:func:`.maintenance.adopt_orphans` does.
 """
 
 from __future__ import annotations
@@ -45,18 +43,16 @@ def commit(
     description: Mapping[str, Any] | None = None,
     kind: TableKind = FLIGHT_LOG,
 ) -> CommitResult:
-    """Make the parts of a successful write rows with ``committed=true``; creates the table if there is none.
+    """Make the parts of a successful write rows with ``committed=true``; creates the table if there is none. A second
+    call with the same arguments changes nothing.
 
-    A second call with the same arguments changes nothing.
-
-    :param parts: of the attempts that count; what other attempts left in the folder of the write is added as not
-        committed
-    :param app: (query id, batch id) of a micro-batch, (``txnAppId``, ``txnVersion``) of a batch write that has them;
-        if the table has recorded this version or a higher one, the parts are added as not committed
+    :param parts: of the attempts that count; other parts in the folder of the write are added as not committed
+    :param app: (query id, batch id) of a micro-batch, (``txnAppId``, ``txnVersion``) of a batch write that has them; if
+        the table has recorded this version or a higher one, the parts are added as not committed
     :param extra: the columns named by ``flightLogColumns``; new ones are added to the table
     :param description: of the run, for readers of the table: goes into the commit as JSON; no secrets
-    :raises FlightLogError: another table, a column with another type, a folder with files of others, or a part that is
-        not there as its task wrote it; then nothing was committed
+    :raises FlightLogError: another table, a column with another type, files of others, or a part that is not there as
+        its task wrote it; then nothing was committed
     :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
     target = TargetTable(kind, TableStore(table_uri, storage_options), extra, description)
@@ -96,13 +92,8 @@ def abort(
     description: Mapping[str, Any] | None = None,
     kind: TableKind = FLIGHT_LOG,
 ) -> CommitResult:
-    """Add all parts of a failed write that are there as not committed; none if this write has been committed.
-
-    Safe to call after a commit that raised, and more than once.
-
-    :param parts: known parts; the folder of the write is searched for the others
-    :param app: as for :func:`commit`
-    """
+    """Add all parts of a failed write that are there as not committed; none if this write has been committed. The
+    folder of the write is searched for other parts than ``parts``. Safe to repeat, also after a commit that raised."""
     target = TargetTable(kind, TableStore(table_uri, storage_options), extra, description)
     folder = f"{PARTS}/{write_id.prefix}"
     named = {p.path for p in parts}
@@ -128,10 +119,7 @@ def abort(
 
 
 def _require_written(target: TargetTable, parts: Sequence[Part], files: Sequence[pafs.FileInfo]) -> None:
-    """
-    :param files: in the folder of the write
-    :raises FlightLogError: one of the parts is not there, or not as its task described it
-    """
+    """:raises FlightLogError: one of the parts is not there, or not as its task described it"""
     wrong = _unwritten(target.store, parts, files)
     if wrong:
         cure = "something has removed or changed them" if target.store.local is None else SHARE_IT
@@ -143,8 +131,7 @@ def _require_written(target: TargetTable, parts: Sequence[Part], files: Sequence
 
 
 def _unwritten(store: TableStore, parts: Sequence[Part], files: Sequence[pafs.FileInfo]) -> list[Part]:
-    """Parts that are missing, or have another size. A part that the listing lacks is looked up by name: some network
-    file systems show a new file in a listing later."""
+    """A part that the listing lacks is looked up by name: some network file systems list a new file later."""
     sizes = {i.path: i.size for i in files}
     wrong = [p for p in parts if sizes.get(p.path) != p.size]
     if not wrong or (store.local is not None and not store.local.is_dir()):

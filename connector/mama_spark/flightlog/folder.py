@@ -1,9 +1,9 @@
 """The folder of a table on a file system: whether it may become a table, whether all processes see the same one, and
 where the parts of a write are in it.
 
-The driver puts a marker into the folder, an empty file; its name goes to the tasks. A task that does not find it sees
-another folder: its parts would be in a place that the driver commits, and readers search, in vain. The marker stays,
-for later writes. Its name begins with ``_``, so that Delta's VACUUM and all readers leave it alone.
+The driver puts a marker, an empty file, into the folder; its name goes to the tasks. A task that does not find it sees
+another folder: the driver would commit parts that are not in its own. The marker stays for later writes. Its name
+begins with ``_``, so that Delta's VACUUM and all readers leave it alone.
 
 Spark plans each micro-batch in a new process, so this module imports neither Arrow nor delta-rs.
 """
@@ -25,14 +25,12 @@ from ..options.paths import local_path, misread
 PARTS = "parts"
 DELTA_LOG = "_delta_log"
 
-#: Advice for a folder that is not shared.
 SHARE_IT = "use a folder that the driver and all executors mount, or an object store such as s3://bucket/flight_log"
 
 OTHER_FOLDER = "name a folder that this user may make and write"
 _MARKER = "_mama_spark-"
 #: Names allowed in a folder without a table; the last is in the root of some file systems.
 _OWN = (PARTS, DELTA_LOG, "lost+found")
-#: Errors of a file system that no later try ends.
 _FINAL = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
     errno.EINVAL,
@@ -67,9 +65,7 @@ def mark_folder(uri: str, what: str) -> str | None:
 
 
 def require_readable_name(uri: str, what: str = "the table") -> None:
-    """
-    :raises FlightLogError: delta-rs would look for the folder elsewhere
-    """
+    """:raises FlightLogError: delta-rs would look for the folder elsewhere"""
     text = misread(uri)
     if text is not None:
         raise FlightLogError(
@@ -79,10 +75,7 @@ def require_readable_name(uri: str, what: str = "the table") -> None:
 
 
 def require_marker(uri: str, marker: str | None, what: str) -> None:
-    """In a task, before it writes: check that it sees the folder that the driver has marked.
-
-    :raises FlightLogError: it sees another one, or none
-    """
+    """In a task, before it writes: FlightLogError unless it sees the folder that the driver has marked."""
     path = local_path(uri)
     if path is None or marker is None or os.path.exists(os.path.join(path, marker)):
         return
@@ -93,10 +86,7 @@ def require_marker(uri: str, marker: str | None, what: str) -> None:
 
 
 def make_folder(path: str, what: str = "the table") -> None:
-    """
-    :raises FlightLogError: it cannot be made
-    :raises Unavailable: what :func:`may_pass`, such as a full disk
-    """
+    """:raises FlightLogError, Unavailable: it cannot be made; Unavailable if that :func:`may_pass`"""
     try:
         os.makedirs(path, exist_ok=True)
     except FileExistsError as e:
@@ -108,11 +98,7 @@ def make_folder(path: str, what: str = "the table") -> None:
 
 
 def require_free(names: Iterable[str], uri: str, what: str) -> None:
-    """Check that a folder without a table holds nothing but what this package has put there.
-
-    :param names: of what is in the folder
-    :raises FlightLogError: it holds other files
-    """
+    """:raises FlightLogError: a folder without a table holds other files than this package puts there"""
     others = sorted(n for n in names if n and n not in _OWN and not n.startswith((".", _MARKER)))
     if others:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
@@ -123,8 +109,8 @@ def require_free(names: Iterable[str], uri: str, what: str) -> None:
 
 
 def may_pass(e: OSError) -> bool:
-    """Whether a later try may succeed: a full or broken disk, a file server that is away. No permission, a path that
-    cannot be, a file where a folder should be: never."""
+    """Whether a later try may succeed: after a full disk or a lost file server, but not without permission or a
+    folder."""
     return e.errno not in _FINAL
 
 
@@ -136,10 +122,8 @@ def _error(e: OSError, text: str) -> MamaError:
 class WriteId:
     """Identity of a batch write, or of one micro-batch of a streaming query.
 
-    :ivar query_id: of a stream, else None
-    :ivar run_id: of the batch write, or of this run of the stream
+    :ivar query_id: of a stream, else None; ``run_id``: of the batch write, or of this run of the stream
     :ivar batch_id: micro-batch, or ``txnVersion`` of a batch write; None without
-    :ivar bridge: name of the bridge
     :ivar commit: number of the commit, where a write without micro-batches has several
     """
 
@@ -156,7 +140,7 @@ class WriteId:
 
 
 def _safe(name: str) -> str:
-    """``name`` as one component of a path; a hash is appended where characters had to be replaced."""
+    """A hash is appended where characters had to be replaced."""
     clean = re.sub(r"[^A-Za-z0-9_-]", "-", name)
     if clean == name and name[0] not in "_-":
         return name

@@ -1,11 +1,11 @@
 """Maintains the table of a flight log or of dead letters, beside writers and readers of it.
 
-Files are taken out of the table by a commit that must be the next version: after a conflict with any other commit the
-table is read again, and the files must still be there. (``optimize.compact`` of delta-rs does not check that: two at
-once double rows.) Storage keeps these files for the table's own retention, for readers that run and for time travel.
+Files are taken out of the table by a commit that must be the next version: after a conflict the table is read again,
+and the files must still be there. (``optimize.compact`` of delta-rs does not check that: two at once double rows.)
+Storage keeps these files for the table's own retention, for readers that run and for time travel.
 
-Rows of attempts that were not committed are merged late: a commit may still make them committed, by adding their part
-again, and can no longer do that when they are in a file with others (:mod:`.commit`).
+Rows of attempts that were not committed are merged late: a commit may still make them committed by adding their part
+again, which it cannot when they are in a file with others (:mod:`.commit`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ COMMIT_TARGET_BYTES = 16 << 20
 #: Age from which on a part that no commit refers to is of a job that was killed, unless somebody says otherwise.
 ORPHAN_AGE = timedelta(days=1)
 
-#: Features of Delta, which other programs may have switched on, with which rows are not simply those of the files.
+#: Features of Delta with which the rows of a table are not simply those of its files.
 _FOREIGN = frozenset({"deletionVectors", "columnMapping"})
 
 _Result = TypeVar("_Result")
@@ -54,9 +54,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One active file.
-
-    :ivar path: as the table names it
+    """:ivar path: as the table names it
     :ivar modified: ms since the epoch
     """
 
@@ -83,8 +81,7 @@ class MaintenanceResult:
     :ivar expired: files whose rows were older than what is kept
     :ivar compacted: files that were merged, into ``written`` files; a dry run knows only files that may be merged
     :ivar vacuumed: files that were removed from storage
-    :ivar files: of the table, before the first step and after the last
-    :ivar version: of the table after the last step
+    :ivar files: of the table, before the first step and after the last; ``version``: after the last
     """
 
     dry_run: bool
@@ -111,7 +108,6 @@ class MaintenanceResult:
         )
 
 
-#: Steps of :func:`maintain`.
 STEPS = 5
 
 
@@ -123,18 +119,15 @@ def maintain(
     dry_run: bool = False,
     on_step: Callable[[], object] = lambda: None,
 ) -> MaintenanceResult:
-    """Add orphans, drop expired rows, compact, write a checkpoint, vacuum: in this order. May be repeated at will.
-
-    Orphans come first, because vacuum removes files that no commit refers to. Vacuum removes files that left the table,
-    or never were in it, longer ago than ``delta.deletedFileRetentionDuration`` of the table (one week by default).
+    """Add orphans, drop expired rows, compact, write a checkpoint, vacuum: in this order, as vacuum removes files that
+    no commit refers to. May be repeated. Vacuum removes files that left the table, or never were in it, longer ago than
+    ``delta.deletedFileRetentionDuration`` of the table (one week by default).
 
     :param path: of a flight log or a dead-letter table
-    :param storage: delta-rs' storage options
     :param keep: rows whose ``event_date`` (UTC) is older are dropped; None = all are kept
     :param older_than: age of orphaned parts that are added; must exceed the longest batch
     :param on_step: called after each of :data:`STEPS` steps
-    :raises FlightLogError: no such table
-    :raises Unavailable: storage cannot be reached, or conflicts do not end
+    :raises FlightLogError, Unavailable: no such table; storage cannot be reached, or conflicts do not end
     """
     store = TableStore(path, storage)
     table = _open(store)
@@ -161,11 +154,7 @@ def maintain(
 
 @dataclass(frozen=True, slots=True)
 class AdoptionResult:
-    """Orphaned parts, and what was done with them.
-
-    :ivar parts: files that no commit referred to
-    :ivar version: of the table that now has them; None for a dry run
-    """
+    """Orphaned parts, to which no commit referred, and the version of the table that has them; None for a dry run."""
 
     parts: list[Part]
     version: int | None
@@ -182,9 +171,8 @@ class AdoptionResult:
 def adopt_orphans(
     path: str, storage: dict[str, str], older_than: timedelta = ORPHAN_AGE, dry_run: bool = False
 ) -> AdoptionResult:
-    """Add parts that no commit refers to, and that are older than ``older_than``, as not committed.
-
-    ``older_than`` must exceed the longest batch. Files older than the table remembers removals (seven days unless
+    """Add parts that no commit refers to, and that are older than ``older_than``, which must exceed the longest batch,
+    as not committed. Files older than the table remembers removals (seven days unless
     ``delta.deletedFileRetentionDuration`` says otherwise) are left alone: they may have been compacted away.
 
     :param path: of a flight log or a dead-letter table
@@ -232,7 +220,6 @@ def compact(store: TableStore, target_bytes: int, *, late: bool = False, dry_run
         keeps removed files
     :returns: files that were merged, and files that were made of them
     :raises FlightLogError: no such table, or one with features that only Spark maintains
-    :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
     table = _open(store)
     foreign = sorted(_FOREIGN & {*(table.protocol().reader_features or ())})
@@ -254,7 +241,6 @@ def compact_after_commit(path: str, storage: dict[str, str]) -> None:
 
 
 def _groups(table: DeltaTable, target_bytes: int, late: bool) -> Iterator[list[_File]]:
-    """Files that are worth to be merged into one."""
     newest = oldest_addable(table).timestamp() * 1000 if late else float("-inf")
     partitions: dict[tuple[str, bool], list[_File]] = defaultdict(list)
     for file in _active(table):
@@ -309,7 +295,7 @@ def _write(store: TableStore, schema: pa.Schema, group: Sequence[_File]) -> Part
 
 
 def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """With nulls for the columns that the table was given after the file."""
+    """With nulls for the columns that the table got after the file."""
     there = set(batch.schema.names)
     columns = [
         batch.column(f.name).cast(f.type) if f.name in there else pa.nulls(batch.num_rows, f.type) for f in schema
@@ -320,7 +306,7 @@ def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _commit_if_there(
     store: TableStore, doing: str, files: Sequence[_File], actions: list[AddAction | RemoveAction]
 ) -> bool:
-    """Commit the actions to a table that still has all the files; False if it has not."""
+    """False if the table lacks one of the files."""
 
     def act(table: DeltaTable) -> bool:
         if {f.path for f in files} - {f.path for f in _active(table)}:
@@ -339,7 +325,7 @@ def _active(table: DeltaTable) -> list[_File]:
 
 
 def _drop_expired(store: TableStore, keep: timedelta, dry_run: bool) -> int:
-    """Only whole days are dropped, so no file is read or written."""
+    """Whole days only, so no file is read or written."""
     first = (datetime.now(UTC) - keep).date().isoformat()
     for _ in range(MAX_ATTEMPTS):
         expired = [f for f in _active(_open(store)) if f.event_date < first]
@@ -350,7 +336,6 @@ def _drop_expired(store: TableStore, keep: timedelta, dry_run: bool) -> int:
 
 
 def _repeat(store: TableStore, doing: str, act: Callable[[DeltaTable], _Result]) -> _Result:
-    """Act on the table as it is; again after a conflict with a commit of others."""
     for attempt in range(MAX_ATTEMPTS):
         with storage_errors(f"{doing}: {store.uri}", store.options):
             table = _open(store)

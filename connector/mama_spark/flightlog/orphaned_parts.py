@@ -1,7 +1,4 @@
-"""Finds the files of failed attempts that may still be added to a table: none that it has, or had.
-
-A file older than the time for which the table remembers removed files is never added.
-"""
+"""Finds the files of failed attempts that may still be added to a table: none that it has, or had."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from deltalake import DeltaTable
 from .parts import Part, part_of_file
 from .storage import TableStore, active_paths, removed_paths
 
-#: How long Delta keeps removed files in its log by default.
 _DEFAULT_RETENTION = timedelta(days=7)
 
 
@@ -26,24 +22,19 @@ def known_files(table: DeltaTable) -> tuple[dict[str, bool], set[str]]:
 
 
 def unknown_parts(store: TableStore, table: DeltaTable, infos: Sequence[pafs.FileInfo], known: set[str]) -> list[Part]:
-    """The whole parts among ``infos`` that the table never had.
-
-    The log knows a removed file for a while only: older files may have been compacted away, and adding them again would
-    duplicate their rows.
-    """
+    """The whole parts among ``infos`` that the table never had."""
     oldest = oldest_addable(table)
     orphans = [i for i in infos if i.path not in known and i.mtime is not None and i.mtime > oldest]
     return [p for i in orphans if (p := part_of_file(store, i.path, i.size)) is not None]
 
 
 def oldest_addable(table: DeltaTable) -> datetime:
-    """Older files are never added: the log of the table may have forgotten that they were removed from it."""
+    """Older files are never added: the log may have forgotten their removal, and their rows would be there twice."""
     # Time of day: is compared with the times of files, by days.
     return datetime.now(UTC) - _removal_retention(table)
 
 
 def _removal_retention(table: DeltaTable) -> timedelta:
-    """For how long the log of the table knows the files that were removed from it."""
     text = table.metadata().configuration.get("delta.deletedFileRetentionDuration")
     if text is None:
         return _DEFAULT_RETENTION

@@ -1,8 +1,8 @@
 """Writes parts: Parquet files at their final place, written by one background thread.
 
 Encoding must not stall the thread that publishes, so :class:`PartWriter` takes *thunks* (functions that make a record
-batch) into a bounded queue. A part that was not closed properly never appears under its name:
-delta-rs' stores show an object when its stream is closed, and drop it otherwise.
+batch) into a bounded queue. A part that was not closed never appears under its name: delta-rs' stores show an object
+when its stream is closed, and drop it otherwise.
 """
 
 from __future__ import annotations
@@ -62,10 +62,7 @@ class Part:
 
 
 def part_of_file(store: TableStore, path: str, size: int) -> Part | None:
-    """The description in the footer of a part; None if the file is not a whole part.
-
-    :raises Unavailable: it cannot be read now
-    """
+    """The description in the footer of a part; None if the file is not a whole part. Unavailable: it cannot be read."""
     with storage_errors(f"reading {path}", store.options):
         source = store.filesystem().open_input_file(path)
         try:
@@ -157,11 +154,11 @@ def open_writer(stream: Any, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 class PartWriter:
-    """Writes one task's rows as parts, on one background thread that starts with the first rows.
+    """Writes one task's rows as parts, on one background thread that starts with the first rows. A part is closed when
+    it has ``part_rows`` rows.
 
     :param folder: below ``parts/`` (``<query or run>/<batch>``)
     :param schema: of the batches that the thunks return; they hold an ``event_time``
-    :param part_rows: a part is closed when it has this many rows
     """
 
     def __init__(self, store: TableStore, folder: str, schema: pa.Schema, part_rows: int) -> None:
@@ -177,7 +174,7 @@ class PartWriter:
         self._changed = Condition()
 
     def prepare(self) -> None:
-        """Rows will come: open the first part in the background. Errors are raised with these rows."""
+        """Open the first part in the background; its errors are raised with the first rows."""
         with self._changed:
             if self._thread is None and not self._closing and self._error is None:
                 self._start()
@@ -206,11 +203,7 @@ class PartWriter:
                 self._start()
 
     def close(self) -> list[Part]:
-        """Write what is queued, close the open parts, return all of them. May be repeated.
-
-        :raises Unavailable: rows were lost because storage failed
-        :raises FlightLogError: storage rejects a file
-        """
+        """Write what is queued, close the open parts, return all of them; raises as :meth:`put`. May be repeated."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -286,11 +279,7 @@ class PartWriter:
 
 
 def check_writable(store: TableStore, folder: str) -> None:
-    """Write a file where the parts will be, as they are written, and remove it again.
-
-    :raises FlightLogError: storage rejects it
-    :raises Unavailable: storage fails
-    """
+    """Write a file where the parts will be, as they are written, and remove it; raises as :func:`.storage_errors`."""
     path = f"{PARTS}/{folder}/_check-{uuid.uuid4()}"
     with storage_errors(f"{store.uri} cannot be written", store.options):
         store.ensure_folder()

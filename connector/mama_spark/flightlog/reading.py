@@ -1,5 +1,5 @@
-"""Reads a flight log without Spark: its summary, and rows that failed, to show them or to publish them again. The query
-engine of delta-rs streams over the files."""
+"""Reads a flight log without Spark, by delta-rs' query engine: its summary, and failed rows, to show or to publish
+again."""
 
 from __future__ import annotations
 
@@ -94,14 +94,13 @@ ORDER BY rows DESC, flight_id LIMIT {limit}"""
 PASSES = 5
 #: Rows without which a rate says nothing.
 LEAST_RATED = 100
-#: Columns of :func:`shared_ids_text`.
 SHARED_COLUMNS = ("rows", "tasks", "flight_id", "topic", "batch_id", "run_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Counts, latencies and failures of a flight log. Rows of committed writes count once, those of attempts that
-    failed or were superseded apart.
+    """Counts, latencies and failures of a flight log. Rows of committed writes count once, those of other attempts
+    apart.
 
     :ivar events: one row for each outcome, status and ``committed``: flights, rows, duplicates, found and in_doubt (in
         rows), doubled_ids
@@ -156,7 +155,7 @@ class Summary:
 
     @property
     def in_doubt(self) -> int:
-        """Not acknowledged, yet perhaps stored."""
+        """Rows that are not acknowledged, yet perhaps stored."""
         return self._sum("in_doubt")
 
     @property
@@ -226,11 +225,9 @@ def summarise(
 ) -> Summary:
     """Read the whole log once for each question, in bounded memory.
 
-    :param storage: delta-rs' storage options
     :param limit: of topics and reasons
     :param on_pass: called after each pass over the log, of :data:`PASSES`
-    :raises FlightLogError: no flight log there
-    :raises Unavailable: storage cannot be reached
+    :raises FlightLogError, Unavailable: no flight log there; storage cannot be reached
     """
     table = open_log(path, storage)
     ask = partial(query, table, storage, on_pass=on_pass)
@@ -257,7 +254,7 @@ def summarise(
 
 
 def failed(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
-    """The latest flights that failed or timed out, of committed and other attempts, newest first; with the columns that
+    """The latest flights that failed or timed out, of all attempts, newest first; with the columns that
     ``flightLogColumns`` named, and whether the id was acknowledged later: a row that was published again."""
     table = open_log(path, storage)
     named = [f.name for f in table.schema().fields if f.name not in OWN_NAMES and f.name != _ACKED_LATER]
@@ -266,8 +263,7 @@ def failed(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
 
 
 def failed_columns(rows: list[Row]) -> tuple[str, ...]:
-    """Columns of :func:`failed_text`: reason and row first, since a narrow terminal breaks the line behind them. Those
-    of the DataFrame too, and some only where they say something."""
+    """Columns of :func:`failed_text`: reason and row first, as a narrow terminal breaks the line behind them."""
     named = [name for name in rows[0] if name not in {*OWN_NAMES, _ACKED_LATER, PACKED_ROWS}] if rows else []
     told = [name for name in ("code", "dead_lettered", _ACKED_LATER) if any(row[name] for row in rows)]
     return ("status", "info", "topic", *named, "event_time", "event", "committed", *told, "flight_id")
@@ -282,10 +278,8 @@ def failed_text(rows: list[Row]) -> str:
 
 def shared_ids(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
     """Ids that several acknowledged messages of one committed write share, of which a broker that deduplicates stored
-    one: flight_id, stream, topic of one, rows, duplicates, tasks, query_id, run_id, batch_id; most rows first.
-
-    Holds in memory the ids that were duplicates; all ids where the broker does not say (``ackMode=batch``).
-    """
+    one: flight_id, stream, topic of one, rows, duplicates, tasks, query_id, run_id, batch_id; most rows first. Holds in
+    memory the ids that were duplicates; all ids where the broker does not say (``ackMode=batch``)."""
     return query(open_log(path, storage), storage, _SHARED_IDS.format(limit=int(limit)))
 
 
@@ -297,10 +291,7 @@ def shared_ids_text(rows: list[Row]) -> str:
 
 
 def open_log(path: str, storage: dict[str, str]) -> DeltaTable:
-    """
-    :raises FlightLogError: no flight log there
-    :raises Unavailable: storage cannot be reached
-    """
+    """:raises FlightLogError, Unavailable: no flight log there, or storage cannot be reached"""
     with storage_errors(f"flight log {path}", storage):
         table = TableStore(path, storage).table()
     if table is None:
@@ -317,12 +308,8 @@ def query(
     on_pass: Callable[[], object] = lambda: None,
     **others: DeltaTable,
 ) -> list[Row]:
-    """The rows that ``sql`` gives; it calls the flight log ``log``. What it holds in memory does not depend on the log.
-
-    :param on_pass: called when the log was read
-    :param others: tables of other names
-    :raises FlightLogError: a file of the table is damaged or missing
-    """
+    """The rows that ``sql`` gives, in bounded memory; it calls the flight log ``log``, and ``others`` by their names.
+    ``on_pass`` is called when the log was read. FlightLogError: a file of the table is damaged or missing."""
     with reading_errors(f"reading {table.table_uri}", storage):
         asked = QueryBuilder()
         for name, one in {"log": table, **others}.items():
@@ -354,7 +341,6 @@ def table_lines(title: str, rows: list[Row], *names: str) -> list[str]:
     return ["", f"{title}:", *(f"  {line}" for line in aligned(cells))]
 
 
-#: Columns of the rows to publish again: those of the sink.
 REPLAY = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -383,10 +369,9 @@ WHERE nth = 1 AND flight_id IS NOT NULL
 
 
 def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
-    """Failed rows of the table at ``path``, with the ids under which they were published: those that were stored after
-    all are not stored twice. Of a flight log, without the rows that a later attempt got acknowledged.
+    """Failed rows of the table at ``path``, as :data:`REPLAY`, with the ids under which they were published, so that
+    rows that were stored after all are not stored twice; without the rows that a flight log has as acknowledged later.
 
-    :returns: columns of :data:`REPLAY`
     :raises FlightLogError: no such table, or one of another kind
     """
     with reading_errors(path, storage):

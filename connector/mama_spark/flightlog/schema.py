@@ -19,7 +19,6 @@ OUTCOMES = {"acked": "acked", "published": "published", "failed": "completed_exc
 PUBLISHED, ACKED, COMPLETED_EXCEPTIONALLY, TIMEOUT = range(4)
 #: Events of failed flights: the message is not stored, or that is unknown.
 FAILED = frozenset({COMPLETED_EXCEPTIONALLY, TIMEOUT})
-#: The same as a condition of SQL.
 IS_FAILED = f"event IN ({', '.join(repr(EVENTS[code]) for code in sorted(FAILED))})"
 #: A message that failed and may be stored all the same. SQL.
 IS_IN_DOUBT = f"(may_have_landed AND {IS_FAILED})"
@@ -32,7 +31,6 @@ IS_OUTCOME = "(kind = 'flight' AND (event <> 'published' OR ack_level = 'none'))
 
 PARTITION_COLUMNS = ("event_date", "committed")
 
-#: Columns that identify the write, the partition and the attempt.
 _ATTEMPT = (
     pa.field("query_id", pa.string()),
     pa.field("run_id", pa.string()),
@@ -97,10 +95,9 @@ def packed_rows_field(fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def table_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
-    """The Arrow schema of the whole table.
+    """The Arrow schema of the whole table, with the columns that ``flightLogColumns`` names.
 
-    :param extra: the columns named by ``flightLogColumns``
-    :raises SchemaError: if one of them has the name of a column of the flight log, or two have the same name
+    :raises SchemaError: one of them has the name of a column of the flight log, or two have the same name
     """
     seen = {name.lower() for name in OWN_NAMES}
     for field in extra:
@@ -121,11 +118,7 @@ def dead_letter_schema(extra: Sequence[pa.Field]) -> pa.Schema:
 
 
 class TableKind(NamedTuple):
-    """The kind of a table: flight log, or dead-letter table.
-
-    :ivar option: that names the table, for messages
-    :ivar schema: of the whole table, by the columns that ``flightLogColumns`` names
-    """
+    """A flight log or a dead-letter table: the option that names it, and its schema by ``flightLogColumns``."""
 
     option: str
     schema: Callable[[Sequence[pa.Field]], pa.Schema]
@@ -136,7 +129,7 @@ DEAD_LETTER_TABLE = TableKind("deadLetterTable", dead_letter_schema)
 
 
 def part_schema(table: pa.Schema) -> pa.Schema:
-    """The schema of a part file: values of the partition columns are in the commit, not in the file."""
+    """Values of the partition columns are in the commit, not in the file."""
     return pa.schema([f for f in table if f.name not in PARTITION_COLUMNS])
 
 

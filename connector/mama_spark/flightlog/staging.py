@@ -34,8 +34,6 @@ _checked: dict[tuple[object, ...], float] = {}
 class TaskParts:
     """The parts that one task adds to a table.
 
-    :cvar KIND: of the table
-    :param storage_options: delta-rs' options, the same as for the commit
     :param extra: the columns named by ``flightLogColumns``, in the order of the DataFrame
     :param part_rows: rows after which a file is closed; files that a killed worker has not closed are lost
     :raises SchemaError: a column of ``extra`` has the name of a column of the flight log
@@ -70,9 +68,8 @@ class TaskParts:
         self._writer = PartWriter(self._store, write_id.prefix, self._schema, part_rows)
 
     def check(self, marker: str | None = None) -> None:
-        """Before the first publish: check that the table can be written, and that an existing one is of this kind.
-
-        The result is valid for a minute for this process and these options.
+        """Before the first publish: check that the table can be written, and that an existing one is of this kind. The
+        result is valid for a minute for this process and these options.
 
         :param marker: that the driver has put into the folder
         :raises FlightLogError: no permission, not a folder, not the driver's folder, another table, files of others
@@ -95,17 +92,13 @@ class TaskParts:
     def close(self) -> list[Part]:
         """Write all that is queued; the parts. Also when the task is about to raise; may be repeated.
 
-        :raises Unavailable: storage failed, and rows are missing from the table
-        :raises FlightLogError: storage refuses
+        :raises Unavailable, FlightLogError: storage failed, or refuses, and rows are missing from the table
         """
         return self._writer.close()
 
 
 class Staging(TaskParts):
-    """One task's part of the flight log.
-
-    :param level: which flight events become rows; the others are dropped
-    """
+    """One task's part of the flight log."""
 
     KIND = FLIGHT_LOG
 
@@ -131,15 +124,12 @@ class Staging(TaskParts):
         self._gathered_rows = self._gathered_bytes = 0
 
     def prepare(self) -> None:
-        """Events will come: open the first part file in the background. Raises nothing."""
+        """Open the first part file in the background; raises nothing."""
         self._writer.prepare()
 
     def add_flights(self, columns: FlightColumns) -> None:
-        """Queue events of flights. Waits only when storage is slower than the publisher.
-
-        :raises Unavailable: storage failed since
-        :raises FlightLogError: storage refuses since
-        """
+        """Queue events of flights. Waits only when storage is slower than the publisher. Raises as
+        :meth:`.PartWriter.put`."""
         columns = self._level.rows_of(columns)
         if not len(columns):
             return
@@ -150,10 +140,7 @@ class Staging(TaskParts):
             self._write_gathered()
 
     def add_events(self, events: Sequence[LoggedEvent]) -> None:
-        """Queue events of publishers and topics, which are rows at every level.
-
-        :raises Unavailable, FlightLogError: as :meth:`add_flights`
-        """
+        """Queue events of publishers and topics, which are rows at every level; raises as :meth:`add_flights`."""
         if events:
             self._writer.put(partial(events_batch, list(events), self._constants, self._schema), 1_000 * len(events))
 
@@ -186,10 +173,8 @@ class DeadLetterStaging(TaskParts):
         """Queue rows to be written.
 
         :param flight_id, topic: string arrays or dictionaries of strings, nulls allowed
-        :param payload, headers: None = all null
-        :param reasons: (status, code, info) of each row
-        :param event_time: µs since the epoch
-        :param extra: the columns named by ``flightLogColumns``; None = all null
+        :param payload, headers, extra: None = all null; ``extra``: the columns named by ``flightLogColumns``
+        :param reasons: (status, code, info) of each row; ``event_time``: µs since the epoch
         """
         if not len(event_time):
             return

@@ -49,15 +49,14 @@ WRITABLE_FEATURES = frozenset({
     "appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors", "generatedColumns",
     "invariants", "timestampNtz", "v2Checkpoint", "variantType", "variantType-preview",
 })  # fmt: skip
-#: Of Rust, in the text of its errors.
+#: Of Rust, in its errors.
 _BACKTRACE = re.compile(r"\s*\n\s*0: .*", re.DOTALL)
 
 
 @contextmanager
 def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Translate errors of pyarrow and delta-rs.
+    """Translate errors of pyarrow and delta-rs; no error shows secrets in ``options``.
 
-    :param options: of the storage; their secrets are shown by no error
     :raises FlightLogError: no permission, no such bucket, not a table, a damaged one
     :raises Unavailable: everything else: full disk, storage not reached
     """
@@ -76,10 +75,7 @@ def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def reading_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
-    """As :func:`storage_errors`, where the files of a table are read.
-
-    :raises FlightLogError: one of them is damaged or missing
-    """
+    """As :func:`storage_errors`; FlightLogError also where a file of a table is damaged or missing."""
     with storage_errors(doing, options):
         try:
             yield
@@ -91,11 +87,10 @@ def reading_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
 
 
 class TableStore:
-    """The folder of one table. Nothing is opened before the first call.
+    """The folder of one table. Nothing is opened before the first call. FlightLogError: delta-rs would look for it
+    elsewhere.
 
     :param uri: a path, or a URL that delta-rs takes (``file:``, ``s3://``, ``s3a://``, ``abfss://``, ``gs://``, ..)
-    :param options: delta-rs' storage options
-    :raises FlightLogError: delta-rs would look for the folder elsewhere
     """
 
     def __init__(self, uri: str, options: dict[str, str]) -> None:
@@ -116,11 +111,7 @@ class TableStore:
             make_folder(str(self.local))
 
     def require_free(self, what: str) -> None:
-        """Where there is no table: check that the folder holds no files of others.
-
-        :param what: option that names the table
-        :raises FlightLogError: it does
-        """
+        """:raises FlightLogError: there is no table, and the folder holds files of others"""
         if self.local is not None:
             names = os.listdir(self.local) if self.local.is_dir() else []
         else:
@@ -157,11 +148,7 @@ class TableStore:
 
 
 class _KeptTable:
-    """A table after a commit of this process.
-
-    :ivar entry: its newest one when it was read; None if it cannot be used
-    :ivar refresh: the thread that reads it
-    """
+    """:ivar entry: its newest one when it was read; None if it cannot be used"""
 
     def __init__(self, table: DeltaTable, store: TableStore, version: int, checkpoint: bool) -> None:
         self.table = table
@@ -204,10 +191,10 @@ class _LogEntry:
 class KeptTables:
     """Tables that this process has committed to, as they are now, for its next commit to them.
 
-    A stream commits to one table again and again. After its commit the table is read in the background, while Spark
-    does something else; the next commit needs not read it. A kept table is given out only if its newest entry is still
-    the newest of the log and was not written again: neither did others commit, nor was the table removed and made anew.
-    Who commits between this check and our commit conflicts with it, as with any other reader of the table.
+    After a commit the table is read in the background, while Spark does something else; the next commit needs not read
+    it. A kept table is given out only if its newest entry is still the newest of the log and was not written again:
+    neither did others commit, nor was the table removed and made anew. A commit of others between this check and our
+    commit conflicts with ours, as with any other reader of the table.
     """
 
     MOST = 4
@@ -255,14 +242,12 @@ def _key(store: TableStore) -> tuple[Any, ...]:
 
 
 def _log_entry(store: TableStore, version: int) -> _LogEntry | None:
-    """None if there is none."""
     info = store.filesystem().get_file_info(f"{DELTA_LOG}/{version:020d}.json")
     if info.type != pafs.FileType.File or info.mtime_ns is None:
         return None
     return _LogEntry(version, info.size, info.mtime_ns)
 
 
-#: Of this process.
 KEPT_TABLES = KeptTables()
 
 
@@ -280,11 +265,8 @@ def removed_paths(table: DeltaTable) -> set[str]:
 
 
 def existing_table(store: TableStore, schema: pa.Schema, what: str, extra: frozenset[str]) -> DeltaTable | None:
-    """The table, if a commit to it can succeed; None = there is none, and there may be.
-
-    :raises FlightLogError: as :func:`check_table_schema`, or the folder holds files of others
-    :raises Unavailable: storage cannot be reached
-    """
+    """The table, if a commit to it can succeed; None = there is none, and there may be. FlightLogError: as
+    :func:`check_table_schema`, or the folder holds files of others. Unavailable: storage cannot be reached."""
     with storage_errors(f"{what} {store.uri}", store.options):
         table = store.table()
         if table is None:
@@ -295,10 +277,7 @@ def existing_table(store: TableStore, schema: pa.Schema, what: str, extra: froze
 
 
 def check_features(table: DeltaTable, what: str, missing: Sequence[str] = ()) -> None:
-    """
-    :param missing: columns that are to be added
-    :raises FlightLogError: the table has a feature with which no commit of this package succeeds, or makes rows
-    """
+    """:raises FlightLogError: the table has a feature with which no commit of this package succeeds, or makes rows"""
     protocol = table.protocol()
     features = {*(protocol.writer_features or ())}
     if protocol.writer_features is None and protocol.min_writer_version >= 6:
@@ -316,16 +295,12 @@ def check_features(table: DeltaTable, what: str, missing: Sequence[str] = ()) ->
         )
 
 
-#: Of a column: its name in the files of the table.
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
 def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset[str]) -> list[pa.Field]:
-    """Check that rows of a flight log or of dead letters can be committed to the table.
+    """The fields of ``schema`` that the table lacks; it may lack those of ``extra``.
 
-    :param schema: required schema of the table
-    :param extra: columns of ``schema`` that the table may lack
-    :returns: the fields of ``schema`` that the table lacks
     :raises FlightLogError: it is another table, a column has another type, or as :func:`check_features`
     """
     there = {f.name: f.type for f in pa.schema(table.schema().to_arrow())}
@@ -348,10 +323,7 @@ def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: f
 
 
 def delta_fields(schema: pa.Schema) -> list[Field]:
-    """As Delta's fields.
-
-    :raises SchemaError: a type that Delta does not have
-    """
+    """:raises SchemaError: a type that Delta does not have"""
     fields = []
     for f in schema:
         try:
@@ -364,7 +336,7 @@ def delta_fields(schema: pa.Schema) -> list[Field]:
 
 
 def _same_delta_type(a: pa.DataType, b: pa.DataType) -> bool:
-    """Whether both are written as the same Delta type, up to nullability. (Arrow has several types for one.)"""
+    """Up to nullability. (Arrow has several types for one of Delta.)"""
     return bool(a.equals(b)) or _without_nullability(a) == _without_nullability(b)
 
 

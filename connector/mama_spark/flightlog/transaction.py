@@ -40,8 +40,7 @@ class CommitResult:
     """Result of a commit.
 
     :ivar version: of the table afterwards
-    :ivar committed: parts added as committed
-    :ivar uncommitted: parts added as not committed
+    :ivar committed, uncommitted: parts added as committed, and as not committed
     :ivar recorded: the app transaction had been recorded by another write, or another run of this one
     """
 
@@ -53,11 +52,8 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """A table that parts are committed to.
-
-    :ivar fields: the columns named by ``flightLogColumns``, which the table may lack
-    :ivar description: of the write, which goes into its commits for readers; no secrets
-    """
+    """A table that parts are committed to; it may lack ``fields``, which ``flightLogColumns`` names. ``description``:
+    of the write, which goes into its commits for readers; no secrets."""
 
     kind: TableKind
     store: TableStore
@@ -66,7 +62,7 @@ class TargetTable:
 
     @property
     def what(self) -> str:
-        """The option that names it, for messages."""
+        """The option that names it."""
         return self.kind.option
 
     @property
@@ -85,7 +81,7 @@ class TargetTable:
 
 
 def described_writes(table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """The descriptions of writes in the newest commits, the newest first; Delta keeps them for 30 days by default."""
+    """Newest first; Delta keeps them for 30 days by default."""
     for commit in table.history(_MOST_COMMITS):
         text = commit.get(_DESCRIPTION)
         if isinstance(text, str):
@@ -123,15 +119,12 @@ def add_and_remove(
     *,
     checkpoint: bool = True,
 ) -> int:
-    """Commit the actions as the next version of the table, and write a checkpoint when one is due.
+    """Commit the actions as the next version of the table, which it returns, and write a checkpoint when one is due.
 
-    Entries of the log that have expired are removed by every hundredth commit only: to find them, delta-rs lists the
-    whole log, after each commit unless told otherwise, and commits would get slower with their number.
+    Only every hundredth commit removes expired entries of the log: to find them, delta-rs lists the whole log, by
+    default after each commit, and commits would get slower with their number.
 
-    :param app: the app transaction that is recorded with it
-    :param metadata: metadata of the commit
     :param checkpoint: False: the caller writes the checkpoints
-    :returns: the new version
     :raises CommitFailedError: others have committed since the table was read
     """
     version: int = table.version() + 1  # without retries a commit is the next version, or conflicts
@@ -153,10 +146,7 @@ def add_and_remove(
 def execute(
     target: TargetTable, make: Callable[[DeltaTable], CommitPlan], before_creating: Callable[[], None] = lambda: None
 ) -> CommitResult:
-    """Read the table, plan, commit; repeat after a conflict with another commit.
-
-    :param before_creating: called before the table is created, if there is none
-    """
+    """Read the table, plan, commit; repeat after a conflict with another commit."""
     for attempt in range(MAX_ATTEMPTS):
         with storage_errors(f"{target.what} {target.store.uri}", target.store.options):
             table = KEPT_TABLES.take(target.store) or target.store.table()
@@ -201,13 +191,12 @@ def await_next_attempt(store: TableStore, version: int, error: CommitFailedError
 
 
 def _checkpoint_is_due(table: DeltaTable, version: int) -> bool:
-    """By the rule of delta-rs."""
     interval = int(table.metadata().configuration.get("delta.checkpointInterval", DELTA_CHECKPOINT_INTERVAL))
     return (version + 1) % max(1, interval) == 0
 
 
 def _create(target: TargetTable) -> DeltaTable:
-    """The new table; several processes may make it at once."""
+    """Several processes may make it at once."""
     store = target.store
     store.require_free(target.what)
     store.ensure_folder()
@@ -238,9 +227,7 @@ def _add_missing_columns(table: DeltaTable, missing: list[pa.Field]) -> None:
 
 
 def add_action(part: Part, committed: bool, data_change: bool = True) -> AddAction:
-    """
-    :param data_change: the part has rows that the table does not have in another file
-    """
+    """:param data_change: the part has rows that the table does not have in another file"""
     low, high = part.min_time // 1000, -(-part.max_time // 1000)  # statistics of Delta have milliseconds
     stats = {
         "numRecords": part.rows,

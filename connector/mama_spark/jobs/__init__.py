@@ -1,6 +1,6 @@
 """The programs for ``spark-submit`` that come with the package, and the configuration files to begin with.
 
-A clone has them in the folders ``jobs`` and ``conf``; the wheel has copies of both in this package. Either way
+A clone has them in the folders ``jobs`` and ``conf``; the wheel has copies in this package. Either way
 ``python -m mama_spark.jobs.publish`` runs one, and ``mama jobs`` lists and copies them.
 """
 
@@ -32,9 +32,7 @@ if not _INSTALLED:
 class Job:
     """One program.
 
-    :ivar path: of its file
-    :ivar summary: one sentence about it
-    :ivar needs: requirements of a run
+    :ivar summary: one sentence about it; ``needs``: requirements of a run
     :ivar files: its file and those that it begins with, as ``jobs/publish.py``
     """
 
@@ -51,9 +49,7 @@ def jobs() -> list[Job]:
 
 
 def find(name: str) -> Job:
-    """
-    :raises ConfigError: there is no such job
-    """
+    """:raises ConfigError: there is no such job"""
     found = {job.name: job for job in jobs()}
     if name not in found:
         raise ConfigError(f"there is no job {name!r}; there are {', '.join(found)}")
@@ -66,11 +62,8 @@ def configuration_files() -> list[str]:
 
 
 def copy(name: str, folder: Path) -> list[Path]:
-    """Copy a job with the files that it begins with, or one configuration file, into a folder.
+    """Copy a job with the files that it begins with, or one configuration file, into ``jobs`` and ``conf`` of a folder.
 
-    :param name: of a job or of a configuration file
-    :param folder: gets them in its folders ``jobs`` and ``conf``
-    :return: the copies
     :raises ConfigError: there is no such file, or a copy would replace one; then nothing was copied
     """
     files = (f"conf/{name}",) if name in configuration_files() else find(name).files
@@ -102,5 +95,4 @@ def _read(path: Path) -> Job:
 
 
 def _named_files(text: str) -> list[str]:
-    """Files of ours that a text names."""
     return [file for file in re.findall(r"\b(?:jobs|conf)/[\w-]+\.\w+", text) if _place(file).is_file()]

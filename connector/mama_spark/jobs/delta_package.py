@@ -10,15 +10,12 @@ from pathlib import Path
 from ..contracts.errors import ConfigError
 from . import find
 
-#: Folder of Spark's resolver in a home folder.
 _IVY = ".ivy2.5.2"
 
 
 def delta_package(spark: str | None = None) -> str:
-    """The package of Delta for a version of Spark, for ``--packages``. For Spark 4.3 there is none yet.
-
-    :param spark: None = the one that is installed in this environment, or 4.2
-    """
+    """The package of Delta for a version of Spark (None: the installed one, or 4.2), for ``--packages``; none for 4.3
+    yet."""
     if spark is None:
         try:
             spark = version("pyspark")
@@ -28,11 +25,8 @@ def delta_package(spark: str | None = None) -> str:
 
 
 def delta_jars() -> list[Path]:
-    """The jars of :func:`delta_package` that ``--packages`` has brought to this machine, for ``--jars``. What else it
-    brings, Spark has.
-
-    :raises ConfigError: they are not there
-    """
+    """The jars of :func:`delta_package` that ``--packages`` has brought to this machine, for ``--jars``; Spark has the
+    others. ConfigError: they are not there."""
     package = delta_package()
     group, name, release = package.split(":")
     mine = Path.home() / _IVY

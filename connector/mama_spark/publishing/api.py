@@ -11,11 +11,10 @@ from ..contracts.errors import ConfigError
 from ..contracts.headers import EXPECTED_LAST
 from ..options.window import RetryPolicy
 
-#: The specification's name (MP-06).
+#: The name in the specification (MP-06).
 RetryConfig = RetryPolicy
 
 Headers = dict[str, list[str]]
-#: Headers as a user may give them.
 HeadersLike = Mapping[str, str | Sequence[str]]
 
 
@@ -25,8 +24,7 @@ class PublishOptions:
     resends, because a stored message would make its own expectation fail.
 
     :param msg_id: replaces the id that the publisher would make
-    :param expected_last_subject_sequence_subject: subject of the expected last sequence, wildcards allowed; None = the
-        message's own
+    :param expected_last_subject_sequence_subject: wildcards allowed; None = the message's own
     :raises ConfigError: that subject is given without an expected sequence
     """
 
@@ -55,10 +53,8 @@ class PublishOptions:
 
 @dataclass(frozen=True, slots=True)
 class PublishAck:
-    """An acknowledgement of the middleware; fields that it does not send are None.
-
-    :ivar domain: the JetStream domain of the stream, where the server has one
-    """
+    """An acknowledgement; fields that the middleware does not send are None. ``domain``: the JetStream domain of the
+    stream."""
 
     stream: str | None
     sequence: int | None
@@ -74,7 +70,6 @@ class Flight:
         (MP-22) are as the user gave them
     :ivar publish_time: wall clock seconds of the first send (MP-16), None before
     :ivar publish_ack_future: the acknowledgement, or the error that ended the flight (MP-17)
-    :ivar sends: how often it was sent
     """
 
     id: str

@@ -35,10 +35,7 @@ class OnOutage(Enum):
         return self in (OnOutage.FAIL_AT_GAP, OnOutage.WAIT_AT_GAP)
 
     def at_last(self, timeout: float) -> str:
-        """Text: the consequence if the outage lasts.
-
-        :param timeout: seconds after which it is declared; infinite = never
-        """
+        """Text: the consequence if the outage lasts, which is declared after ``timeout`` seconds; infinite = never."""
         if math.isinf(timeout):
             return "waiting until messages are stored again"
         return f"after {timeout:g} s {'the messages fail' if self is OnOutage.FAIL_ROWS else 'the write gives up'}"
@@ -48,14 +45,13 @@ class OnOutage(Enum):
 class BatchConfig:
     """How a batch publisher works.
 
-    :param on_outage: behaviour when nothing is acknowledged
-    :param outage_timeout: seconds after which that is an outage; None = :attr:`.WindowConfig.longest_silence`
+    :param outage_timeout: seconds without an acknowledgement that are an outage; None =
+        :attr:`.WindowConfig.longest_silence`
     :param rate: new messages a second; None = no limit
     :param flush_after: seconds without a send after which the middleware is asked to answer for what it has
     :param poll_time: longest wait in seconds (MP-07)
     :param max_queued: batches that wait to be sent; :meth:`.BatchPublisher.put` blocks beyond it
-    :param name: of the thread
-    :param log_prefix: of lines of the log about the connection and outages
+    :param name, log_prefix: of the thread; of lines of the log about the connection and outages
     """
 
     on_outage: OnOutage = OnOutage.FAIL
@@ -102,10 +98,7 @@ class SendGuard(StoredCheck, Protocol):
         ...
 
     def may_send(self) -> bool:
-        """False: not now; it is asked again soon.
-
-        :raises Unavailable: never again: another publisher has taken over
-        """
+        """False: not now; it is asked again soon. Unavailable: never again: another publisher has taken over."""
         ...
 
     def all_answered(self) -> None:

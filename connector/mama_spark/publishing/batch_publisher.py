@@ -1,8 +1,8 @@
 """Publishes batches of messages in columns, on a thread of its own; Spark's sink writes with it.
 
-All calls to the bridge but ``close`` come from the publisher's thread (``open``, too, where it is left to it), so that
-acknowledgements, timeouts and resends go on while the caller is busy elsewhere (in Spark's row iterator). What
-``prepare`` or the bridge raises is therefore raised by the next :meth:`BatchPublisher.put`, or by ``drain``.
+All calls to the bridge but ``close`` (and ``open``, unless it is left to the publisher) come from the publisher's
+thread, so that acknowledgements, timeouts and resends go on while the caller is busy in Spark's row iterator. The next
+:meth:`BatchPublisher.put`, or ``drain``, raises what ``prepare`` or the bridge raised.
 """
 
 from __future__ import annotations
@@ -50,10 +50,7 @@ _DEFAULTS, _NO_HOOKS = BatchConfig(), BatchHooks()
 
 @dataclass(slots=True)
 class _QueuedBatch:
-    """A batch on its way into the window.
-
-    :ivar rejected: rows that cannot be sent, with the reason
-    :ivar stored: rows that are stored already
+    """:ivar rejected, stored: rows that cannot be sent, with the reason, and rows that are stored already
     :ivar spans: rows that are still to be sent; None = not prepared yet
     """
 
@@ -135,10 +132,7 @@ class BatchPublisher:
     # --- the caller's thread ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread; returns when the bridge is open.
-
-        :raises Exception: as ``open_bridge``
-        """
+        """Start the thread; returns when the bridge is open, or raises what ``open_bridge`` raised."""
         self._thread.start()
         if self._hooks.open_bridge is not None:
             self._opened.wait()
@@ -158,8 +152,7 @@ class BatchPublisher:
         :param stored: rows that are stored already: they are acknowledged without being sent
         :param context: becomes :attr:`.FlightBatch.context`
         :returns: the flights, which the publisher's thread goes on changing until ``on_finished`` gets them
-        :raises BackgroundTaskFailed: the publisher ended with an error, the cause; a :class:`ConfigError` is raised as
-            itself
+        :raises BackgroundTaskFailed: the publisher ended with an error, the cause; a ConfigError is raised as itself
         :raises ClientClosed: drained or stopped
         """
         with self._changed:
@@ -174,20 +167,15 @@ class BatchPublisher:
         return flights
 
     def wait_settled(self) -> None:
-        """Returns when every batch so far was given to ``on_finished``; more may follow.
-
-        :raises BackgroundTaskFailed: as :meth:`put`
-        """
+        """Returns when every batch so far was given to ``on_finished``; more may follow. Raises BackgroundTaskFailed as
+        :meth:`put`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._open or self._ended.is_set())
         self.check()
 
     def drain(self) -> None:
-        """No more batches; returns when every flight is settled and every batch was given to ``on_finished``.
-
-        :raises BackgroundTaskFailed: as :meth:`put`
-        :raises ClientClosed: :meth:`stop` was called meanwhile
-        """
+        """No more batches; returns when every flight is settled and every batch was given to ``on_finished``. Raises
+        BackgroundTaskFailed as :meth:`put`, ClientClosed if :meth:`stop` was called meanwhile."""
         with self._changed:
             if self._thread.ident is None:
                 raise ClientClosed("the publisher was never started")
@@ -199,10 +187,7 @@ class BatchPublisher:
             raise ClientClosed("the publisher was stopped while it drained")
 
     def check(self) -> None:
-        """Raise the error that ended the publisher, for callers that do not wait in :meth:`drain`.
-
-        :raises BackgroundTaskFailed: as :meth:`put`
-        """
+        """Raise the error that ended the publisher, as :meth:`put`, for callers that do not wait in :meth:`drain`."""
         if isinstance(self._death, ConfigError):
             raise self._death
         if self._death is not None:
@@ -283,7 +268,7 @@ class BatchPublisher:
         self._held_back = self._loop.bridge_full
 
     def _prepare(self, queued: _QueuedBatch) -> deque[Span] | None:
-        """The rows to send; None = the bridge is unavailable, and ``on_outage`` waits."""
+        """None = the bridge is unavailable, and ``on_outage`` waits."""
         now = time.monotonic()
         if now < self._prepare_again_at:
             self._loop.bridge_full = True
@@ -344,8 +329,8 @@ class BatchPublisher:
         self._loop.receive(timeout, window.answers_until_refill() if self._queue else max(1, window.in_flight))
 
     def _end_outage(self, now: float) -> None:
-        """Give up all messages, sent or not, when an outage lasts too long; afterwards new ones, except the few probes
-        that show its end."""
+        """Give up all messages when an outage lasts too long; then new ones, except the few probes that show its
+        end."""
         declared = self._loop.outage.declared
         ended = self._loop.outage_lasts_too_long(bool(self._queue), now)
         self._reporter.report(now)
@@ -363,7 +348,7 @@ class BatchPublisher:
         self._fail_queued(f"not sent, {why}", now)
 
     def _fail_queued(self, why: str, now: float) -> None:
-        """Fail messages that wait to be sent; sent flights continue."""
+        """Sent flights continue."""
         with self._changed:
             queue, self._queue = list(self._queue), deque()
             self._changed.notify_all()

@@ -1,9 +1,8 @@
 """Publishes through outages of any length: for processes that write into one record log for weeks.
 
-Messages are sent in the order in which they came, and wait for as long as the middleware is away; what was sent and
-not acknowledged is sent again, through a new bridge where the old one ended. The caller waits while others wait, so
-memory is bounded by what it gives at once. A warning is logged when an obstacle begins, once a minute while it lasts,
-and when it is over.
+Messages are sent in the order in which they came; unacknowledged ones are sent again, through a new bridge where the
+old one ended. The caller waits while others wait, so memory is bounded by what it gives at once. A warning is logged
+when an obstacle begins, once a minute while it lasts, and when it is over.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class ResilientPublisher:
         asked at once where :meth:`write` may soon have to wait for answers, and by :meth:`drain`
     :param on_rejected: called with messages that the middleware rejected, on another thread
     :param rows_of: rows of each message, where messages are packs; None: each has one
-    :ivar stored: rows of messages that were acknowledged; ``rejected``: of messages that the middleware rejected
+    :ivar stored, rejected: rows of messages that were acknowledged, and that the middleware rejected
     """
 
     def __init__(
@@ -85,10 +84,8 @@ class ResilientPublisher:
         return self._waiting_rows
 
     def write(self, batch: MessageBatch, cancelled: Callable[[], bool] = lambda: False) -> bool:
-        """Queue messages; waits while others wait.
+        """Queue messages; waits while others wait; False: ``cancelled`` ended the wait, and they were not taken.
 
-        :param cancelled: called while it waits; True ends the wait
-        :returns: False: they were not taken, since ``cancelled`` said so
         :raises ConfigError: the first bridge cannot be opened, or no stream takes the messages
         :raises Unavailable: nobody answers, at the first time
         """
@@ -107,11 +104,8 @@ class ResilientPublisher:
                 return False
 
     def reconnect(self, cancelled: Callable[[], bool] = lambda: False) -> None:
-        """If the last publisher ended, send by another one what is not settled; waits while nobody answers. Call it
-        regularly: what was written last would wait for the next :meth:`write`.
-
-        :param cancelled: called while it waits; True ends the wait
-        """
+        """If the last publisher ended, send by another one what is not settled; waits while nobody answers, unless
+        ``cancelled`` says True. Call it regularly: what was written last would wait for the next :meth:`write`."""
         if self._unsettled:
             self._connected(cancelled)
 

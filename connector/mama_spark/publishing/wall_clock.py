@@ -16,11 +16,9 @@ NEVER = int(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """One anchor for a whole task: differences of wall times are differences of monotonic times, also when somebody
-    sets the clock in between.
+    """One anchor for a whole task: differences of wall times are those of monotonic times, also when the clock is set.
 
-    :ivar wall: microseconds since the epoch at ``mono``
-    :ivar mono: ``time.monotonic()`` seconds
+    :ivar wall: microseconds since the epoch at ``mono``, ``time.monotonic()`` seconds
     """
 
     wall: int

@@ -1,9 +1,9 @@
 """Rows of a batch that were found in a stream, as a multiset: each serves one row of the repetition. Pure.
 
 18 to 24 bytes a row: 96 bits of the hash of its content, its sequence (as offset), and the partition and number that
-its id names, in as few bytes as those of its run need. Rows are collected in columns of half a million, made once,
-and kept in sorted runs, so that memory grows by what is found and by nothing else.
-Rows of one content are in the order of their sequences, run by run, so all who read a range choose the same one next.
+its id names, in as few bytes as those of its run need. Rows are collected in columns of half a million, made once, and
+kept in sorted runs, so that memory grows by what is found alone. Rows of one content are in the order of their
+sequences, run by run, so all readers of a range choose the same one next.
 """
 
 from __future__ import annotations
@@ -51,11 +51,8 @@ def keys_of(digests: npt.NDArray[np.uint8]) -> Keys:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The stored row that settles each of some rows.
-
-    :ivar sequence: in the stream, -1 where nothing serves the row
-    :ivar partition, number: that the id of the stored message names
-    """
+    """The stored row that settles each of some rows: sequence, -1 where there is none, partition and number of its
+    id."""
 
     sequence: Int64s
     partition: Int64s
@@ -69,7 +66,7 @@ class Found:
 
     @classmethod
     def nothing(cls, n: int) -> Found:
-        """For ``n`` rows."""
+        """No row of ``n`` is settled."""
         return cls(np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
 
     def put(self, rows: Int64s, some: Found) -> None:
@@ -115,8 +112,6 @@ def _narrow(values: UInt32s, spare: int = 0) -> Unsigned:
 
 
 class _Columns:
-    """Rows that are not sorted yet, in columns of fixed size."""
-
     def __init__(self, size: int) -> None:
         self.count, self._size = 0, size
         self.high = np.empty(size, np.uint64)
@@ -157,19 +152,14 @@ class _Run:
         return (self._number[places] & self._mask).astype(np.int64)
 
     def have(self, places: Int64s | slice, flag: int) -> Bools:
-        """Whether each of these rows has this flag, shape (n,)."""
         found: Bools = self._number[places] >> self._bits == flag
         return found
 
     def mark(self, places: Int64s, flag: int) -> None:
-        """Give rows this flag instead of theirs."""
         self._number[places] = (self._number[places] & self._mask) | self._number.dtype.type(flag << int(self._bits))
 
     def places(self, keys: Keys, which: Int64s, flag: int, want: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
-        """Rows of these contents that have this flag: (contents, places).
-
-        :param which: contents that are looked for; ``want``: how many rows of each content at most
-        """
+        """(contents, places) of rows of these contents with this flag, of each content ``want`` rows at most."""
         low = np.searchsorted(self.high, keys.high[which])
         n = np.searchsorted(self.high, keys.high[which], "right") - low
         one = np.flatnonzero(n == 1)
@@ -199,13 +189,8 @@ class FoundRows:
     def nbytes(self) -> int:
         return sum(run.nbytes for run in self._runs)
 
-    # --- while reading back ------------------------------------------------------------------------------------
-
     def add(self, keys: Keys, sequences: Int64s, partitions: Int64s, numbers: Int64s) -> None:
-        """Rows, ascending by sequence.
-
-        :raises ConfigError: more than four billion messages behind ``after``
-        """
+        """Rows, ascending by sequence. ConfigError: more than four billion messages behind ``after``."""
         if not len(keys):
             return
         offsets = sequences - self._after
@@ -235,8 +220,6 @@ class FoundRows:
             self._sort(self._new)
             self._new = None
 
-    # --- while rows come -----------------------------------------------------------------------------------------
-
     def plan(self, rows: Distinct) -> Plan:
         """Stored rows that can match these rows: first those claimed for them before, then free ones."""
         plan = Plan(self, rows)
@@ -262,8 +245,7 @@ class FoundRows:
         return found
 
     def claim(self, contents: Distinct, *, mine: bool) -> None:
-        """Note a claim from the log: the first free rows of each content are claimed, by this partition (``mine``) or
-        by another one."""
+        """Note a claim of this partition (``mine``) or another one: it has the first free rows of each content."""
         flag = _MINE if mine else _TAKEN
         want = contents.counts.copy()
         for run in self._runs:
@@ -273,8 +255,7 @@ class FoundRows:
                 np.subtract.at(want, found, 1)
 
     def numbers(self, keys: Keys, partition: int) -> dict[int, Int64s]:
-        """The numbers that ids of this partition have for contents, by the place of the content in ``keys``; without
-        those for which there are none."""
+        """The numbers in ids of this partition, by the place of the content in ``keys``, where there are any."""
         parts: dict[int, list[Int64s]] = {}
         for run in self._runs:
             low = np.searchsorted(run.high, keys.high)
@@ -290,8 +271,7 @@ class FoundRows:
 class Plan:
     """Stored rows that could settle rows.
 
-    :ivar want: rows of each content that nothing serves yet
-    :ivar new: rows of each content that must be claimed
+    :ivar want, new: rows of each content that nothing serves yet; that must be claimed
     :ivar served: (run, rows, places)
     """
 
@@ -320,7 +300,7 @@ class Plan:
 
 
 def free_numbers(wanted: Int64s, taken: Int64s) -> Int64s:
-    """The ``wanted``-th numbers from 0 on that are not in ``taken``, which ascends. Rows of a repetition that are
-    numbered by this get the ids that an attempt before it gave to equal rows that it did not store."""
+    """The ``wanted``-th numbers from 0 on that are not in ``taken``, which ascends. So rows of a repetition get the ids
+    that an attempt before it gave to equal rows that it did not store."""
     below = taken - np.arange(len(taken))  # numbers below each that are free
     return wanted + np.searchsorted(below, wanted, "right")

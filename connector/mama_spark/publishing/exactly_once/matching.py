@@ -1,7 +1,5 @@
-"""Matches rows with stored ones: tables of the rows in the streams, by the digest of their content. Pure.
-
-One thread uses a table: that of the task.
-"""
+"""Matches rows with stored ones: tables of the rows in the streams, by the digest of their content. Pure. One thread
+uses a table: that of the task."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ Unpack = Callable[[Records], tuple[Digests, Int64s]]
 
 
 class StoredRows:
-    """:ivar rows: with the content that default ids name
-        or that is named by the user's ids
+    """:ivar rows: with the content that default ids name, or that is named by the user's ids
     :ivar others: messages with other ids (dead letters): id -> sequence
     :ivar packs: numbers of the ids of packed messages, by partition and hash of the pack
     """
@@ -44,8 +41,7 @@ class StoredRows:
         return len(self.rows) + len(self.others)
 
     def numbers(self, digests: Digests, partition: int) -> dict[int, Int64s]:
-        """The numbers that ids of messages of this partition have for contents, by the place of the content in
-        ``digests``; without those for which there are none."""
+        """As :meth:`.FoundRows.numbers`, by the place of the content in ``digests``."""
         if not self.packs:
             return self.rows.numbers(keys_of(digests), partition)
         found = {i: self.packs.get((partition, one.tobytes())) for i, one in enumerate(digests)}
@@ -98,11 +94,7 @@ def digests_of_ids(ids: Sequence[bytes]) -> Digests:
 
 
 class StreamTables(NamedTuple):
-    """The stored rows of one stream.
-
-    :ivar own: rows that earlier attempts of this run have stored; None = there was no earlier attempt
-    :ivar earlier: rows that earlier runs have stored; None = there was no earlier run
-    """
+    """The stored rows of one stream, of earlier attempts of this run and of earlier runs; None = there was none."""
 
     own: StoredRows | None = None
     earlier: StoredRows | None = None
@@ -119,12 +111,8 @@ ByStream = Iterable[tuple[str, Int64s]]
 
 
 class Matching:
-    """The stored rows of one attempt, by stream; each settles one row.
-
-    :param partition: of the attempt
-    :param shared: rows of earlier runs may be rows of other partitions: they are claimed before they settle one
-    :ivar streams: streams whose markers name this attempt
-    """
+    """The stored rows of one attempt, by stream whose marker names it; each settles one row. ``shared``: rows of
+    earlier runs may be rows of other partitions: they are claimed before they settle one."""
 
     def __init__(self, partition: int, *, shared: bool) -> None:
         self._partition, self._shared = partition, shared
@@ -165,10 +153,8 @@ class Matching:
         return parts
 
     def free_numbers(self, streams: ByStream, digests: Digests, numbers: Int64s) -> Int64s:
-        """Numbers for the ids of messages that are published: none that a stored message of this partition has.
-
-        :param numbers: how many messages of the same content were published before each
-        """
+        """Numbers for the ids of messages that are published, none that a stored message of this partition has;
+        ``numbers``: how many messages of the same content were published before each."""
         result = numbers.copy()
         for name, rows in streams:
             taken = [table.numbers(digests[rows], self._partition) for table in self.streams[name].tables]
@@ -210,10 +196,7 @@ def encode_claim(claim: Claim) -> bytes:
 
 
 def decode_claim(value: bytes) -> Claim | None:
-    """None for an empty value.
-
-    :raises ConfigError: it is none of ours
-    """
+    """None for an empty value; ConfigError: it is none of ours."""
     if not value:
         return None
     head, _, body = value.partition(b"\n")

@@ -28,10 +28,7 @@ _AGAIN = 0.05  #: seconds after a renewal that failed, or took too long
 
 
 def lease_end(began: float, seconds: float) -> float:
-    """Until when nobody takes over a partition whose marker was written after ``began``.
-
-    :param seconds: of the lease
-    """
+    """Until when nobody takes over a partition whose marker was written after ``began``; ``seconds``: of the lease."""
     return began + LEASE_MARGIN * seconds
 
 
@@ -44,7 +41,7 @@ def lease_clock() -> float:
 class PartitionLease:
     """That this attempt owns the partition in one stream.
 
-    :ivar task: the marker; ``revision``: of it
+    :ivar task, revision: of the marker
     :ivar ends: of the stream: the first one before this attempt published, others with each renewal and look
     :ivar until: until when nobody takes over, in the seconds of leases
     """
@@ -57,9 +54,10 @@ class PartitionLease:
 
 
 class PartitionLeases:
-    """:param seconds: of a lease
+    """As :class:`.SendGuard`, of all streams.
+
+    :param seconds, clock: of leases
     :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
-    :param clock: of leases, seconds
     """
 
     def __init__(
@@ -104,7 +102,6 @@ class PartitionLeases:
             self._noter.join()
 
     def may_send(self) -> bool:
-        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         with self._lock:
             lost, leases = self._lost, list(self._leases.values())
         if lost is not None:
@@ -117,15 +114,11 @@ class PartitionLeases:
 
     @property
     def expired(self) -> bool:
-        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         with self._lock:
             return any(self._clock() >= lease.until for lease in self._leases.values())
 
     def end_before(self, stream: str, since: float) -> int:
-        """A sequence of the stream behind which everything was stored that was stored from a moment on.
-
-        :param since: monotonic seconds
-        """
+        """A sequence behind which all is stored that the stream got from a moment (monotonic seconds) on."""
         with self._lock:
             return self._leases[stream].ends.before(since)
 

@@ -82,8 +82,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class Attempt:
     """One attempt at one partition of a batch.
 
-    :ivar write: identity of the write: query id or ``txnAppId``
-    :ivar run: of the query, or of the job
+    :ivar write: query id or ``txnAppId``; ``run``: of the query, or of the job
     :ivar owner: another one for each attempt
     :ivar prefix: that the ids of the batch begin with, up to the partition
     :ivar form: how rows become messages: a repetition must do it alike
@@ -232,9 +231,8 @@ class Turn:
 class BatchTurn(Turn):
     """Has the batch marker name this run. It ends with ``GO``, or with ``OLDER``: where the batch began is not known.
 
-    :param bounds: of the stream at a moment before this partition is published
+    :param bounds: of the stream at a moment before this partition is published, when ``last`` was its last message
     :param ask_last: the last sequence of the stream when nothing of earlier runs is on its way any more
-    :ivar last: sequence of the last message at a moment before this partition is published
     """
 
     def __init__(self, me: Attempt, lease: float, bounds: Bounds, ask_last: Callable[[], int]) -> None:
@@ -266,10 +264,9 @@ class TaskTurn(Turn):
     """Has the task marker name this attempt. It ends with ``GO``.
 
     :param after: last sequence of the stream at some moment before
-    :param servers: that this attempt sends to
+    :param servers: that this attempt sends to; ``before``: that may still hand on what the attempts before have sent
     :ivar began: when the marker was not written yet, in the seconds of ``now``
     :ivar repeated: there was an attempt before in this run
-    :ivar before: servers that may still hand on what the attempts before have sent
     """
 
     def __init__(self, me: Attempt, lease: float, after: int, now: float, servers: tuple[str, ...] = ()) -> None:

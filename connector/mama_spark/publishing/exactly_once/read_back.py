@@ -80,10 +80,7 @@ class ReadBack:
             )
 
     def removed(self, what: str) -> None:
-        """Messages are gone that may have been of the batch.
-
-        :raises DataRemoved: and that is an error
-        """
+        """Messages are gone that may have been of the batch: DataRemoved, where that is an error."""
         text = f"{what}, so what is stored of it cannot be told from what was never stored"
         if not self._publish_anyway:
             raise DataRemoved(

@@ -2,8 +2,8 @@
 
 :mod:`.protocol` and :mod:`.matching` decide; this module talks to the middleware, on two threads. The task's thread
 calls :meth:`BatchSession.begin` and what matches rows. The publisher's thread asks :meth:`BatchSession.may_send` and
-:meth:`BatchSession.stored`. Two more are of the task markers (:mod:`.partition_leases`). They share the streams of
-the topics under one lock, which nobody holds while the middleware is asked.
+:meth:`BatchSession.stored`. Two more are of the task markers (:mod:`.partition_leases`). They share the streams of the
+topics under one lock, which nobody holds while the middleware is asked.
 """
 
 from __future__ import annotations
@@ -62,11 +62,9 @@ class Rules(NamedTuple):
 
 
 class BatchSession:
-    """Calls: :meth:`open`, and :meth:`close` in any case.
+    """Calls: :meth:`open`, and :meth:`close` in any case. It is the :class:`.SendGuard` of the publisher.
 
-    :param me: this attempt
     :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
-    :param clock: of leases, seconds
     :ivar unfenced: publish rows although sends of an earlier attempt may still be stored
     """
 
@@ -185,7 +183,6 @@ class BatchSession:
             marker = now
 
     def _require_batch(self, key: str) -> None:
-        """:raises Superseded: another run has the batch"""
         batch = protocol.batch_marker(self._ask(lambda: self._ledger.marker(key)).value)
         protocol.require_run(self._me, batch)
 
@@ -197,10 +194,8 @@ class BatchSession:
         return self._last(name)
 
     def _await_fences(self, name: str, servers: Iterable[str]) -> None:
-        """Wait until nothing that was sent to these servers can be stored any more.
-
-        :raises Unavailable: it may be for too long
-        """
+        """Wait until nothing that was sent to these servers can be stored any more; Unavailable if that takes too
+        long."""
         for server in servers:
             began, warned, looks = time.monotonic(), -math.inf, _POLLS.delays()
             while why := self._ask(partial(self._ledger.why_unfenced, name, server)):
@@ -223,7 +218,7 @@ class BatchSession:
                 time.sleep(looks.next())
 
     def _try_set(self, key: str, value: BatchMarker | TaskMarker, read: Marker) -> Marker | None:
-        """The marker as it is stored now; None: it has changed meanwhile, or nobody knows."""
+        """None: the marker has changed meanwhile, or nobody knows."""
         text = protocol.encode(value)
         try:
             return Marker(self._ask(lambda: self._ledger.set_marker(key, text, read.revision)), text)
@@ -245,10 +240,7 @@ class BatchSession:
         return self._matching.rows(self._by_stream(topics), digests, self._claim)
 
     def match_stored_letters(self, letters: MessageBatch) -> list[StoredFlights]:
-        """The dead letters that are stored under the same id.
-
-        :raises ConfigError, Unavailable: see :meth:`begin`
-        """
+        """The dead letters that are stored under the same id; raises as :meth:`begin`."""
         self.begin(letters.topics.dictionary)
         if not self.repeats or letters.ids is None:
             return []
@@ -258,7 +250,6 @@ class BatchSession:
         return self._matching.others(self._by_stream(letters.topics), ids)
 
     def free_numbers(self, topics: pa.DictionaryArray, digests: Digests, numbers: Int64s) -> Int64s:
-        """See :meth:`.Matching.free_numbers`."""
         return self._matching.free_numbers(self._by_stream(topics), digests, numbers) if self.repeats else numbers
 
     def _by_stream(self, topics: pa.DictionaryArray) -> ByStream:
@@ -267,7 +258,6 @@ class BatchSession:
         return rows_by_stream(topics, names)
 
     def _claim(self, stream: str, table: FoundRows, part: Distinct) -> None:
-        """Write the next claim of the log, or read the one that is there."""
         me, number = self._me, self._claims_read.get(stream, 0)
         key = me.key(stream, "claim", number)
         mine = encode_claim(Claim(me.batch, me.run, me.partition, part))
@@ -287,25 +277,20 @@ class BatchSession:
     # --- the publisher's thread ------------------------------------------------------------------------------------
 
     def may_send(self) -> bool:
-        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         return self._leases.may_send()
 
     @property
     def patience(self) -> float:
-        """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
         return self._rules.patience if self._rules.publish_unfenced else math.inf
 
     @property
     def expired(self) -> bool:
-        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         return self._leases.expired
 
     def all_answered(self) -> None:
-        """See :class:`~mama_spark.publishing.batch_config.SendGuard`."""
         self._all_answered = True
 
     def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
-        """See :class:`~mama_spark.publishing.window.send_loop.StoredCheck`."""
         wanted: dict[str, dict[bytes, tuple[int, int]]] = {}  # batch and row of each id, by stream
         for number, messages in enumerate(batches):
             assert messages.ids is not None

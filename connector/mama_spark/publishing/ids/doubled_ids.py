@@ -1,8 +1,8 @@
 """Recognises rows of a task whose message id a row before them has, before they are sent.
 
 A broker keeps one message of an id and acknowledges the others as duplicates, which is what a resend wants; of two rows
-of one attempt with one id it would drop the second. Recognition is by id, and by stream where each row says its own.
-It ends with the attempt: a repeated task is free to send its ids again.
+of one attempt with one id it would drop the second. Recognition is by id, and by stream where each row says its own. It
+ends with the attempt: a repeated task is free to send its ids again.
 
 Up to :data:`MOST_IDS` ids are remembered, by their XXH3-128 digests. A row with the id of one behind them is sent, and
 the broker acknowledges it as a duplicate.
@@ -33,9 +33,7 @@ class DoubledIdCheck:
     """For the rows of one attempt of one task, in the order in which they come.
 
     :param reject: doubled rows fail; otherwise they are only counted
-    :param most: see :data:`MOST_IDS`
-    :ivar count: doubled rows so far
-    :ivar first: id and topic of the first one
+    :ivar first: id and topic of the first doubled row; ``count``: of all so far
     """
 
     def __init__(self, reject: bool, most: int = MOST_IDS) -> None:
@@ -45,10 +43,9 @@ class DoubledIdCheck:
         self.first: tuple[str, str] | None = None
 
     def check(self, batch: MessageBatch, rejected: Rejected) -> tuple[Rejected, Int64s | None]:
-        """Look at the next rows.
+        """Look at the next rows, which have ids; those of ``rejected`` rows, which are not sent for other reasons, do
+        not count.
 
-        :param batch: with ids
-        :param rejected: rows that are not sent for other reasons: their ids do not count
         :returns: rejected rows, with doubled ones if they are to fail; doubled rows that are sent, None = none
         """
         assert batch.ids is not None
@@ -70,7 +67,7 @@ class DoubledIdCheck:
         return sorted([*rejected, *((row, error) for row in rows.tolist())], key=lambda one: one[0]), None
 
     def _came_before(self, keys: npt.NDArray[np.uint64]) -> Bools:
-        """Whether an earlier row has each of these ids (shape (n, 2)); shape (n,)."""
+        """Shape (n, 2) to (n,)."""
         mine: Int64s = np.arange(self._rows + len(keys), self._rows, -1)  # backwards: of equal ones the last one counts
         self._rows += len(keys)
         was_full = self._seen.full

@@ -64,11 +64,9 @@ _BY_NAME = itemgetter(0)
 class IdMaker:
     """Ids of the rows of one partition, in any number of batches.
 
-    :param prefix: names the query or run; no control characters
+    :param prefix: names the query or run; ConfigError: it has control characters
     :param batch: of the stream, 0 in batch writes without one
-    :param partition: whose rows these are
     :param memory: bound in bytes of all that is remembered
-    :raises ConfigError: if the prefix cannot be a header value
     """
 
     def __init__(self, prefix: str, batch: int, partition: int, memory: int = IDS_MEMORY) -> None:
@@ -91,7 +89,7 @@ class IdMaker:
     ) -> pa.Array:
         """One id a row: a string array of ``len(batch)``. Null elements count as empty ones.
 
-        :param digests: result of :func:`digest` for the batch; None = to be computed
+        :param digests: of :func:`digest`; None = to be computed
         :param renumber: makes the numbers ``n`` from how many equal rows came before each
         """
         if not len(batch):
@@ -106,10 +104,8 @@ class IdMaker:
         return self._seen.nbytes + self._repeats.nbytes + self._overflow.nbytes
 
     def _numbers(self, keys: UInt64s) -> Int64s:
-        """How many equal rows came before each, here and in earlier batches.
-
-        64 bits of the hash are the key: two rows that share them share a count, which only makes it too high.
-        """
+        """How many equal rows came before each, here and in earlier batches. 64 bits of the hash are the key: two rows
+        that share them share a count, which only makes it too high."""
         ordered = np.sort(keys)
         if (ordered[1:] != ordered[:-1]).all():
             return self._starts(keys, np.ones(len(keys), np.int64))
@@ -121,7 +117,7 @@ class IdMaker:
         return numbers
 
     def _starts(self, keys: UInt64s, counts: Int64s) -> Int64s:
-        """The first number for each of these distinct keys, which come ``counts`` times."""
+        """``keys`` are distinct and come ``counts`` times."""
         starts = np.zeros(len(keys), np.int64)
         old = self._seen.add(keys)
         again = np.flatnonzero(old | (counts > 1))
@@ -162,11 +158,8 @@ class IdMaker:
 
 
 class ParsedIds(NamedTuple):
-    """Ids of one batch, taken apart.
-
-    :ivar rows: which of the ids have this form, ascending; the others are of other messages (dead letters)
-    :ivar digests: ``h``, shape (rows, 16)
-    """
+    """Ids of one batch, taken apart: ``digests`` is ``h``, shape (rows, 16); ``rows``: which of the ids have this form,
+    ascending; the others are of other messages (dead letters)."""
 
     rows: Int64s
     digests: npt.NDArray[np.uint8]
@@ -175,10 +168,7 @@ class ParsedIds(NamedTuple):
 
 
 def parse(ids: Sequence[bytes], head: int) -> ParsedIds:
-    """Take ids apart.
-
-    :param head: length of what stands before the partition
-    """
+    """Take ids apart; ``head``: length of what stands before the partition."""
     rows: Int64s = np.arange(len(ids))
     found = _parse_alike(ids, head) if ids else None
     if found is None:
@@ -196,8 +186,7 @@ _NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
 def _parse_alike(ids: Sequence[bytes], head: int) -> tuple[npt.NDArray[np.uint8], Int64s, Int64s] | None:
-    """The same without a loop, for ids whose parts are equally long; None if they are not. Most are: those of one
-    partition whose rows are all different."""
+    """The same without a loop, for ids whose parts are equally long, as most are; None if they are not."""
     first = _ID.fullmatch(ids[0], head)
     whole = b"".join(ids)
     width = len(ids[0])
@@ -215,7 +204,7 @@ def _parse_alike(ids: Sequence[bytes], head: int) -> tuple[npt.NDArray[np.uint8]
 
 
 def _digits(text: npt.NDArray[np.uint8]) -> Int64s | None:
-    """Decimal numbers of one width; None if they are none."""
+    """None if they are no decimal numbers."""
     values = text.astype(np.int64) - ord("0")
     if values.size and (int(values.min()) < 0 or int(values.max()) > 9):
         return None
@@ -232,9 +221,6 @@ def texts(head: str, partitions: Int64s, digests: npt.NDArray[np.uint8], numbers
         pa.scalar(head.encode()), strings[0], dash, hexes, dash, strings[1], pa.scalar(b"")
     )
     return joined.cast(pa.string())
-
-
-# --- the hash --------------------------------------------------------------------------------------------------
 
 
 def digest(batch: MessageBatch) -> npt.NDArray[np.uint8]:
@@ -265,10 +251,7 @@ def _streamed(head: bytes, payload: memoryview) -> bytes:
 
 
 def _heads(batch: MessageBatch, *, few: bool) -> list[bytes]:
-    """The bytes before the payload, for each row.
-
-    :param few: a loop over the rows costs less than calls for columns
-    """
+    """The bytes before the payload, for each row; ``few``: a loop over the rows costs less than calls for columns."""
     names, indices = batch.topics.dictionary.to_pylist(), batch.topics.indices
     topics = [_counted((name or "").encode()) for name in names] + [_counted(b"")]
     codes = (indices.fill_null(len(names)) if indices.null_count else indices).to_pylist()
@@ -293,7 +276,6 @@ def _u32(number: int) -> bytes:
 
 
 def _headers_of_few(maps: pa.MapArray) -> list[bytes]:
-    """The result of :func:`_headers`, faster for few rows."""
     known: dict[tuple[bytes, tuple[bytes | None, ...]], tuple[bytes, bytes]] = {}  # most entries come again
     found = []
     for entries in maps.view(BYTES_OF_HEADERS).to_pylist():

@@ -36,10 +36,8 @@ class KeyTable:
         return 8 * (len(self._keys) + 1) * self._most_slots
 
     def find(self, keys: Keys, numbers: Int64s) -> Int64s:
-        """The slots of keys, until the next call; -1 for those that are new when the table is full.
-
-        :param numbers: of each key if it is new, above 0; of equal keys the last one counts
-        """
+        """The slots of keys, until the next call; -1 for those that are new when the table is full. ``numbers``: of
+        each key if it is new, above 0; of equal keys the last one counts."""
         self._grow(self._count + len(numbers))
         return self._place(keys, numbers)
 
@@ -71,7 +69,7 @@ class KeyTable:
         return slots
 
     def _take(self, at: Int64s, new: Int64s, keys: Keys, numbers: Int64s, slots: Int64s) -> None:
-        """Give free slots to keys: of those that want the same, to the last one."""
+        """Of keys that want the same slot, the last one gets it."""
         self.full = self.full or self._count + len(new) > self._load * len(self.numbers)
         if self.full:
             slots[new] = -1
@@ -85,7 +83,6 @@ class KeyTable:
         self._count += len(new)
 
     def _others(self, at: Int64s, keys: Keys) -> Bools:
-        """Where these slots have other keys."""
         others = np.zeros(len(at), np.bool_)
         for column, values in zip(self._keys, keys, strict=True):
             others |= column[at] != values
@@ -98,11 +95,8 @@ _FEW = 2_048
 
 
 class BloomFilter:
-    """Bloom filter of one 64-bit word a key, four bits in it. Pages are touched as keys come; of the first few keys it
-    is exact, and needs none.
-
-    :param nbytes: of memory, at most
-    """
+    """Bloom filter of one 64-bit word a key, four bits in it, in ``nbytes`` of memory at most. Pages are touched as
+    keys come; of the first few keys it is exact, and needs none."""
 
     def __init__(self, nbytes: int) -> None:
         self._size = nbytes // 8

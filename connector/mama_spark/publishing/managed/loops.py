@@ -36,7 +36,7 @@ class PublisherLoops:
     """Base of both loops. Each loop runs on one thread, of any owner.
 
     :param poll_time: longest wait of a loop, seconds (MP-07); ``hold_pause_time``: the same in a hold (MP-08)
-    :ivar keep_going: the flag of the specification (MP-29, MP-36); whoever clears it calls :meth:`settle_rest` next
+    :ivar keep_going: the flag of the specification (MP-29, MP-36); after clearing it, call :meth:`settle_rest`
     :ivar draining: the loops end once nothing is left
     :ivar drained: set when :meth:`fly` has ended, or everything was settled otherwise
     """
@@ -211,7 +211,7 @@ class PublisherLoops:
         return self._reporter.cause
 
     def _collect(self) -> bool:
-        """Note what was settled; under the core lock."""
+        """Under the core lock."""
         settled = self.window.take_settled()
         for flights, rows in settled:
             self._callbacks.note_settled(flights, rows)

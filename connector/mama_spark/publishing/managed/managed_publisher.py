@@ -37,9 +37,8 @@ class ManagedPublisher:
     :param wait_timeout: seconds to wait for the acknowledgement of a send (MP-09)
     :param listener: told what becomes of each flight (MP-10); may be replaced until :meth:`start`
     :param queue_size: messages that may wait for the publish runner
-    :param loop: the event loop on which the context's client runs; None = found from the client. The publisher itself
-        may be made and used on any thread
-    :raises ConfigError: if a value is out of range, or nothing can publish through ``target``
+    :param loop: the event loop of the context's client; None = found from the client. Any thread may use the publisher
+    :raises ConfigError: a value is out of range, or nothing can publish through ``target``
     """
 
     def __init__(
@@ -98,15 +97,12 @@ class ManagedPublisher:
         """Exceptions that the listener raised."""
         return self._callbacks.errors
 
-    # --- publishing ------------------------------------------------------------------------------------------
-
     def publish_async(
         self, subject: str, body: bytes, headers: HeadersLike | None = None, options: PublishOptions | None = None
     ) -> Future[Flight]:
-        """Queue a message. The future completes with its flight once it is really published (MP-28), or with the
-        error that kept it from being published; cancelling it before then takes the message back.
-
-        Blocks while the queue is full, but never on a thread that runs an event loop or this publisher's callbacks.
+        """Queue a message. The future completes with its flight once it is really published (MP-28), or with the error
+        that kept it from being published; cancelling it before then takes the message back. Blocks while the queue is
+        full, but never on a thread that runs an event loop or this publisher's callbacks.
 
         :raises QueueFull: the queue is full and this thread may not block
         :raises ClientClosed: drained or stopped
@@ -125,8 +121,6 @@ class ManagedPublisher:
             except QueueFull:
                 await self._queue.wait_for_space()
 
-    # --- life ------------------------------------------------------------------------------------------------
-
     def start(self) -> Self:
         """Run both loops, each on a thread of its own (MP-25)."""
         self._queue.raise_closed()
@@ -139,8 +133,8 @@ class ManagedPublisher:
         return self
 
     def stop(self) -> None:
-        """Both loops end before their next round (MP-26); every future that is left gets ``Stopped`` or, if its
-        message was never sent, ``NotPublished``. May be repeated, and called from a callback of the listener."""
+        """Both loops end before their next round (MP-26); every future that is left gets ``Stopped`` or, if its message
+        was never sent, ``NotPublished``. May be repeated, and called from a callback of the listener."""
         self._loops.keep_going = False
         if self._death is None:
             self._queue.close(_no_more, hand_out=False)
@@ -205,19 +199,14 @@ class ManagedPublisher:
         hold = ", hold" if self.window.holding else ""
         return f"<ManagedPublisher {state}, {len(self._queue)} queued, {self.window.in_flight} in flight{hold}>"
 
-    # --- the loops -------------------------------------------------------------------------------------------
-
     def publish_runner(self) -> None:
-        """Send what is queued (MP-23); returns after :meth:`stop`, or drained. Call it on a thread of your own, or
+        """Send what is queued (MP-23); returns when stopped or drained. Call it on a thread of your own, or
         :meth:`start`."""
         self._run(self._loops.publish)
 
     def flights_runner(self) -> None:
-        """Settle what comes back, send again what must (MP-24); returns after :meth:`stop`, or when drained. Call it on
-        a thread of your own, or :meth:`start`."""
+        """Settle what comes back, send again what must (MP-24); otherwise as :meth:`publish_runner`."""
         self._run(self._loops.fly)
-
-    # --- ends ------------------------------------------------------------------------------------------------
 
     def _run(self, loop: Callable[[], None]) -> None:
         self._runner_threads.add(threading.get_ident())

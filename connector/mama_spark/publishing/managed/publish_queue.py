@@ -1,7 +1,7 @@
 """Bounded queue of flights between the callers of ``publish`` and the publish runner.
 
-Callers on plain threads wait for space, coroutines are woken when there is some, and everybody else is told that the
-queue is full. Closing it and putting into it exclude each other, so that a message is either refused or handed on.
+Callers on plain threads wait for space, coroutines are woken when there is some, all others are told that the queue is
+full. Closing it and putting into it exclude each other, so that a message is either refused or handed on.
 """
 
 from __future__ import annotations
@@ -23,12 +23,8 @@ Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
 class PublishQueue:
-    """The queue. Thread-safe.
-
-    :param size: messages that may wait
-    :param id_prefix: ids are ``<id_prefix>-<number>`` (MP-18)
-    :param callers: threads that must not wait for space, because they make it
-    """
+    """The queue, of ``size`` messages with ids ``<id_prefix>-<number>`` (MP-18). Thread-safe. ``callers``: threads that
+    must not wait for space, because they make it."""
 
     def __init__(self, size: int, id_prefix: str, callers: set[int]) -> None:
         self._size, self._prefix, self._callers = size, id_prefix, callers
@@ -54,10 +50,7 @@ class PublishQueue:
     def put(
         self, subject: str, body: bytes, headers: HeadersLike | None, options: PublishOptions | None
     ) -> Future[Flight]:
-        """Queue a message; its future.
-
-        :raises QueueFull: the queue is full and this thread may not block
-        """
+        """Queue a message; its future. QueueFull: the queue is full and this thread may not block."""
         plain: Headers | None = None
         if headers is not None:
             plain = {k: [v] if isinstance(v, str) else list(v) for k, v in headers.items()}
@@ -88,10 +81,8 @@ class PublishQueue:
         await space
 
     def take(self, most: int, timeout: float, admit: Callable[[list[Entry]], T]) -> T | None:
-        """The result of ``admit`` for the next entries; None if none comes for ``timeout`` seconds, or ever again.
-
-        It is called under the lock, so that a message is always either here or in what it makes.
-        """
+        """The result of ``admit`` for the next entries; None if none comes for ``timeout`` seconds, or ever again. It
+        is called under the lock, so that a message is always either here or in what it makes."""
         with self._changed:
             if not self._entries:
                 self._changed.wait_for(lambda: bool(self._entries) or self.closed, timeout)
@@ -103,10 +94,7 @@ class PublishQueue:
         return admitted
 
     def close(self, why: Callable[[], MamaError], *, hand_out: bool) -> None:
-        """Take nothing more. The last reason counts.
-
-        :param hand_out: whether what is queued is still taken
-        """
+        """Take nothing more; what is queued is still taken with ``hand_out``. The last reason counts."""
         with self._changed:
             self._why = why
             self._hand_out = self._hand_out and hand_out
@@ -119,7 +107,7 @@ class PublishQueue:
         return rest
 
     def wake(self) -> None:
-        """Whoever waits for space, for entries or for the end looks again."""
+        """All that wait for space, for entries or for the end look again."""
         with self._changed:
             self._changed.notify_all()
             waiters, self._waiters = self._waiters, []

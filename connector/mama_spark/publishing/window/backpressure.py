@@ -1,7 +1,5 @@
-"""Slows the whole publisher after errors: pauses and a smaller window. Pure: the caller gives the time.
-
-An error says by its :class:`~mama_spark.contracts.errors.Backpressure` which of them it asks for.
-"""
+"""Slows the whole publisher after errors, as their :class:`~mama_spark.contracts.errors.Backpressure` asks: pauses and
+a smaller window. Pure: the caller gives the time."""
 
 from __future__ import annotations
 
@@ -23,8 +21,7 @@ class BackpressureState:
         self._acked_since_growth = 0
 
     def concerns(self, sent_at: float, now: float) -> bool:
-        """Whether the refusal of a send is a reason for another pause. A burst of refusals of sends that went out
-        together is one reason, not thousands."""
+        """Whether a refused send is a reason for another pause: a burst of refusals is one reason, not thousands."""
         return sent_at >= self.began and now >= self.until
 
     def pause(self, error: PublishError, now: float, backoff: float) -> None:

@@ -27,7 +27,6 @@ class BlockingSender:
 
     :param bridge: open; it stays open
     :param policy: ``ordered`` and one message in flight where nothing may overtake what is sent again
-    :param clock: monotonic seconds
     """
 
     def __init__(

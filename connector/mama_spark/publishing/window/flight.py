@@ -2,7 +2,7 @@
 
 A flight is in exactly one state; :data:`TABLE` holds every legal transition, and any other raises
 :class:`IllegalFlightStep`. Three terminal states are the listener methods of the specification (MP-12 to MP-14); the
-fourth, ``PUBLISHED``, is for middlewares that acknowledge nothing (``ackMode=none``), or not this message.
+fourth, ``PUBLISHED``, is for messages that the middleware does not acknowledge (``ackMode=none``).
 """
 
 from __future__ import annotations
@@ -82,10 +82,7 @@ for _state, _steps in TABLE.items():
 
 
 def advance(states: States, step: Transition) -> States:
-    """The states after ``step``, for a whole column.
-
-    :raises IllegalFlightStep: the table has no such transition for one of them
-    """
+    """The states after ``step``, for a whole column; IllegalFlightStep where the table has no such transition."""
     after: States = _NEXT[states, step]
     if after.max(initial=0) == _ILLEGAL:
         bad = FlightState(int(states[after == _ILLEGAL][0]))

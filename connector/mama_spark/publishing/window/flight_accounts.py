@@ -43,7 +43,7 @@ class FlightAccounts:
         sizes: Int64s | None = None,
         non_retriable: Bools | None = None,
     ) -> FlightBatch:
-        """New flights, queued. Every one of them ends in exactly one terminal event.
+        """New flights, queued; each ends in exactly one terminal event.
 
         :param sizes: payload bytes of each; None = those of ``messages``
         """
@@ -61,8 +61,7 @@ class FlightAccounts:
         self._settle(flights, rows, Transition.FAIL, now)
 
     def find(self, flights: FlightBatch, stored: StoredFlights, now: float) -> None:
-        """Rows of queued flights, or of flights that wait to be sent again, are stored already: they are acknowledged
-        as duplicates, without a send."""
+        """Rows of queued or waiting flights are stored already: they are acknowledged as duplicates, without a send."""
         rows = stored.rows
         if not len(rows):
             return
@@ -117,7 +116,6 @@ class FlightAccounts:
             flights.errors[row] = error
 
     def _settle_by_last_error(self, flights: FlightBatch, rows: Int64s, now: float) -> None:
-        """End waiting flights: their last error decides which terminal event it is."""
         if len(rows):
             self.last_expiry = flights.errors[int(rows[0])]
         answered = np.fromiter((flights.errors[r].answered for r in rows.tolist()), np.bool_, len(rows))

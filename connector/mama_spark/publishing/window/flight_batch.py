@@ -24,13 +24,11 @@ class FlightBatch:
     :ivar n: how many; ``open``: how many of them are not settled
     :ivar messages: row i is the message of flight i; None once all are settled and reported
     :ivar context: value of the caller of :meth:`.Window.open`, by which it finds its own data again
-    :ivar state: :class:`FlightState`
     :ivar sends: how often sent; ``token``: of the last send
     :ivar first_token: of all sends of all flights
     :ivar blocked: how many of the sends were no attempts (:attr:`.PublishError.is_attempt`); None = none of any flight
     :ivar published: monotonic time at which the first send began, NaN before; ``settled``: of the terminal event
-    :ivar sequence: -1 where the middleware does not give it; ``duplicate``
-    :ivar stream: index into ``Window.streams``, -1 where the middleware does not give it
+    :ivar sequence, stream: -1 where the middleware does not give them; ``stream``: index into ``Window.streams``
     :ivar doubt: one of its sends may have been stored, and no acknowledgement of it came
     :ivar errors: row -> the last error, for rows that had one
     :ivar absent: when the middleware certainly had none of what was sent before, monotonic seconds; None = never known
@@ -127,10 +125,7 @@ def length_of(rows: Rows) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoredFlights:
-    """Flights whose rows are in a stream already.
-
-    :ivar rows: of the flights; ``sequences``: one each
-    """
+    """Flights whose rows are in a stream already, and the sequence of each."""
 
     stream: str
     rows: Int64s

@@ -37,14 +37,9 @@ class OutageDetector:
         self.declared, self._grace = False, self.notice
 
     def check(self, blocked: bool, in_flight: int, now: float) -> bool:
-        """Whether to give up what waits; declares the outage. Call it regularly.
-
-        While an outage lasts, what comes is given up at once where the middleware takes none of it; else when the few
-        that it took have not been answered in time.
-
-        :param blocked: messages wait, and the middleware takes none
-        :param in_flight: messages that it took and has not acknowledged
-        """
+        """Whether to give up what waits; declares the outage. Call it regularly. While an outage lasts, what comes is
+        given up at once if ``blocked`` (messages wait, and the middleware takes none); else when the few that it took
+        (``in_flight``) have not been answered in time."""
         step = 0.0 if self._checked is None else silent_for(self._checked, now)
         waiting = blocked or in_flight > 0
         self._checked = now if waiting else None

@@ -23,10 +23,8 @@ T = TypeVar("T")
 
 
 class OutageTimer:
-    """Limits retries during an outage, and waits between them (:data:`~mama_spark.contracts.backoff.RECONNECT`).
-
-    :param timeout: seconds that an outage may last, counted from the last success
-    """
+    """Limits retries in an outage to ``timeout`` seconds since the last success, with waits between them
+    (:data:`~mama_spark.contracts.backoff.RECONNECT`)."""
 
     def __init__(
         self,
@@ -45,10 +43,8 @@ class OutageTimer:
         self._delays.reset()
 
     def wait(self, error: MamaError) -> None:
-        """Sleep before the next attempt.
-
-        :raises MamaError: ``error``, if it is not worth another attempt or the outage would last too long
-        """
+        """Sleep before the next attempt; raises ``error`` if it is not worth another one, or the outage would last too
+        long."""
         from .retry import may_resend  # not needed by a planner of Spark, which loads this module
 
         delay = self._delays.next()
@@ -58,11 +54,8 @@ class OutageTimer:
 
 
 class ReconnectingBridge(Generic[B]):
-    """Calls a bridge from one thread; opens it when it is needed and, after a retryable error, a new one.
-
-    :param make: returns a bridge that is not open
-    :param timeout: seconds that an outage may last before a call fails
-    """
+    """Calls a bridge from one thread; opens one that ``make`` gives when it is needed and after a retryable error. A
+    call fails after ``timeout`` seconds of an outage."""
 
     def __init__(
         self,
@@ -76,11 +69,8 @@ class ReconnectingBridge(Generic[B]):
         self._bridge: B | None = None
 
     def call(self, work: Callable[[B], T], timeout: float | None = None) -> T:
-        """``work(bridge)``; repeated as a whole on a new bridge while it raises retryable errors.
-
-        :param timeout: for this call, instead of that of all calls
-        :raises MamaError: the last one
-        """
+        """``work(bridge)``; repeated as a whole on a new bridge while it raises retryable errors, of which it raises
+        the last; ``timeout``: for this call, instead of that of all calls."""
         outage = OutageTimer(self._timeout if timeout is None else timeout, clock=self._clock, sleep=self._sleep)
         while True:
             try:
@@ -108,10 +98,8 @@ class ReconnectingBridge(Generic[B]):
 
 
 def ask_logs(o: ReadOptions | SinkOptions, question: Callable[[RecordLogBridge], T]) -> T:
-    """The result of ``question``, which may be called several times, with the logs that the options name.
-
-    :raises MamaError: the last one, after ``waitTimeout`` without an answer; at once if it is not retryable
-    """
+    """The result of ``question``, which may be called several times, with the logs that the options name; it raises its
+    last error, after ``waitTimeout`` without an answer; at once if it is not retryable."""
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     try:
         return bridge.call(question)

@@ -40,12 +40,8 @@ class PendingResend:
 
 
 class ResendQueue:
-    """Applies :mod:`~mama_spark.publishing.window.retry` to flights; their retry deadlines can be suspended for an
-    outage.
-
-    :ivar patient: outages are waited for
-    :ivar next_deadline: no flight that waits has an earlier deadline
-    """
+    """Applies :mod:`~mama_spark.publishing.window.retry` to flights; an outage can suspend their retry deadlines.
+    ``patient``: outages are waited for; ``next_deadline``: no flight that waits has an earlier one."""
 
     def __init__(self, policy: WindowConfig) -> None:
         self._policy = policy
@@ -56,10 +52,7 @@ class ResendQueue:
         self._deadlines_from = -math.inf  # retry deadlines count from here at the earliest
 
     def __bool__(self) -> bool:
-        """Whether flights wait to be sent again."""
         return self.head() is not None
-
-    # --- which, and until when -------------------------------------------------------------------------------
 
     def allowed(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> Bools:
         """True for flights that may be resent after a last send that ended with ``error``, one element a row."""
@@ -91,8 +84,7 @@ class ResendQueue:
         self._deadlines_from = now
 
     def _deadlines(self, flights: FlightBatch, rows: Int64s, due: float) -> Seconds:
-        """When waiting flights are not sent again any more: at the retry deadline; without one, when the bridge has not
-        taken them for ``wait_timeout`` after they were due, so that none waits for ever."""
+        """The retry deadline; without one, ``wait_timeout`` after they were due, so that none waits for ever."""
         deadline = self._policy.retry.deadline if self._policy.retry else None
         if deadline is None:
             return np.full(len(rows), due + self._policy.wait_timeout)
@@ -102,13 +94,8 @@ class ResendQueue:
         begin: Seconds = np.maximum(flights.published[rows], self._deadlines_from)
         return begin
 
-    # --- when ------------------------------------------------------------------------------------------------
-
     def add(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float, paused_until: float) -> None:
-        """Flights in flight, of which the last send ended with ``error``, wait from now on.
-
-        :param paused_until: when the publisher may send again
-        """
+        """Flights whose last send ended with ``error`` wait from now on; the publisher is ``paused_until`` then."""
         flights.state[rows] = advance(flights.state[rows], Transition.RETRY)
         sends, policy = int(flights.attempts(rows[:1])[0]), self._policy
         due = now

@@ -38,10 +38,8 @@ class SendRange:
 
 
 class SendIndex:
-    """The sends whose answers may still come: by token, and by the moment at which waiting for them ends.
-
-    :param counters: get the unknown tokens
-    """
+    """The sends whose answers may still come: by token, and by the moment at which waiting for them ends. ``counters``
+    get the unknown tokens."""
 
     def __init__(self, counters: FlightCounters) -> None:
         self._counters = counters

@@ -52,11 +52,8 @@ class StoredCheck(Protocol):
         ...
 
     def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
-        """The stored messages of each batch, as rows of it.
-
-        :param since: monotonic seconds before which none of them was
-        :raises Unavailable: the middleware does not say
-        """
+        """The stored messages of each batch, as rows of it; none of them was before ``since`` (monotonic seconds).
+        Unavailable: the middleware does not say."""
         ...
 
 
@@ -65,12 +62,8 @@ class SendLoop:
 
     :param on_event: called with each event of the transport before the window learns of it
     :param outage: None = no outage is declared, and the cause is asked for after an acknowledgement's timeout
-    :param check: looks for a message that may be stored before it is sent again, once all copies of it are stored or
-        lost; None = it is sent
-    :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = they are sent as they
-        are
-    :param log_prefix: of the lines about events of the transport
-    :param clock: monotonic seconds
+    :param check: looks for a message before a resend, once all its copies are stored or lost; None = it is sent
+    :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = the messages themselves
     :ivar bridge_full: the bridge did not take everything in the last call
     :ivar unflushed: something was sent since the last flush; ``last_send``: when, monotonic seconds
     :ivar last_cause: the last refusal or disconnection, for people
@@ -97,20 +90,14 @@ class SendLoop:
         self.last_send = 0.0
         self.last_cause = ""
 
-    # --- out -------------------------------------------------------------------------------------------------
-
     def prepare(
         self,
         flights: FlightBatch,
         rejected: Mapping[int, PublishError] = MappingProxyType({}),
         stored: Sequence[StoredFlights] = (),
     ) -> deque[Span]:
-        """Have the bridge check queued flights, fail those that cannot be sent; the spans of the others.
-
-        :param rejected: rows that are known to be wrong
-        :param stored: flights whose rows are stored already
-        :raises ConfigError, Unavailable: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.prepare`
-        """
+        """Have the bridge check queued flights, fail those that cannot be sent or are known to be ``rejected``, settle
+        those that are ``stored`` already; the spans of the others. Raises as :meth:`.PublisherBridge.prepare`."""
         if not flights.n:
             return deque()
         result = self.bridge.prepare(self._outgoing(messages_of(flights)))
@@ -183,10 +170,9 @@ class SendLoop:
                 return
 
     def _find_stored(self, check: StoredCheck, now: float) -> bool:
-        """Settle what is stored of the resends that may be; False = nothing is sent in this call: a look takes time, in
-        which it may be forbidden, or the middleware does not say.
-
-        So there is one copy of a message at a time on its way, whatever the middleware remembers of ids."""
+        """Settle what is stored of the resends that may be, so that one copy of a message at a time is on its way,
+        whatever the middleware remembers of ids. False = nothing is sent in this call: a look takes time, in which it
+        may be forbidden, or the middleware does not say."""
         doubtful = self.window.resends_in_doubt(now)
         if not doubtful:
             return True
@@ -236,8 +222,6 @@ class SendLoop:
         self.last_send = self.clock()
         self.unflushed = True
 
-    # --- in --------------------------------------------------------------------------------------------------
-
     def receive(self, timeout: float, want: int = 1) -> PollResult:
         """Poll the bridge, give the window what came, and time out what had no answer when this was called.
 
@@ -258,10 +242,7 @@ class SendLoop:
         return now
 
     def apply(self, polled: PollResult) -> None:
-        """Give the window what a poll returned.
-
-        :raises Unavailable: the connection was closed for good
-        """
+        """Give the window what a poll returned; Unavailable: the connection was closed for good."""
         for acks in polled.acks:
             self.window.acked(acks)
         for refusals in polled.refusals:
@@ -292,10 +273,7 @@ class SendLoop:
         logger.warning("%s%s%s%s", self._log_prefix, what, event.info, topic)
 
     def outage_lasts_too_long(self, waiting: bool, now: float) -> bool:
-        """Whether to give up what is not settled.
-
-        :param waiting: there is something to send
-        """
+        """Whether to give up what is not settled; ``waiting``: there is something to send."""
         window = self.window
         blocked = waiting and (not window.connected or window.paused or self.bridge_full)
         return self.outage.check(blocked, window.in_flight, now)
@@ -312,14 +290,10 @@ def _unchanged(batch: MessageBatch) -> MessageBatch:
 
 
 def _one_call(flights: FlightBatch, rows: Int64s) -> Int64s:
-    """As many of ``rows`` as go in one call of the bridge."""
     rows = rows[:MAX_SEND_MESSAGES]
     return rows[: _within_bytes(np.cumsum(flights.ends[rows + 1] - flights.ends[rows]))]
 
 
 def _within_bytes(totals: Int64s) -> int:
-    """How many messages go in one call.
-
-    :param totals: payload bytes of the first, the first two, ...
-    """
+    """``totals``: payload bytes of the first, the first two, ..."""
     return max(1, int(np.searchsorted(totals, MAX_SEND_BYTES, "right")))

@@ -15,10 +15,7 @@ class StreamEnds:
         self._ends = [(-math.inf, first)]
 
     def note(self, at: float, last: int) -> None:
-        """Note that later sends are stored behind this sequence.
-
-        :param at: monotonic seconds, no earlier than those before, as :meth:`before` gets them
-        """
+        """Note that sends after ``at``, which never falls (monotonic seconds), are stored behind this sequence."""
         if last > self._ends[-1][1]:
             self._ends.append((at, last))
             del self._ends[1:-_MOST]

@@ -1,12 +1,11 @@
 """The window: flights that are not settled, and the rules for sending more of them and for sending them again.
 
 Pure: no thread, no clock, no socket. Inputs are values and ``now`` (monotonic seconds), outputs are values;
-:class:`~mama_spark.publishing.window.send_loop.SendLoop` acts on them. Flights are columns: a :class:`FlightBatch`
-holds the flights that were opened together, and every operation works on a whole run of them.
+:class:`~mama_spark.publishing.window.send_loop.SendLoop` acts on them. Flights are columns: every operation works on a
+run of flights that were opened together, a :class:`FlightBatch`.
 
 A *token* names one send of one flight: an integer that only rises and is never reused. An acknowledgement of any send
-settles its flight, a refusal settles only its own send, and whatever arrives after the terminal event is counted and
-changes nothing.
+settles its flight, a refusal settles only its own send; what arrives after the terminal event is only counted.
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ class Window(FlightAccounts):
     """Not thread-safe: one sender uses it.
 
     :ivar holding: the window is full and waits until ``refill_allowed_at`` (MP-34, MP-43)
-    :ivar connected: the middleware can be reached
     :ivar silence: why nothing is acknowledged, for the texts of time-outs; empty = not known
-    :ivar resends: flights that wait to be sent again
     """
 
     def __init__(self, policy: WindowConfig) -> None:
@@ -69,8 +66,6 @@ class Window(FlightAccounts):
         """The middleware made the whole publisher wait, and nothing sent since has been acknowledged."""
         return self._backpressure.level > 0
 
-    # --- sending ------------------------------------------------------------------------------------------
-
     def resends_in_doubt(self, now: float) -> list[tuple[FlightBatch, Int64s]]:
         """Due resends that may be stored."""
         if not self._may_send(now) or (self.policy.ordered and self._index.unanswered()):
@@ -85,10 +80,7 @@ class Window(FlightAccounts):
         ]  # a look costs much, a row little
 
     def hold(self, flights: FlightBatch, rows: Int64s, error: PublishError, until: float) -> None:
-        """Due resends wait longer, and the window lets in others in their place.
-
-        :param error: why
-        """
+        """Due resends wait longer, because of ``error``, and the window lets in others in their place."""
         self._record_error(flights, rows, error)
         self.resends.hold(flights, rows, until)
         self._refill()
@@ -126,10 +118,8 @@ class Window(FlightAccounts):
         return self._sent(flights, rows, now)
 
     def due(self, now: float) -> Iterator[tuple[FlightBatch, Int64s]]:
-        """Flights that must be resent now, oldest first; call :meth:`relaunch` for those that the bridge took.
-
-        Yields one run of rows at a time, each at most what may be sent; stop when the bridge takes no more.
-        """
+        """Flights that must be resent now, oldest first: one run of rows at a time, each at most what may be sent. Call
+        :meth:`relaunch` for those that the bridge took; stop when it takes no more."""
         if self.resends.head() is None or not self._may_send(now):
             return
         if self.policy.ordered:
@@ -143,10 +133,7 @@ class Window(FlightAccounts):
                 return  # the bridge took nothing, or not all of what must stay in front
 
     def relaunch(self, flights: FlightBatch, rows: Int64s, now: float, begun: float | None = None) -> int:
-        """The bridge took these waiting flights again under ``next_token`` ff.; returns the first token.
-
-        :param begun: see :meth:`launch`
-        """
+        """As :meth:`launch`, of waiting flights that the bridge took again."""
         self.counters.resends += len(rows)
         absent = rows[~flights.doubt[rows]]
         if len(absent):  # each send before this one was refused
@@ -170,8 +157,6 @@ class Window(FlightAccounts):
     def _probing(self) -> bool:
         """After a pause: sends that were launched since are still unanswered, and their answers decide."""
         return self.paused and self._index.unanswered(self._backpressure.until)
-
-    # --- what came back --------------------------------------------------------------------------------------
 
     def acked(self, acks: Acks) -> None:
         """Acknowledgements: each settles its flight, whichever send of it was acknowledged (MP-39); those of level
@@ -250,11 +235,8 @@ class Window(FlightAccounts):
         for flights, rows in self.resends.expire(now):
             self._settle_by_last_error(flights, rows, now)
 
-    # --- outages that are waited for ---------------------------------------------------------------------------
-
     def suspend_deadlines(self, suspend: bool, now: float) -> None:
-        """While nothing is stored flights have no retry deadline, and only a few are sent until one of them is
-        acknowledged."""
+        """While nothing is stored flights have no retry deadline, and only a few are sent until one is acknowledged."""
         if suspend is self.resends.deadlines_suspended:
             return
         if not suspend:
@@ -263,13 +245,9 @@ class Window(FlightAccounts):
         self.resends.suspend_deadlines()
         self._backpressure.pause(OutcomeUnknown("nothing is acknowledged"), now, 0.0)
 
-    # --- what to do next -------------------------------------------------------------------------------------
-
     def wake_at(self) -> float | None:
-        """When :meth:`expire`, :meth:`due` or :meth:`capacity` must be called again because of the time alone.
-
-        A time in the past means that there is something to send at once (or that the bridge did not take it).
-        """
+        """When :meth:`expire`, :meth:`due` or :meth:`capacity` must be called again because of the time alone; a time
+        in the past: there is something to send at once (or the bridge did not take it)."""
         oldest = self._index.oldest()
         times = [] if oldest is None else [oldest.at + (self.policy.ack_timeout or self.policy.wait_timeout)]
         resend = self.resends.head()
@@ -286,8 +264,6 @@ class Window(FlightAccounts):
         """Why flights must be sent again since the last call: the last refusal or timeout."""
         cause, self._resend_cause = self._resend_cause, None
         return cause
-
-    # --- settling ---------------------------------------------------------------------------------------------
 
     def _fail_send(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float, sent_at: float) -> None:
         if error.backpressure is not Backpressure.NONE and self._backpressure.concerns(sent_at, now):
